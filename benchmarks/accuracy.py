@@ -3,11 +3,12 @@
 Public splits where there are some; elsewhere 20 training and 30 validation nodes a class, drawn anew for each seed
 (Shchur et al., 2018). The weights of the best validation epoch are tested. Everything on one rank. Settings:
 
-- GCN on Cora, Citeseer and Pubmed: Kipf and Welling (ICLR 2017): 2 layers, 16 hidden units, dropout 0.5, weight decay
-  5e-4 on the first layer, learning rate 0.01, 200 epochs, features normalised by row.
-- GAT there: Velickovic et al. (ICLR 2018): 2 layers, 8 heads of 8, dropout 0.6 of features and attention, weight decay
-  5e-4 on all layers, learning rate 0.005; Pubmed 8 output heads, weight decay 1e-3, learning rate 0.01.
-- The others: 64 hidden units, as Shchur et al. have them. What was chosen otherwise was chosen by validation accuracy.
+    - GCN on Cora, Citeseer and Pubmed: Kipf and Welling (ICLR 2017): 2 layers, 16 hidden units, dropout 0.5, weight
+      decay 5e-4 on the first layer, learning rate 0.01, 200 epochs, features normalised by row.
+    - GAT there: Velickovic et al. (ICLR 2018): 2 layers, 8 heads of 8, dropout 0.6 of features and attention, weight
+      decay 5e-4 on all layers, learning rate 0.005; Pubmed 8 output heads, weight decay 1e-3, learning rate 0.01.
+    - The others: 64 hidden units, as Shchur et al. have them. What was chosen otherwise was chosen by validation
+      accuracy.
 
     python benchmarks/accuracy.py
     python benchmarks/accuracy.py --cases cora,cora-gat,digits --seeds 3 -o accuracy.json
@@ -88,7 +89,7 @@ CASES = {
 
 
 @command(__doc__)
-@click.option("--cases", default=",".join(CASES), show_default=True)
+@click.option("--cases", default=",".join(CASES), show_default=True, help="Graphs, with a model each.")
 @click.option("--seeds", type=click.IntRange(1), help="Runs of each. [default: 10, of digits 8]")
 @output_files(pictures=False)
 def main(cases: str, seeds: int | None, files: tuple[Path, ...]) -> int:

@@ -42,6 +42,7 @@ SHOWN = (
     "max_ms",
     "times_first",
     "mgg_speedup",
+    "bytes_ms",
 )
 
 
@@ -65,7 +66,7 @@ def main(
     conditions: Conditions,
 ) -> None:
     known = PEERS[conditions.device]
-    chosen = words_of("peers", peers or ",".join(known), known)
+    chosen = words_of("peers", peers or ",".join(known), known, none=True)
     columns, kinds = numbers_of("widths", widths), words_of("dtypes", dtypes, DTYPES)
     methods = [
         "none" if word == "none" else words_of("orders", word, order.METHODS)[0] for word in orders.split(",")
@@ -88,7 +89,8 @@ def main(
                         case = {"graph": graph.name, "order": method, "dtype": dtype, "width": width}
                         measure(results, case, graph, given, processes, folder, conditions.turns, rate)
                         results.write(files, DRAW)  # what is measured stays, whatever ends the rest
-    results.notes.append(f"mgg is times as fast, geometric mean (least): {', '.join(summary(results.rows))}")
+    results.notes += summary(results.rows)
+    results.write(files, DRAW)
     results.show(*SHOWN)
 
 
@@ -96,11 +98,41 @@ DRAW = bars_by("graph", "order", "dtype", "width", across=2)
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """Return for each other variant how many times as fast mgg is: the geometric mean over all cases, and the least."""
+    """Return lines that say what all cases say together.
+
+    How many times as fast mgg is as each variant: the geometric mean over all cases, and the least. The same for its
+    fastest order of nodes against variants on nodes as they were, and for half rows against float32, by medians, since
+    these were not measured in turns.
+    """
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(row["variant"], []).append(row["mgg_speedup"])
-    return [f"{name} {geometric_mean(of):.2f} ({min(of):.2f})" for name, of in found.items() if name != "mgg"]
+    means = [
+        f"{name} {geometric_mean(of):.2f} ({min(of):.2f})" for name, of in found.items() if name != "mgg"
+    ]
+    lines = [f"mgg is times as fast as, geometric mean (least): {', '.join(means)}"]
+
+    def key(row: Row, **other: str) -> tuple[Any, ...]:
+        return tuple((row | other)[name] for name in ("graph", "order", "dtype", "width"))
+
+    ours = {key(row): row["median_ms"] for row in rows if row["variant"] == "mgg"}
+    best: dict[str, list[float]] = {}
+    for row in rows:
+        orders = [ms for each, ms in ours.items() if each[0] == row["graph"] and each[2:] == key(row)[2:]]
+        if row["order"] == "none" and len(orders) > 1:
+            best.setdefault(row["variant"], []).append(row["median_ms"] / min(orders))
+    if best:
+        means = [f"{name} {geometric_mean(of):.2f}" for name, of in best.items()]
+        lines.append(f"in its fastest order, against nodes as they were: {', '.join(means)}")
+    halves = {
+        each: ours[whole] / ms
+        for each, ms in ours.items()
+        if (whole := (*each[:2], "float32", each[3])) in ours
+    }
+    for dtype in DTYPES[1:]:
+        if times := [ratio for each, ratio in halves.items() if each[2] == dtype]:
+            lines.append(f"{dtype} rows, times as fast as float32: {min(times):.2f} to {max(times):.2f}")
+    return lines
 
 
 def stream_gb_per_s(ours: workers.Worker) -> float:
@@ -140,7 +172,8 @@ def measure(
     results.notes += [f"{graph.name}, {case['dtype']}: {note}" for note in notes]
     floor_first = {"gather floor": runs["gather floor"]} | runs
     ms = workers.in_turns(floor_first, turns)
-    bytes_once = 2 * x.size * halves.itemsize + 4 * graph.edges + 8 * len(graph.indptr)
+    an_edge = 4 if weight is None else 8
+    bytes_once = 2 * x.size * halves.itemsize + an_edge * graph.edges + 8 * len(graph.indptr)
     row = (
         {"edges": graph.edges, "bytes_ms": round(bytes_once / rate / 1e6, 4)}
         if rate

@@ -45,8 +45,14 @@ WIDTH = click.IntRange(1, 65536)
 @click.option("--models", default="gcn", show_default=True, help=f"Of {', '.join(MODELS)}.")
 @click.option("--features", type=WIDTH, default=128, show_default=True, help="Columns of the input.")
 @click.option("--hidden", type=WIDTH, help="Units; of each head. [default: gcn 16, gin 64, sage 128, gat 8]")
-@click.option("--classes", type=WIDTH, default=32, show_default=True)
-@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True)
+@click.option("--classes", type=WIDTH, default=32, show_default=True, help="Columns of the output.")
+@click.option(
+    "--dropout",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.5,
+    show_default=True,
+    help="Probability with which values are dropped in training.",
+)
 @click.option("--peers", help='Libraries, or "none". [default: all of the device]')
 @output_files()
 @workers.conditions()
@@ -62,7 +68,7 @@ def main(
     conditions: Conditions,
 ) -> None:
     known, kinds = PEERS[conditions.device], words_of("models", models, MODELS)
-    chosen = words_of("peers", peers or ",".join(known), known)
+    chosen = words_of("peers", peers or ",".join(known), known, none=True)
     for name in names:
         graphs.check(name)
     results = Results("epoch", **conditions.same(), dropout=dropout)

@@ -12,8 +12,9 @@ is 0 where one waits for the other, and 1 where the shorter one costs nothing.
 
 --hosts measures on two hosts made of network namespaces (as root), with one rank of one thread each: "link" slows their
 link down until the exchange alone takes as long as the sums alone, and "gigabit" to 1 Gbit/s. "threads" compares one
-rank of two threads with two ranks of one, on this host. ``unthrottled_ms`` and ``unthrottled_processor_ms`` are of the
-link as it is. ``bound`` is the hidden share if nothing but the sums and that work of processors took time.
+rank of two threads with two ranks of one, on this host. ``unthrottled_ms`` and ``unthrottled_cpu_ms`` are of the
+link as it is. ``bound`` is the hidden share if nothing but the sums and that CPU time took time. Where
+``exchange_over_sums`` is further than a tenth from 1 after six tries, a note says that the link is not matched.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ WAYS = ("halo", "bulk", "direct", "get", "all-gather")
 PHASES = ("sum", "exchange")  # of a halo, each without the other
 PARTS = ("link", "gigabit", "threads")
 WIDTHS = (16, 64, 128, 256)  # of "threads"
+SECONDS = 300  # of a run on hosts
 MATCHED, TRIES = 0.1, 6  # how far exchange and sums may be apart on the slowed link, relative
-SHOWN = ("variant", "median_ms", "min_ms", "max_ms", "processor_ms", "times_first", "crossing_bytes")
+SHOWN = ("variant", "median_ms", "min_ms", "max_ms", "cpu_ms", "times_first", "crossing_bytes")
 DRAW = bars_by("case", "graph", "width")
-SHARES = ("times_first", "hidden_share", "bound", "auto_over_best", "link_mbit")
+SHARES = ("times_first", "hidden_share", "bound", "exchange_over_sums", "auto_over_best", "link_mbit")
 
 
 @command(__doc__)
@@ -66,7 +68,7 @@ def main(
     ranks: int,
     turns: int,
     files: tuple[Path, ...],
-    **place: Any,
+    **launch_options: Any,
 ) -> int | None:
     chosen = words_of("ways", ways, WAYS)
     graphs.check(graph or ON_CPU)
@@ -76,7 +78,8 @@ def main(
     if (code := start(ranks)) is not None:
         return code
     whole = read(graph or ON_CPU)
-    subject = Subject(mpi.world(), whole, width, halos=3, **place)  # the choice takes memory for halos
+    # The choice takes memory for halos.
+    subject = Subject(mpi.world(), whole, width, halos=3, **launch_options)
     choice = subject.choice()
     chosen = [way for way in chosen if way != "direct" or subject.reaches_peers]
     ms, more = subject.measure({way: subject.way(way) for way in (*chosen, *PHASES)}, turns)
@@ -108,7 +111,7 @@ def on_hosts(graph: str | None, parts: Sequence[str], turns: int, files: Sequenc
             usual = {"link": ["rmat:17:16", "rmat:17:64"], "gigabit": [cnr], "threads": ["rmat:18:16", cnr]}
             for name in given or usual[part]:
                 if part == "link":
-                    results.rows += on_matched_link(hosts, name, turns)
+                    on_matched_link(results, hosts, name, turns)
                 elif part == "gigabit":
                     results.rows += on_gigabit(hosts, name, turns)
                 else:
@@ -128,18 +131,22 @@ def rows_of(*words: object, hosts: two_hosts.Hosts | None = None) -> dict[str, R
         command = [sys.executable, __file__, *map(str, words), "-o", str(path)]
         if hosts:
             command += ["--backend", "shmem", "--threads", "1"]
-            done = hosts.run(command, 1, {"OMP_NUM_THREADS": "1"}, seconds=300)
+            try:
+                done = hosts.run(command, 1, {"OMP_NUM_THREADS": "1"}, seconds=SECONDS)
+            except subprocess.TimeoutExpired as late:
+                raise InputError(f"{' '.join(command)}: not done after {SECONDS} seconds") from late
         else:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise InputError(f"{' '.join(command)}: {' '.join(done.stderr.split()) or done.returncode}")
+            *_, last = done.stderr.strip().splitlines() or [""]
+            raise InputError(f"{' '.join(command)}: exit code {done.returncode}: {last}")
         found = json.loads(path.read_text())
     same = {name: found[name] for name in ("graph", "edges", "width", "transfer")}
     return {row["variant"]: same | row for row in found["rows"]}
 
 
-def on_matched_link(hosts: two_hosts.Hosts, graph: str, turns: int) -> list[Row]:
-    """Measure on a link on which the exchange alone takes as long as the sums alone."""
+def on_matched_link(results: Results, hosts: two_hosts.Hosts, graph: str, turns: int) -> None:
+    """Add the rows of a link on which the exchange alone takes as long as the sums alone; a note if none was found."""
     words = (graph, "--ways", "halo,bulk", "--turns")
     hosts.throttle()
     free = rows_of(*words, 5, hosts=hosts)
@@ -150,18 +157,23 @@ def on_matched_link(hosts: two_hosts.Hosts, graph: str, turns: int) -> list[Row]
         found, used = rows_of(*words, turns, hosts=hosts), rate
         summing, moving = (found[phase]["median_ms"] for phase in PHASES)
         rate *= moving / summing
-        if abs(moving / summing - 1) <= MATCHED:
+        if matched := abs(moving / summing - 1) <= MATCHED:
             break
-    # Nothing can be faster than the work of the processors, which move rows as well as sum them.
-    busy = summing + free["exchange"]["processor_ms"]
+    if not matched:
+        said = f"{graph}: after {TRIES} tries the exchange takes {moving / summing:.2f} times as long as the sums"
+        results.notes.append(said)
+    # Nothing can be faster than the CPU time, in which rows are moved as well as summed.
+    busy = summing + free["exchange"]["cpu_ms"]
     found["halo"]["bound"] = round(hidden_share(summing, moving, max(busy, moving)), 4)
     for way, row in found.items():
-        row["link_mbit"] = round(used / 1e6, 1)
         row |= {
+            "link_mbit": round(used / 1e6, 1),
+            "exchange_over_sums": round(moving / summing, 4),
             "unthrottled_ms": free[way]["median_ms"],
-            "unthrottled_processor_ms": free[way]["processor_ms"],
+            "unthrottled_cpu_ms": free[way]["cpu_ms"],
         }
-    return [{"case": "matched link"} | row for row in found.values()]
+    case = "matched link" if matched else "link not matched"
+    results.rows += [{"case": case} | row for row in found.values()]
 
 
 def on_gigabit(hosts: two_hosts.Hosts, graph: str, turns: int) -> list[Row]:

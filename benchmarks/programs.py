@@ -68,7 +68,8 @@ def main(
     conditions: Conditions,
 ) -> None:
     known = DENSITY_PEERS if density else PEERS
-    chosen, kinds = words_of("peers", peers or ",".join(known), known), words_of("programs", programs, APART)
+    chosen = words_of("peers", peers or ",".join(known), known, none=True)
+    kinds = words_of("programs", programs, APART)
     if conditions.device != "cpu":
         raise InputError(f"--device {conditions.device}: programs are compared on CPUs")
     for name in names:

@@ -108,12 +108,18 @@ PARTS: dict[str, Callable[..., None]] = {"plan": plan, "epoch": epoch, "memory":
 
 
 @command(__doc__)
-@click.option("--parts", default=",".join(PARTS), show_default=True)
+@click.option("--parts", default=",".join(PARTS), show_default=True, help="Groups of figures.")
 @click.option("--graph", default="cnr_2000", show_default=True, help="To plan.")
 @click.option("--turns", type=click.IntRange(1), default=3, show_default=True, help="Of plans and help.")
 @click.option("--epochs", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--epoch-graphs", default="cora,pubmed", show_default=True)
-@click.option("--nodes", type=click.IntRange(100), default=200_000, show_default=True, help="Of memory.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(100),
+    default=200_000,
+    show_default=True,
+    help="Nodes of the large graph of part memory.",
+)
 @output_files(pictures=False)
 def main(parts: str, files: tuple[Path, ...], **sizes: object) -> None:
     results = Results("figures of the README")

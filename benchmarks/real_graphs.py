@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +26,39 @@ def read(name: str, *, directed: bool = False) -> Graph:
     """Return one of the data folder's graphs, or scikit-learn's digits. Raises InputError if it is not there."""
     if name == "digits":
         return digits.read_digits()
+    return npz.read_npz(archive(name), directed=directed)
+
+
+def archive(name: str) -> Path:
+    """Return the file of one of the data folder's graphs. Raises InputError if it is not there."""
     path = data_folder() / name / f"{name}.npz"
     if not path.is_file():
         raise InputError(f"{path}: no such graph; name the folder of graphs in MGG_DATA")
-    return npz.read_npz(path, directed=directed)
+    return path
+
+
+def present(names: Iterable[str], notes: list[str], *, given: bool, drawn: Collection[str] = ()) -> list[str]:
+    """Return the names of graphs that are there, before one is read; add a note for each that is left out.
+
+    given: whether a user named them: then none is left out. drawn: names that need no file. Raises InputError for a
+    given name that `structure` refuses.
+    """
+    found = []
+    for name in names:
+        try:
+            if name not in drawn:
+                graphs.check(name) if by_name(name) else archive(name)
+            found.append(name)
+        except InputError as error:
+            if given:
+                raise
+            notes.append(f"{name} is left out: {error}")
+    return found
+
+
+def by_name(name: str) -> bool:
+    """Return whether `mgg bench` takes this name: of a graph that is drawn, or of a file."""
+    return bool(graphs.DRAWN.fullmatch(name) or Path(name).suffix)
 
 
 def structure(name: str, *, directed: bool = False) -> Graph:
@@ -36,8 +66,7 @@ def structure(name: str, *, directed: bool = False) -> Graph:
 
     directed: whether a graph of the data folder keeps its edges as they are. Raises InputError for an unknown name.
     """
-    known = graphs.DRAWN.fullmatch(name) or Path(name).suffix
-    graph = graphs.read(name) if known else read(name, directed=directed)
+    graph = graphs.read(name) if by_name(name) else read(name, directed=directed)
     return Graph(graph.name, graph.indptr, graph.indices, directed=graph.directed)
 
 

@@ -44,7 +44,7 @@ SHOWN = ("graph", "part", "variant", "median_ms", "min_ms", "max_ms", "times_fir
 
 @command(__doc__)
 @click.argument("names", nargs=-1, metavar="[GRAPH]...")
-@click.option("--parts", default=",".join(PARTS), show_default=True, help="Of the benchmark.")
+@click.option("--parts", default=",".join(PARTS), show_default=True, help="What is measured.")
 @click.option("--fanouts", default="15,10,5", show_default=True, help="The batch's own rows first.")
 @click.option("--batch-size", type=click.IntRange(1), default=1024, show_default=True, help="Rows each.")
 @click.option("--batches", type=click.IntRange(1), default=64, show_default=True, help="Of an epoch.")
@@ -63,7 +63,7 @@ def main(
 ) -> None:
     if conditions.device != "cpu":
         raise InputError("--device cuda: batches are sampled on CPUs")
-    chosen, libraries = words_of("parts", parts, PARTS), words_of("peers", peers, PEERS)
+    chosen, libraries = words_of("parts", parts, PARTS), words_of("peers", peers, PEERS, none=True)
     hops = numbers_of("fanouts", fanouts)
     for name in names:
         graphs.check(name)

@@ -78,7 +78,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 
 
 @command(__doc__)
-@click.option("--graphs", "names", default=",".join(GRAPHS), show_default=True, help='Of sums, or "none".')
+@click.option("--graphs", "names", help=f'Of sums, or "none". [default: {",".join(GRAPHS)}]')
 @click.option("--widths", default="16,64,256", show_default=True, help="Columns of rows.")
 @click.option("--threads", type=click.IntRange(1), help="Of sums. [default: all cores]")
 @click.option("--start", default="rmat:17:16", show_default=True, help='Graph of starts, or "none".')
@@ -88,22 +88,40 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 )
 @output_files(pictures=False)
 def main(
-    names: str, widths: str, threads: int | None, start: str, ranks: int, turns: int, files: tuple[Path, ...]
+    names: str | None,
+    widths: str,
+    threads: int | None,
+    start: str,
+    ranks: int,
+    turns: int,
+    files: tuple[Path, ...],
 ) -> None:
     columns, threads = numbers_of("widths", widths), threads or cores.available()
     results = Results("search", threads=threads)
-    if start != "none":
-        graphs.check(start)
-    for name in words_of("graphs", names, GRAPHS):
-        graph = GRAPHS[name]()
-        for width in columns:
-            compare_settings(results, name, graph, width, threads, turns)
+    asked = words_of("graphs", names or ",".join(GRAPHS), GRAPHS, none=True)
+    drawn = GRAPHS.keys() - {"cnr_2000"}
+    chosen = real_graphs.present(asked, results.notes, given=names is not None, drawn=drawn)
+    begin = None if start == "none" else starting(start, ranks)
+    try:
+        for name in chosen:
+            graph = GRAPHS[name]()
+            for width in columns:
+                compare_settings(results, name, graph, width, threads, turns)
+                results.write(files)
+        if begin is not None:
+            compare_starts(results, start, begin, ranks, turns)
             results.write(files)
-    if start != "none":
-        compare_starts(results, start, ranks, turns)
-        results.write(files)
-    shown = ("median_ms", "times_first", "over_best_percent", "min_times", "max_times")
-    results.show("graph", "part", "width", "settings", "points", "variant", *shown)
+    finally:  # what was measured is printed, whatever ended the rest
+        shown = ("median_ms", "times_first", "over_best_percent", "min_times", "max_times")
+        results.show("graph", "part", "width", "settings", "points", "variant", *shown)
+
+
+def starting(name: str, ranks: int) -> Graph:
+    """Return the graph of starts. Raises InputError for one that is too small for plan.tune = "auto"."""
+    graph = labelled(graphs.read(name), SHAPE)
+    if graph.edges < WORTHWHILE * ranks:
+        raise InputError(f"--start {name}: has {graph.edges:,} edges; expected {WORTHWHILE:,} for each rank")
+    return graph
 
 
 def compare_settings(results: Results, name: str, graph: Graph, width: int, threads: int, turns: int) -> None:
@@ -148,15 +166,11 @@ def compare_settings(results: Results, name: str, graph: Graph, width: int, thre
     sums.backend.memory.close()
 
 
-def compare_starts(results: Results, name: str, ranks: int, turns: int) -> None:
+def compare_starts(results: Results, name: str, graph: Graph, ranks: int, turns: int) -> None:
     """Add a row for runs that take a setting from the cache and for runs whose job file has it, process and epoch.
 
-    Raises InputError for a graph that is too small for plan.tune = "auto"; RuntimeError where runs do not train the
-    same, or take nothing from the cache.
+    Raises RuntimeError where runs do not train the same, or take nothing from the cache.
     """
-    graph = labelled(graphs.read(name), SHAPE)
-    if graph.edges < WORTHWHILE * ranks:
-        raise InputError(f"--start {name}: has {graph.edges:,} edges; expected {WORTHWHILE:,} for each rank")
     with workers.workspace() as folder:
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         writer.write(folder / "graph.h5", graph)

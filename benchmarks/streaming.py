@@ -18,13 +18,12 @@ benchmarks/studies/streaming.py has schedules of sums, loads ahead, and chains o
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from typing import Any
 import click
 import numpy as np
 from harness import command, run, streamed
+from harness.memory import alone, peak_from_now, status
 from harness.plots import bars_by
 from harness.streamed import Case
 
@@ -54,8 +54,10 @@ DRAW = bars_by("part", "program", values=("median_ms", "peak_mib"))
 
 @command(__doc__)
 @click.argument("name", default="rmat:17", metavar="[GRAPH]")
-@click.option("--parts", default=",".join(PARTS), show_default=True, help="Which, separated by commas.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Of scratch files.")
+@click.option("--parts", default=",".join(PARTS), show_default=True, help="Comparisons, separated by commas.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Of scratch files."
+)
 @click.option("--threads", type=click.IntRange(1), help="Of each process. [default: all cores]")
 @click.option("--turns", type=click.IntRange(1), default=5, show_default=True)
 @output_files()
@@ -95,28 +97,16 @@ def compare(results: Results, part: str, case: Case, turns: int) -> None:
         results.add(name, ms["stream"], ms["memory"], **same, **columns, limit_mib=limit / MIB)
 
 
-def alone(function: Any, *arguments: Any) -> Any:
-    """Return the value of a function in a process of its own, whose memory no other run has touched."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
-
-
 def peak_of(case: Case, how: Streaming | None) -> int:
     """Return how far a step raises the memory of this process above what it had before it opened the graph."""
     with replace(case, path=case.path.parent / "small.h5").opened(None) as net:
         net.step()  # loads what the first step loads
-    before = resident("VmRSS")
+    before = status("VmRSS")
     with case.opened(how) as net:
         net.step()
-        Path("/proc/self/clear_refs").write_text("5")  # of proc(5): the peak is what is resident now
+        peak_from_now()
         net.step()
-        return resident("VmHWM") - before
-
-
-def resident(name: str) -> int:
-    """Return a line of this process's status, VmRSS or VmHWM, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+        return status("VmHWM") - before
 
 
 def beside(case: Case, how: Streaming, turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:

@@ -13,6 +13,7 @@ GAPBS, which prints none; a library with other results is left out. ``times_firs
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,13 @@ from mgg_hpc.tools.bench.results import Results, output_files, words_of
 
 PARTS = ("bfs", "sssp", "cc", "pagerank")
 PEERS = ("gapbs", "networkit", "igraph", "scipy")
+GRAPHS = ("rmat:20", "cnr_2000")
 RANKS_APART = 2e-3  # sum of differences of ranks, at tolerances of up to 1e-4
 
 
 @command(__doc__)
 @click.argument("names", nargs=-1, metavar="[GRAPH]...")
-@click.option("--parts", default=",".join(PARTS), show_default=True)
+@click.option("--parts", default=",".join(PARTS), show_default=True, help="Traversals.")
 @click.option("--sources", type=click.IntRange(1), default=8, show_default=True, help="Nodes to begin at.")
 @click.option("--tolerance", type=float, default=1e-4, show_default=True, help="Of PageRank.")
 @click.option("--peers", default=",".join(PEERS), show_default=True, help='Libraries, or "none".')
@@ -52,12 +54,13 @@ def main(
 ) -> None:
     if conditions.device == "cuda":
         raise InputError("--device cuda: benchmarks/studies/traversal.py measures searches on a GPU")
-    chosen, libraries = words_of("parts", parts, PARTS), words_of("peers", peers, PEERS)
+    chosen, libraries = words_of("parts", parts, PARTS), words_of("peers", peers, PEERS, none=True)
     results = Results("traversal", **conditions.same())
-    with workers.workspace() as folder, workers.started(libraries, conditions) as (processes, notes):
-        results.notes += notes
-        for name in names or ("rmat:20", "cnr_2000"):
-            for part in chosen:
+    taken = real_graphs.present(names or GRAPHS, results.notes, given=bool(names))
+    try:
+        with workers.workspace() as folder, workers.started(libraries, conditions) as (processes, notes):
+            results.notes += notes
+            for name, part in product(taken, chosen):
                 graph = real_graphs.structure(name, directed=part != "cc")
                 begin = sources if part in ("bfs", "sssp") else 1
                 inputs = {"part": part, "tolerance": tolerance, **inputs_of(graph, begin, folder)}
@@ -65,7 +68,8 @@ def main(
                 results.notes += [f"{graph.name}, {part}: {note}" for note in left_out]
                 results.compare(ms, graph=graph.name, edges=graph.edges, part=part)
                 results.write(files, bars_by("graph", "part", across=2))
-    results.show("graph", "part", "variant", "median_ms", "min_ms", "max_ms", "times_first")
+    finally:  # what was measured is printed, whatever ended the rest
+        results.show("graph", "part", "variant", "median_ms", "min_ms", "max_ms", "times_first")
 
 
 def inputs_of(graph: Graph, sources: int, folder: Path) -> dict[str, Any]:

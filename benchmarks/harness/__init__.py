@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,16 +10,18 @@ from typing import Any
 
 import click
 
-from mgg_hpc.__main__ import main
+from mgg_hpc.__main__ import SETTINGS, main
 
 
 def command(doc: str | None) -> Callable[[Any], click.Command]:
     """Return the decorator of a script's command, whose help is the script's docstring with its lines as they are."""
     paragraphs = (doc or "").split("\n\n")
     shown = ("\b\n" + each if each.startswith("    ") else each for each in paragraphs)
-    return click.command(help="\n\n".join(shown))
+    return click.command(help="\n\n".join(shown), context_settings=SETTINGS)
 
 
 def run(command: click.Command) -> None:
     """Run a script's command, and exit as `mgg` does: 2 for wrong input, with one line that says what is wrong."""
+    # Workers and temporary folders go, whatever ends this.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     sys.exit(main(sys.argv[1:], command, Path(sys.argv[0]).name))

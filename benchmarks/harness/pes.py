@@ -19,7 +19,7 @@ from mgg_hpc.plan import halo, halo_schedule, workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.overlap import transfer_only
 from mgg_hpc.plan.workload import Plan
-from mgg_hpc.runtime.backends.arguments import Geometry, Options
+from mgg_hpc.runtime.backends.arguments import Geometry, Options, Rows
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
 from mgg_hpc.runtime.backends.cuda.device_arrays import DeviceArrays, TorchArrays, nothing_freed
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
@@ -29,6 +29,7 @@ from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from . import sums
+from .ranks import Way
 
 Call = Callable[[], None]
 
@@ -69,7 +70,7 @@ class PinnedArrays(TorchArrays):
     """Tensors in page-locked memory of the host, which kernels read and write through the link between them."""
 
     def zeros(self, nbytes: int) -> Any:
-        """See DeviceArrays."""
+        """Return zeroed page-locked memory, uint8 [nbytes]."""
         import torch
 
         return torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
@@ -100,6 +101,8 @@ class Subject:
     Raises InputError where there is no GPU.
     """
 
+    reaches_peers = True
+
     def __init__(self, graph: Graph, width: int, share: float, device: Device | None = None) -> None:
         self.device = device or Device.current()
         self.format, self.share = RowFormat(np.dtype(np.float32), width), share
@@ -123,52 +126,55 @@ class Subject:
         self._uploaded = self.device.arrays.uploaded(self.x)
         self.out = self._backend(0, World(1)).memory.padded(own, self.format)
 
-    def way(self, name: str) -> Call:
+    def way(self, name: str) -> Way:
         """Return one aggregation: by a transfer, by "bulk" (all rows arrive, then sums), or a part of a halo.
 
         "sum" are the sums alone, over rows that all lie on the GPU, and "exchange" is a halo without sums.
         """
         if name == "sum":
-            return self._near()
+            return Way(self._near(), 0)
         if name == "exchange":
-            return self._played([transfer_only(plan, edges=False) for plan in self.halos], self.geometry)
+            plans = [transfer_only(plan, edges=False) for plan in self.halos]
+            return Way(self._played(plans, self.geometry), self._crossing("halo"), sums=False)
         if name == "bulk":
-            moved, summed = self.way("exchange"), self._near()
-
-            def bulk() -> None:
-                moved()
-                summed()
-
-            return bulk
+            return Way(self._played(self.halos, self.geometry, holds=True), self._crossing("halo"))
         return self.cut(name, self.geometry)
 
-    def cut(self, transfer: str, geometry: Geometry) -> Call:
+    def cut(self, transfer: str, geometry: Geometry) -> Way:
         """Return an aggregation by "direct", "get" or "halo" with these parameters. Raises InputError."""
         plans = (
             self.halos if transfer == "halo" else [replace(plan, transfer=transfer) for plan in self.plans]
         )
-        return self._played(plans, geometry)
+        return Way(self._played(plans, geometry), self._crossing(transfer))
+
+    def _crossing(self, transfer: str) -> int:
+        plan = self.plans[0]
+        return len(plan.halo) if transfer == "halo" else int(plan.remote_edges)
 
     def measure(
-        self, ways: Mapping[str, Call], turns: int
+        self, ways: Mapping[str, Way], turns: int
     ) -> tuple[dict[str, list[float]], dict[str, dict[str, Any]]]:
-        """Return each way's ms in each turn, and no further columns.
+        """Return each way's ms in each turn, and further columns.
 
-        Raises AssertionError where a way's sums differ from SciPy's by more than rounding. A way named "... alone" sums
-        nothing.
+        Raises AssertionError where a way's sums differ from SciPy's by more than rounding.
         """
         own = int(self.counts[0])
         picked = sums.sample(self.graph.indptr[: own + 1])
         expected = sums.product(self.graph, self.x.astype(np.float64), picked=picked)
         limit = sums.allowed(self.graph, self.x, picked=picked)
-        for name, call in ways.items():
+        for name, way in ways.items():
             self.out[:] = float("nan")
-            self.device.ms(call)
+            self.device.ms(way.call)
+            if not way.sums:
+                continue
             found = self._sums()
-            wrong = sums.differing(expected, found[picked], limit)
-            if not name.endswith("alone") and (wrong or np.isnan(found).any()):
-                raise AssertionError(f"{name}: {wrong or 'some rows were not summed'}")
-        return take_turns({name: partial(self.device.ms, call) for name, call in ways.items()}, turns), {}
+            if np.isnan(found).any():
+                raise AssertionError(f"{name}: some rows were not summed")
+            if wrong := sums.differing(expected, found[picked], limit):
+                raise AssertionError(f"{name}: {wrong}")
+        ms = take_turns({name: partial(self.device.ms, way.call) for name, way in ways.items()}, turns)
+        row = self.format.dim * self.format.dtype.itemsize
+        return ms, {name: {"crossing_bytes": way.crossing * row} for name, way in ways.items()}
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that all rows have."""
@@ -189,9 +195,9 @@ class Subject:
         return out.copy() if isinstance(out, np.ndarray) else out.cpu().numpy()
 
     def _backend(
-        self, rank: int, world: World, table: DeviceArrays | None = None, **of: Any
+        self, rank: int, world: World, table: DeviceArrays | None = None, geometry: Geometry | None = None
     ) -> DeviceBackend:
-        options = Options(of.get("geometry", self.geometry))
+        options = Options(geometry or self.geometry)
         return DeviceBackend(rank, world, options, self.device.module, self.device.arrays, table)
 
     def _near(self) -> Call:
@@ -200,11 +206,11 @@ class Subject:
         rows.local[:] = self._uploaded
         return partial(backend.aggregate, self.whole, "copy", "sum", rows, self.out)
 
-    def _played(self, plans: Sequence[Plan], geometry: Geometry) -> Call:
-        """Return the call in which both PEs aggregate over their plans."""
+    def _played(self, plans: Sequence[Plan], geometry: Geometry, *, holds: bool = False) -> Call:
+        """Return the call in which both PEs aggregate over their plans. holds: sum nothing before all has arrived."""
         device, world = self.device, World(2)
         tables = (device.arrays, device.far)
-        backends = [self._backend(rank, world, table, geometry=geometry) for rank, table in enumerate(tables)]
+        backends = [self._backend(rank, world, table, geometry) for rank, table in enumerate(tables)]
         if plans[0].lists is not None:
             backends[0].share, backends[1].share = 1 - OWNER_SHARE, OWNER_SHARE
         rows = [each.rows(self.counts, self.format, symmetric=True) for each in backends]
@@ -214,16 +220,25 @@ class Subject:
             backend.prepare(plan, self.format)
         for backend, plan, of in zip(backends, plans, rows, strict=True):
             backend.ready(plan, of)
-        calls = [
+        calls: list[Call] = [
             partial(backend.aggregate, plan, "copy", "sum", of, self.out[: plan.destinations])
             for backend, plan, of in zip(backends, plans, rows, strict=True)
         ]
+        if holds and halo_schedule.crosses(plans[0]):
+            calls[0] = partial(self._held, backends[0], plans[0], rows[0])
         launched = calls if halo_schedule.crosses(plans[1]) else calls[:1]
+        return partial(self._launch, world, launched, rows)
 
-        def call() -> None:
-            device.together(world, launched)
-            assert len(rows) == len(
-                calls
-            )  # the first PE reads rows of the second, which are kept as long as the call
+    def _launch(self, world: World, calls: Sequence[Call], rows: Sequence[Rows]) -> None:
+        """Launch calls of PEs together. rows: of both, which the first PE reads."""
+        self.device.together(world, calls)
 
-        return call
+    def _held(self, backend: DeviceBackend, plan: Plan, rows: Rows) -> None:
+        """Aggregate by a halo whose rows have all arrived before the first is summed."""
+        native, halo = backend.native, backend.halo(plan)
+        total = native.Sum("sum", 0, backend.arrays.address(self.out), 0, 0, False)
+        halo.aggregate(
+            backend, plan, self.format.dtype.name, rows, total, backend.launch(plan, self.format), holds=True
+        )
+        _, schedule = halo.schedule(backend, plan, self.format.row_bytes)
+        halo.exchange(backend).let_go(schedule, backend.one_warp())

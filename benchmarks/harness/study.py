@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
@@ -17,10 +18,10 @@ from mgg_hpc.tools.bench.results import Results, numbers_of, output_files
 
 from . import command
 from .plots import Draw, bars_by
-from .ranks import Subject
+from .ranks import Subject, Way
 
-# What a study returns from a subject: calls that all sum the same rows, by variant. The first is compared with.
-Ways = Callable[[Any], Mapping[str, Callable[[], None]]]
+# A study's variants of a subject, which all sum the same rows. All are compared with the first.
+Ways = Callable[[Any], Mapping[str, Way]]
 
 BARS = bars_by("width")
 
@@ -31,7 +32,7 @@ DIRECT = "direct: each edge reads through a pointer"
 GET = "get: a get for each edge, ahead of the sums"
 ALL_GATHER = "all-gather, then sums (NCCL's whole partitions)"
 ON_CPU, ON_GPU = "rmat:17:16", "uniform:20:16"
-SHOWN = ("width", "variant", "median_ms", "min_ms", "max_ms", "processor_ms", "times_first", "crossing_bytes")
+SHOWN = ("width", "variant", "median_ms", "min_ms", "max_ms", "cpu_ms", "times_first", "crossing_bytes")
 
 
 def on_ranks(ranks: int = 2, turns: int = 9) -> Callable[[Any], Any]:
@@ -39,9 +40,13 @@ def on_ranks(ranks: int = 2, turns: int = 9) -> Callable[[Any], Any]:
     number, shown = click.IntRange(1), {"show_default": True}
     return _together(
         click.option(
-            "--ranks", type=number, default=ranks, **shown, help="To start here, if no launcher did."
+            "--ranks",
+            type=number,
+            default=ranks,
+            **shown,
+            help="Number of ranks to start when run without a launcher.",
         ),
-        click.option("--threads", type=number, help="Of each rank. [default: its share]"),
+        click.option("--threads", type=number, help="Threads of each rank. [default: its share]"),
         click.option("--backend", default="auto", **shown, help="auto, serial, shm or shmem."),
         click.option("--turns", type=number, default=turns, **shown, help="Measurements of each variant."),
         output_files(),
@@ -54,7 +59,10 @@ def on_gpus() -> Callable[[Any], Any]:
     return _together(
         click.option("--device", type=devices, default="cpu", help="cuda: two PEs on one GPU."),
         click.option(
-            "--share", type=shares, default=0.2, help="With cuda: of rows on the second PE. [default: 0.2]"
+            "--share",
+            type=shares,
+            default=0.2,
+            help="With cuda: share of rows on the second PE. [default: 0.2]",
         ),
     )
 
@@ -71,8 +79,12 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def start(ranks: int, device: str = "cpu") -> int | None:
     """Run this script on so many ranks, and return its exit code; None where this process is to measure.
 
-    Raises InputError for a GPU under a launcher.
+    Raises InputError for a GPU under a launcher, and for given options that the device does not have.
     """
+    given = click.get_current_context().get_parameter_source
+    for name in ("ranks", "threads", "backend") if device == "cuda" else ("share",):
+        if given(name) is ParameterSource.COMMANDLINE:
+            raise InputError(f"--{name} has no meaning with --device {device}")
     if device == "cuda" and mpi.launched():
         raise InputError("--device cuda: one process plays all PEs; run it without a launcher")
     if device == "cuda" or ranks == 1 or mpi.launched():
@@ -108,9 +120,9 @@ def subject_of(
     return Subject(mpi.world(), graph, width, backend=backend, threads=threads, halos=halos)
 
 
-def through_pointers(subject: Any) -> dict[str, Callable[[], None]]:
+def through_pointers(subject: Any) -> dict[str, Way]:
     """Return the variant DIRECT where pointers lead to the rows of all ranks."""
-    if isinstance(subject, Subject) and not subject.reaches_peers:
+    if not subject.reaches_peers:
         return {}
     return {DIRECT: subject.way("direct")}
 
@@ -164,7 +176,7 @@ def study(
         turns: int,
         files: tuple[Path, ...],
         device: str = "cpu",
-        **place: Any,
+        **launch_options: Any,
     ) -> int | None:
         columns = numbers_of("widths", widths)
         chosen = graph or (ON_GPU if device == "cuda" else ON_CPU)
@@ -173,7 +185,7 @@ def study(
             return code
         whole, results = read(chosen), Results(name)
         for width in sorted(columns, reverse=True):  # OpenSHMEM's heap has the size of the first one's
-            subject = subject_of(whole, width, device=device, halos=halos, **place)
+            subject = subject_of(whole, width, device=device, halos=halos, **launch_options)
             results.same, counts = conditions(whole, subject)
             ms, more = subject.measure(ways(subject), turns)
             results.compare(ms, more, width=width, **counts)

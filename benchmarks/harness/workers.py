@@ -51,17 +51,33 @@ def conditions(turns: int = 9) -> Any:
     """Return the decorator that adds the options of `Conditions`, which the command takes as one argument."""
     options = (
         click.option(
-            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="cuda: the first GPU."
-        ),
-        click.option("--threads", type=click.IntRange(1, 1024), help="Of each library. [default: all cores]"),
-        click.option(
-            "--turns", type=click.IntRange(1), default=turns, show_default=True, help="Measurements."
-        ),
-        click.option(
-            "--pages", type=click.Choice(["huge", "small"]), default="huge", help="2 MiB, or 4 KiB."
+            "--device",
+            type=click.Choice(["cpu", "cuda"]),
+            default="cpu",
+            help="Processor to measure; cuda: the first GPU.",
         ),
         click.option(
-            "--peers-env", type=click.Path(path_type=Path), help="Python with the libraries. [.venv-peers]"
+            "--threads",
+            type=click.IntRange(1, 1024),
+            help="Number of threads of each library. [default: all cores]",
+        ),
+        click.option(
+            "--turns",
+            type=click.IntRange(1),
+            default=turns,
+            show_default=True,
+            help="Number of timed turns of each variant.",
+        ),
+        click.option(
+            "--pages",
+            type=click.Choice(["huge", "small"]),
+            default="huge",
+            help="Page size of all processes: 2 MiB or 4 KiB.",
+        ),
+        click.option(
+            "--peers-env",
+            type=click.Path(path_type=Path),
+            help="Environment that has the other libraries. [default: .venv-peers]",
         ),
     )
 
@@ -131,6 +147,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
+            start_new_session=True,  # what it starts, GAPBS for one, ends with it
             env=variables(same),
         )
         return self
@@ -142,7 +159,7 @@ class Worker:
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.process.stdout.close()
         self.errors.close()

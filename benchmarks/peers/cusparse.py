@@ -16,19 +16,12 @@ from . import torch as peer_torch
 
 TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType
 NON_TRANSPOSE, INDEX_32I, BASE_ZERO, ORDER_ROW, CSR_ALG2 = 0, 2, 0, 2, 6
-LIBRARIES = ("libcusparse.so.12", "libcusparse.so")
-
 Address = ctypes.c_void_p
 
 
 def library() -> ctypes.CDLL:
-    """Return cuSPARSE as this process (by torch, say) or the system has loaded it. Raises OSError if none is found."""
-    for name in LIBRARIES[:-1]:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return ctypes.CDLL(LIBRARIES[-1])
+    """Return cuSPARSE as this process has loaded it by torch. Raises OSError if there is none."""
+    return ctypes.CDLL("libcusparse.so.12")
 
 
 class Product:
@@ -46,9 +39,8 @@ class Product:
         rows: tuple[str, int, int],
         zeros: Any,
         stream: int = 0,
-        cusparse: ctypes.CDLL | None = None,
     ) -> None:
-        self._library = cusparse or library()
+        self._library = library()
         self._nodes, self._rows = nodes, rows
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
         self._handle, self._matrix = Address(), Address()

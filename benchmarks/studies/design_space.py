@@ -75,14 +75,14 @@ def main(
     turns: int,
     files: tuple[Path, ...],
     device: str,
-    **place: Any,
+    **launch_options: Any,
 ) -> int | None:
     chosen = graph or (ON_GPU if device == "cuda" else ON_CPU)
     graphs.check(chosen)
     if (code := start(ranks, device)) is not None:
         return code
     whole = read(chosen)
-    subject = subject_of(whole, width, device=device, **place)
+    subject = subject_of(whole, width, device=device, **launch_options)
     with mpi.agree(mpi.world()):
         if transfer == "direct" and not through_pointers(subject):
             raise InputError("--transfer direct: no pointer reaches the other ranks' rows; take get or halo")

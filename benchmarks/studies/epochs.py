@@ -132,19 +132,19 @@ def written(comm: Any, graph: Graph, folder: Path) -> Iterator[Path]:
             writer.write(Path(made.name) / "graph.h5", graph)
     try:
         yield Path(comm.bcast(made and made.name)) / "graph.h5"
+        mpi.barrier(comm)  # after an error another rank may never come
     finally:
-        mpi.barrier(comm)
         if made is not None:
             made.cleanup()
 
 
 def trainings(comm: Any, file: Path, shape: Shape, backend: str, threads: int) -> dict[str, Training]:
     """Return a training by each way that a backend of CPUs has. Collective."""
-    ways = [way for way in WAYS if backend != "shmem" or TRANSFERS.get(way, way) != "direct"]
-    jobs = {
-        way: job_of(file, shape, comm, threads=threads, backend=backend, transfer=TRANSFERS.get(way, way))
-        for way in ways
-    }
+    made = partial(job_of, file, shape, comm, threads=threads, backend=backend)
+    jobs = {"halo": made(transfer="halo")}
+    pointers = jobs["halo"].backend.capabilities.reaches_peers
+    transfers = {way: TRANSFERS.get(way, way) for way in WAYS if way != "halo"}
+    jobs |= {way: made(transfer=by) for way, by in transfers.items() if pointers or by != "direct"}
     need = 0
     for job in jobs.values():
         widest = row_format(job.model.widest(job.sparse), job.dtype)
@@ -165,7 +165,7 @@ def measure(results: Results, shape: Shape, found: Mapping[str, Training], turns
     taken = take_turns({way: partial(timed, comm, training.epoch) for way, training in found.items()}, turns)
     more = {
         WAYS[way]: {
-            "processor_ms": round(median(worked for _, worked in each), 4),
+            "cpu_ms": round(median(cpu for _, cpu in each), 4),
             "crossing_bytes": crossing[way],
         }
         for way, each in taken.items()

@@ -1,13 +1,15 @@
 """The calls by which a remote row is asked for: loads, gets of few or many rows, an exchange (OSDI '23, figure 10c).
 
-python benchmarks/studies/primitives.py rmat:17 --widths 16,64 -o primitives.csv -o primitives.png
-python benchmarks/studies/primitives.py --device cuda --share 0.2
+    python benchmarks/studies/primitives.py rmat:17 --widths 16,64 -o primitives.csv -o primitives.png
+    python benchmarks/studies/primitives.py --device cuda --share 0.2
+
+On a GPU gets differ in the rows of a stage, as `ps` says.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import run
-from harness.ranks import Subject
+from harness.ranks import Subject, Way
 from harness.study import BULK, HALO, study, through_pointers
 
 
-def ways(subject: Any) -> Mapping[str, Callable[[], None]]:
+def ways(subject: Any) -> Mapping[str, Way]:
     """Return the ways of asking for remote rows."""
     usual = subject.geometry
     if not isinstance(subject, Subject):

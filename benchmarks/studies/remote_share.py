@@ -67,15 +67,9 @@ def main(graph: str, width: int, shares: str, turns: int, files: tuple[Path, ...
     for share in shares_of(shares):
         subject = pes.Subject(read, width, share)
         ways = {name: way for name, way in WAYS.items() if way != "exchange" or subject.plans[0].remote_edges}
-        ms, _ = subject.measure({name: subject.way(way) for name, way in ways.items()}, turns)
+        ms, more = subject.measure({name: subject.way(way) for name, way in ways.items()}, turns)
         columns = subject.columns()
         results.same["gpu"] = columns.pop("device")
-        moved = {"get": "remote_edges", "direct": "remote_edges", "sum": ""}
-        row_bytes = subject.format.row_bytes
-        more = {
-            name: {"crossing_bytes": row_bytes * columns.get(moved.get(way, "halo_rows"), 0)}
-            for name, way in ways.items()
-        }
         if len(ways) == len(WAYS):
             halo, _, _, _, sums, exchange = (spread(taken)["median"] for taken in ms.values())
             more[next(iter(WAYS))]["hidden_share"] = round(hidden_share(sums, exchange, halo), 4)

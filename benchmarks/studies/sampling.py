@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness import command, plots, run, workers
+from harness import children, command, plots, run, workers
 
 from mgg_hpc import config
 from mgg_hpc.errors import InputError
@@ -111,9 +110,7 @@ def trained(job: Path, mode: str, keys: Sequence[str]) -> Run:
     with workers.workspace() as folder:
         words = [f"--set={key}" for key in (*keys, f"run.folder={folder}")]
         train = [sys.executable, "-m", "mgg_hpc", "train", str(job), "--no-progress", *words]
-        done = subprocess.run(train, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise InputError(f"{job}, {mode}: {' '.join(done.stderr.split()) or done.returncode}")
+        children.output(train, f"{job}, {mode}")
         summary = json.loads((folder / "latest" / SUMMARY).read_text())
         with (folder / "latest" / METRICS).open(newline="") as file:
             return run_of(summary, list(csv.DictReader(file)))

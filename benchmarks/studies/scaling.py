@@ -2,13 +2,13 @@
 
     python benchmarks/studies/scaling.py rmat:17 --ranks 1,2,4 --threads 1 --widths 16,64 -o scaling.csv -o scaling.png
 
+Each number of ranks is a run of transfers.py, one after the other: variants take turns within a run only.
 ``times_first`` is the median's ratio to the same variant's on the first number of ranks.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +18,7 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness import command, run
+from harness import children, command, run
 from harness.plots import lines_by
 
 from mgg_hpc.errors import InputError
@@ -64,10 +64,8 @@ def measured(ranks: int, graph: str, **options: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mgg-bench-") as folder:
         written = Path(folder) / "transfers.json"
         words = [f"--{name}={value}" for name, value in options.items()]
-        command = [sys.executable, TRANSFERS, graph, f"--ranks={ranks}", *words, "-o", written]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise InputError(f"{ranks} ranks: {' '.join(done.stderr.split()) or done.returncode}")
+        program = [sys.executable, TRANSFERS, graph, f"--ranks={ranks}", *words, "-o", written]
+        children.output(program, f"{ranks} ranks")
         return json.loads(written.read_text())
 
 

@@ -74,7 +74,8 @@ def main(
     threads = threads or (1 if part == "ring" else cores.available())
     results = Results(f"streaming, {part}", threads=threads)
     if part == "ring" and not mpi.launched():
-        return launched(results, numbers, files)
+        words = [*names, f"--threads={threads}", f"--turns={turns}", *([f"--rate={rate}"] if rate else [])]
+        return launched(results, numbers, words, files)
     first = exit_code.is_first()
     for name in names or ("rmat:15",):
         with written(name, threads) as case:
@@ -87,11 +88,14 @@ def main(
     return 0
 
 
-def launched(results: Results, numbers: list[int], files: tuple[Path, ...]) -> int:
-    """Run this command on each number of ranks, which print their tables; write all rows. Return the exit code."""
+def launched(results: Results, numbers: list[int], words: list[str], files: tuple[Path, ...]) -> int:
+    """Run the part ring on each number of ranks, which print their tables; write all rows. Return the exit code.
+
+    words: of its command line, but for the user's files, which only this process writes.
+    """
     with workers.workspace() as folder:
         for number in numbers:
-            code = process_launch(number, [__file__, *sys.argv[1:], "-o", str(folder / "rows.json")])
+            code = process_launch(number, [__file__, "ring", *words, "-o", str(folder / "rows.json")])
             if code:
                 return code
             results.rows += json.loads((folder / "rows.json").read_text())["rows"]

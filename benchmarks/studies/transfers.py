@@ -9,7 +9,7 @@ epochs.py compares training epochs by each transfer.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import run
 from harness.plots import lines_by
-from harness.ranks import Subject
+from harness.ranks import Subject, Way
 from harness.study import ALL_GATHER, BULK, GET, HALO, study, through_pointers
 
 
-def ways(subject: Any) -> Mapping[str, Callable[[], None]]:
+def ways(subject: Any) -> Mapping[str, Way]:
     """Return the ways of exchanging rows, and their parts."""
     way = subject.way
     found = {HALO: way("halo"), BULK: way("bulk")} | through_pointers(subject) | {GET: way("get")}

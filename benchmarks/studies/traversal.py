@@ -10,17 +10,19 @@ are read: edge by edge by a thread (strided), by a warp (merged), or by a warp f
 fewer_percent compares with the variant before; amplification is the bytes of requests over the bytes of the lists that
 are read. Tests compare the counts with the loads of kernels over the shim.
 
-With --device cuda searches are timed (figure 2.9), without the copies to the GPU before them and from
-it after them. Where kernels read edges of the host's memory, the bytes that cross the link are the bytes of the
-requests that are counted; their bandwidth is compared with copies of page-locked memory.
+With --device cuda searches are timed (figure 2.9), without the copies to the GPU before them and from it after them.
+All variants search from a source before the next one. Where kernels read edges of the host's memory, the bytes that
+cross the link are the bytes of the requests that are counted; their bandwidth is compared with copies of page-locked
+memory.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import backends, mpi
+from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench.results import Results, output_files
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import requests, runs
@@ -142,21 +145,16 @@ def time_searches(graphs: Sequence[Graph], sources: int, backend: Any, files: Se
     copied = round(copy_gb_per_s(backend), 2)
     results = Results("a breadth-first search", device=backend.native.limits()["name"], copy_gb_per_s=copied)
     for graph in graphs:
-        part = part_of(graph, backend, edges="host")
-        nodes = runs.draw_sources(part, sources, 0)
-        first: list[float] = []
-        for variant in VARIANTS:
-            ms, moved = searched(part, backend, nodes, variant)
-            first = first or ms
+        ms, moved = searched(graph, sources, backend)
+        for variant, taken in ms.items():
             columns: dict[str, Any] = {"graph": graph.name, "edges": graph.edges, "edge_bytes": variant.item}
             if variant.place == "host":
-                columns |= {
-                    "moved_bytes": round(moved / len(nodes)),
-                    "gb_per_s": round(moved / sum(ms) / 1e6, 3),
-                }
-            results.add(str(variant), ms, first, **columns)
-            results.write(files, bars_by("graph"))
-    shown = ("median_ms", "min_ms", "max_ms", "times_first", "moved_bytes", "gb_per_s")
+                columns["moved_bytes"] = round(moved[variant] / len(taken))
+                columns["gb_per_s"] = round(moved[variant] / sum(taken) / 1e6, 3)
+            row = results.add(str(variant), taken, ms[VARIANTS[0]], **columns)
+            row["sources"] = row.pop("turns")
+        results.write(files, bars_by("graph"))
+    shown = ("sources", "median_ms", "min_ms", "max_ms", "times_first", "moved_bytes", "gb_per_s")
     results.show("graph", "variant", *shown)
 
 
@@ -173,22 +171,35 @@ def copy_gb_per_s(backend: Any) -> float:
     return COPY_BYTES / min(took[1:]) / 1e9
 
 
-def searched(whole: Part, backend: Any, nodes: list[int], variant: Variant) -> tuple[list[float], float]:
-    """Return the ms of a search from each node, and the bytes that all have asked for.
+def searched(
+    graph: Graph, sources: int, backend: Any
+) -> tuple[dict[Variant, list[float]], dict[Variant, float]]:
+    """Return the ms of a search from each drawn node by each variant, which take turns; and the bytes of all requests.
 
-    A first search is checked, and allocates what later ones find.
+    A first search of each variant is checked, and allocates what later ones find.
     """
-    engine = backend.traversal.of(
-        whole.graph, edges=variant.place, reads=variant.reads, wide=variant.item == 8, bottom_up=False
-    )
-    part = replace(whole, engine=engine)
-    list(runs.bfs(part, nodes[:1]))
-    ms, moved = [], 0.0
-    for node in nodes:
-        (search,) = runs.bfs(part, [node], check=False)
-        ms.append(1e3 * engine.search_seconds)
-        moved += requests.moved(requests_of(part, search, variant.item, variant.reads))
-    return ms, moved
+    whole = part_of(graph, backend, edges="host")
+    nodes = runs.draw_sources(whole, sources, 0)
+    whole = replace(whole, engine=None)  # it has locked edges that a variant locks
+    ready = {variant: made(whole, backend, variant) for variant in VARIANTS}
+    for part in ready.values():
+        list(runs.bfs(part, nodes[:1]))
+    moved = dict.fromkeys(VARIANTS, 0.0)
+
+    def search(variant: Variant, following: Iterator[int]) -> float:
+        part = ready[variant]
+        (found,) = runs.bfs(part, [next(following)], check=False)
+        moved[variant] += requests.moved(requests_of(part, found, variant.item, variant.reads))
+        return 1e3 * part.engine.search_seconds
+
+    calls = {variant: partial(search, variant, iter(nodes)) for variant in VARIANTS}
+    return take_turns(calls, len(nodes)), moved
+
+
+def made(whole: Part, backend: Any, variant: Variant) -> Part:
+    """Return a part whose searches are by a variant."""
+    how = {"edges": variant.place, "reads": variant.reads, "wide": variant.item == 8}
+    return replace(whole, engine=backend.traversal.of(whole.graph, **how, bottom_up=False))
 
 
 if __name__ == "__main__":

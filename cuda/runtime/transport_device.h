@@ -14,8 +14,6 @@ constexpr int32_t default_channel = 1;  // NVSHMEMX_QP_DEFAULT, where there is o
 // Copies from PE `pe`. The destination is symmetric too, and holds the bytes after `quiet`, not before.
 // channel: a handle of nvshmemx_qp_create; before NVSHMEM 3.5 there is only one.
 __device__ void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel);
-// The same, made by all threads of a warp, or of a CUDA block, with the same arguments. The first of them waits, and the
-// others may read the bytes once the group has synchronised after that.
 // Waits for this thread's gets of one channel, and maybe for other gets of this PE: all of them before NVSHMEM 3.5.
 __device__ void quiet(int32_t channel);
 

@@ -25,9 +25,10 @@ def test_accuracies_are_reached_or_missed(tmp_path):
     reached = row["mean"] >= 96.7 and row["worst"] >= 95
     assert row["verdict"] == ("reached" if reached else "missed") and 90 < row["worst"] <= row["mean"] < 100
     assert (done.returncode, row["seeds"]) == (0 if reached else 1, 2)
-    done = python(SCRIPTS / "accuracy.py", "--cases=cora,moons", folder=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "accuracy.py: error: --cases cora,moons: 'moons' is not one of cora, citeseer" in done.stderr
+    for cases, word in (("cora,moons", "moons"), ("none", "none")):
+        done = python(SCRIPTS / "accuracy.py", f"--cases={cases}", folder=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert f"accuracy.py: error: --cases {cases}: '{word}' is not one of cora, citeseer" in done.stderr
 
 
 def test_counts_are_predicted_exactly(tmp_path, monkeypatch):

@@ -67,10 +67,21 @@ def test_all_parts_run(tmp_path):
     assert any("/pr -n 3 -f " in line and line.endswith(".sg -i 1000 -t 0.0001") for line in asked)
 
 
+def test_default_graphs_that_are_not_there_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("MGG_DATA", str(tmp_path))
+    monkeypatch.setattr(traversal, "GRAPHS", ("rmat:6", "cnr_2000"))
+    words = ["--parts=cc", "--peers=none", "--turns=1", "--threads=1", "-o", str(tmp_path / "t.json")]
+    traversal.main(words, standalone_mode=False)
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert [row["graph"] for row in found["rows"]] == ["rmat6"]
+    assert any(note.startswith("cnr_2000 is left out: ") for note in found["notes"])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--parts=dfs"], "--parts dfs: 'dfs' is not one of bfs, sssp, cc, pagerank"),
+        (["rmat:4", "ring.h5"], "ring.h5: no such file"),
         (["--device=cuda"], "--device cuda: benchmarks/studies/traversal.py measures searches on a GPU"),
     ],
 )

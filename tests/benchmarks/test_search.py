@@ -54,7 +54,7 @@ def test_settings_and_starts_are_compared(tmp_path, monkeypatch):
         ),
         (
             ["--graphs=none", "--start=rmat:7"],
-            "--start rmat:7: has 1,766 edges; expected 1,048,576 for each rank",
+            "--start rmat:7: has 1,872 edges; expected 1,048,576 for each rank",
         ),
     ],
 )

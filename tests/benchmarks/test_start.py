@@ -39,10 +39,17 @@ def test_parts_of_a_start_add_up(tmp_path, ranks):
     assert "| first epoch |" in (tmp_path / "s.md").read_text() and "first epoch" in done.stdout
 
 
+def test_kept_plans_are_taken(tmp_path):
+    words = ["rmat:8:4", "--backend=serial", "--kept-plans", "--turns=1", "-o", "s.json"]
+    assert python(SCRIPT, *words, folder=tmp_path).returncode == 0
+    found = json.loads((tmp_path / "s.json").read_text())
+    assert found["kept_plans"] and 50 < found["peak_mib"] < 2000
+
+
 def test_bad_input_is_one_line(tmp_path):
     for words, said in (
         (["nothing"], "no such graph"),
-        (["rmat:4", "--backend=fast"], "run.backend is 'fast'"),
+        (["rmat:28:7", "--backend=fast"], "run.backend is 'fast'"),  # before it is drawn
     ):
         done = python(SCRIPT, *words, folder=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

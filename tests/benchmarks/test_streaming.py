@@ -50,16 +50,23 @@ def test_schedules_move_sums_where_they_must(rows):
     ] * 2
 
 
-def test_chains_load_each_chunk_once(rows):
-    found = rows("studies/streaming.py", "ring", "rmat:8", "--ranks=2")
-    chains, alone = found.values()
+def test_chains_load_each_chunk_once(rows, tmp_path):
+    found = rows("studies/streaming.py", "ring", "rmat:8", "--ranks=1,2")
+    chains, alone = found.values()  # on two ranks, the last ones
     assert chains["ranks"] == 2 and alone["chunks_mb"] > 1.5 * chains["chunks_mb"] > 0
+    every = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [row["ranks"] for row in every] == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(
     ("script", "words", "said"),
     [
         ("streaming.py", "--parts=memroy", "--parts memroy: 'memroy' is not one of memory, capped"),
+        (
+            "streaming.py",
+            "--folder=/absent",
+            "Invalid value for '--folder': Directory '/absent' does not exist. (see 'streaming.py --help')",
+        ),
         ("studies/streaming.py", "ring --ranks=2;3", "--ranks 2;3: '2;3'; expected numbers of 1 .. 65536"),
     ],
 )

@@ -57,6 +57,13 @@ def test_scaling_has_each_number_of_ranks_and_its_ratio_to_one_rank(tmp_path):
         ("epochs", ["rmat:5", "-o", "missing/e.csv"], "missing is not a folder"),
         ("scaling", ["rmat:5", "--ranks=1,x"], "--ranks 1,x"),
         ("design_space", ["rmat:5", "--backend=none"], "none"),
+        (
+            "design_space",
+            ["rmat:5", "--device=cuda", "--threads=1"],
+            "--threads has no meaning with --device cuda",
+        ),
+        ("primitives", ["rmat:5", "--device=cuda", "--ranks=2"], "--ranks has no meaning"),
+        ("transfers", ["rmat:5", "--share=0.2"], "--share has no meaning with --device cpu"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(study, words, said):

@@ -4,8 +4,9 @@
     python tests/gpu/bench.py aggregate overlap --results build/gpu/results     these, again
     python tests/gpu/bench.py --device shim --results build/shim/results        tiny ones, over the shim
 
-Each is a process, which is ended where it takes longer than it may. It writes NAME.json and NAME.md after each case;
-NAME.log is its output. Exit code 0: all were measured; 1: some failed; 3: some were left for lack of time.
+Each is a process, which is ended where it takes longer than it may. NAME.json and NAME.md are its results,
+NAME.partial.json those of one that did not end, NAME.log its output. Exit code 0: all were measured; 1: some failed; 3:
+some were left for lack of time.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def command(name: str, results: Path, device: str) -> list[str]:
     script, *words = [*chosen.words.split(), *(chosen.shim if device == "shim" else chosen.gpu).split()]
     words = [word.format(real=real) for word in words if word != "{real}" or real.is_file()]
     kinds = [".json", ".md", *([".svg"] if name in DRAWN and find_spec("matplotlib") else [])]
-    files = [word for kind in kinds for word in ("-o", str(results / f"{name}{kind}"))]
+    files = [word for kind in kinds for word in ("-o", str(results / f"{name}.partial{kind}"))]
     shim = [str(Path(__file__).with_name("on_shim.py"))] if device == "shim" else []
     return [sys.executable, *shim, str(ROOT / "benchmarks" / f"{script}.py"), *words, *files]
 
@@ -91,6 +92,9 @@ def run(name: str, results: Path, device: str, seconds: float) -> bool:
     except subprocess.TimeoutExpired as error:
         code, said = -1, f"{error.output}\ndid not end within {seconds:.0f} s"
     log.write_text(said)
+    if code == 0:
+        for path in results.glob(f"{name}.partial.*"):
+            path.rename(path.with_name(path.name.replace(".partial", "")))
     last = (said.strip().splitlines() or ["it printed nothing"])[-1]
     ended = "measured" if code == 0 else f"failed: {last} ({log})"
     print(f"{name}: {ended}, {time.monotonic() - began:.0f} s", flush=True)

@@ -17,6 +17,7 @@ from studies import design_space, epochs, interleaving, neighbour_partitioning, 
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import generate
 from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.runtime.backends import native
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import Epochs, Shape, job_of, labelled
 
@@ -80,8 +81,19 @@ def test_hubs_are_the_destinations_with_more_edges_than_four_blocks(comm, drawn)
 def test_sums_that_differ_and_rows_that_are_not_summed_are_an_error(comm, drawn):
     subject = Subject(comm, drawn, 5)
     ways = {"halo": subject.way("halo"), "nothing": replace(subject.way("halo"), call=lambda: None)}
-    with pytest.raises(AssertionError, match="nothing sums to something else"):
+    with pytest.raises(AssertionError, match=r"nothing: \d+ of \d+ sums differ"):
         subject.measure(ways, 1)
+    wrong = replace(ways["halo"], before=lambda: subject.own.local.__setitem__(slice(None), 1))
+    with pytest.raises(AssertionError, match=r"first: .* sums differ"):  # no other variant is asked
+        subject.measure({"first": wrong}, 1)
+    subject.close()
+
+
+def test_each_way_is_warmed_up_until_its_schedule_has_chosen(comm, drawn):
+    subject, calls = Subject(comm, drawn, 5), []
+    halo = subject.way("halo")
+    ms, _ = subject.measure({"halo": replace(halo, call=lambda: calls.append(1) or halo.call())}, 3)
+    assert len(calls) == 1 + native.load().Schedule.SETTLED + len(ms["halo"])
     subject.close()
 
 

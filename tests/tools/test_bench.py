@@ -81,6 +81,7 @@ REFUSED = {
     "aggregate karate": "karate: no such graph",
     "aggregate absent.h5": "absent.h5: no such file",
     "aggregate rmat:29": "rmat:29: a scale of 28 at most",
+    "aggregate rmat:27:16": "rmat:27:16: has 2,147,483,648 edges; int32 indices take 1 .. 2**31 - 1",
     "aggregate rmat:4 --widths=0": "--widths 0: '0'; expected numbers of 1 .. 65536",
     "aggregate rmat:4 --output=a.txt": "--output a.txt: expected a name that ends in .csv, .json, .md",
     "aggregate rmat:4 --output=absent/a.md": "absent",

@@ -24,7 +24,8 @@ from . import graphs
 from .results import Results, numbers_of
 
 AHEAD = (4, 16, 64)  # prefetch distances of the floor, in edges; the fastest counts
-FLOOR_EDGES, FLOOR_THREADS = 8, 256  # of a worker and a CUDA block (cuda/gpu/rows/gather.cuh)
+FLOOR_EDGES = 8  # that a worker reads at once (cuda/gpu/rows/gather.cuh)
+FLOOR_THREADS = (128, 256, 512)  # of a CUDA block; the fastest counts
 WARM_UP = 3
 
 
@@ -55,7 +56,11 @@ class Aggregation:
         self.rows.local[:] = self.uploaded(x)
         self.out = self.backend.memory.padded(graph.nodes, format)
         self.backend.prepare(self.plan, format)
-        self.floor = self._device_floor() if self.cuda else self._host_floor()
+        # Schedules of CPUs try two ways of sweeping wide rows in their first calls.
+        for _ in range(WARM_UP if self.cuda else native.load().Schedule.SETTLED):
+            self.sums()
+        floors = self._device_floors() if self.cuda else self._host_floors()
+        self.floor = min(floors, key=lambda floor: min(self._floor_seconds(floor) for _ in range(WARM_UP)))
 
     def uploaded(self, array: np.ndarray) -> Any:
         """Return an array where the backend's arrays lie."""
@@ -68,8 +73,6 @@ class Aggregation:
 
     def seconds(self, call: Callable[[], Any]) -> float:
         """Return the seconds of a call, on a GPU by its own clock."""
-        if call is self.floor and not self.cuda:
-            return float(call()[0])
         began = self.backend.stream.stamp()
         call()
         taken = self.backend.stream.since(began)
@@ -78,9 +81,10 @@ class Aggregation:
 
     def ms(self, turns: int) -> dict[str, list[float]]:
         """Return the milliseconds of the floor and of the sums, in turns."""
-        calls = {"gather floor": self.floor, "mgg": self.sums}
-        runs = {name: partial(self.seconds, call) for name, call in calls.items()}
-        take_turns(runs, WARM_UP)
+        runs = {
+            "gather floor": partial(self._floor_seconds, self.floor),
+            "mgg": partial(self.seconds, self.sums),
+        }
         return {name: [1e3 * each for each in taken] for name, taken in take_turns(runs, turns).items()}
 
     @property
@@ -90,24 +94,27 @@ class Aggregation:
         each = row + 4 + (0 if self.edge is None else 4)
         return self.graph.edges * each + self.graph.nodes * (row + 8)
 
-    def _host_floor(self) -> Callable[[], Any]:
+    def _floor_seconds(self, floor: Callable[[], Any]) -> float:
+        """Return the seconds of a call of a floor; those of CPUs have a clock of their own."""
+        return self.seconds(floor) if self.cuda else float(floor()[0])
+
+    def _host_floors(self) -> list[Callable[[], Any]]:
         words = self.rows.local.view(f"u{self.rows.format.dtype.itemsize}")  # it takes no bfloat16
         indices = self.graph.indices.astype(np.int32, copy=False)
-        floors = [partial(native.load().gather_floor, indices, words, ahead, self.threads) for ahead in AHEAD]
-        return min(floors, key=lambda floor: min(floor()[0] for _ in range(3)))
+        return [partial(native.load().gather_floor, indices, words, ahead, self.threads) for ahead in AHEAD]
 
-    def _device_floor(self) -> Callable[[], Any]:
+    def _device_floors(self) -> list[Callable[[], Any]]:
         arrays, format = self.backend.arrays, self.rows.format
         indices = arrays.uploaded(self.graph.indices.astype(np.int32))
         lanes, _ = launch.shape(format)
-        blocks = -(-self.graph.edges // FLOOR_EDGES * lanes // FLOOR_THREADS)
 
-        def floor() -> None:
-            shape = self.backend.native.LaunchShape(lanes, 1, blocks, FLOOR_THREADS, 0, arrays.stream())
+        def floor(threads: int) -> None:
+            blocks = -(-self.graph.edges // FLOOR_EDGES * lanes // threads)
+            shape = self.backend.native.LaunchShape(lanes, 1, blocks, threads, 0, arrays.stream())
             at, first = arrays.address(indices), int(self.rows.addresses[0])
             self.backend.native.gather_floor(at, self.graph.edges, first, format.row_bytes, 0, shape)
 
-        return floor
+        return [partial(floor, threads) for threads in FLOOR_THREADS]
 
 
 def drawn_rows(nodes: int, width: int, dtype: str) -> np.ndarray:

@@ -144,6 +144,9 @@ def run_epoch(
 
 def timed(epochs: Epochs) -> float:
     """Return the milliseconds of an epoch, whose loss has arrived at its end."""
-    began = epochs.job.backend.stream.stamp()
+    stream = epochs.job.backend.stream
+    began = stream.stamp()
     epochs.step()
-    return 1e3 * epochs.job.backend.stream.since(began)()
+    taken = stream.since(began)
+    stream.finish()
+    return 1e3 * taken()

@@ -17,7 +17,7 @@ DRAWN = re.compile(r"(rmat|uniform):(\d+)(?::(\d+))?")
 EXPECTED = (
     "expected rmat:SCALE[:EDGE_FACTOR], uniform:SCALE[:EDGE_FACTOR], a graph file (.h5), or an archive (.npz)"
 )
-LARGEST_SCALE = 28
+LARGEST_SCALE, EDGE_FACTOR = 28, 16
 
 
 def check(name: str) -> None:
@@ -25,6 +25,7 @@ def check(name: str) -> None:
     if found := DRAWN.fullmatch(name):
         if int(found[2]) > LARGEST_SCALE:
             raise InputError(f"{name}: a scale of {LARGEST_SCALE} at most")
+        _check_int32(name, int(found[3] or EDGE_FACTOR) << int(found[2]))
     elif Path(name).suffix not in (".npz", ".h5"):
         raise InputError(f"{name}: no such graph; {EXPECTED}")
     elif not Path(name).is_file():
@@ -37,7 +38,7 @@ def read(name: str) -> Graph:
     path = Path(name)
     if found := DRAWN.fullmatch(name):
         quarter = {"a": 0.25, "b": 0.25, "c": 0.25} if found[1] == "uniform" else {}
-        graph = generate.rmat(int(found[2]), int(found[3] or 16), seed=0, **quarter)
+        graph = generate.rmat(int(found[2]), int(found[3] or EDGE_FACTOR), seed=0, **quarter)
         graph = replace(graph, name=f"{found[1]}{found[2]}")
     elif path.suffix == ".npz":
         graph = npz.read_npz(path)
@@ -45,9 +46,14 @@ def read(name: str) -> Graph:
         with store.open_graph(path) as file:
             rows = file.slice(0, file.nodes)
             graph = Graph(file.name, rows.indptr, rows.indices, rows.weight, directed=file.directed)
-    if not graph.edges or max(graph.edges, graph.nodes) > np.iinfo(np.int32).max:
-        raise InputError(f"{name}: has {graph.edges:,} edges; the baselines' indices take 1 .. 2**31 - 1")
+    _check_int32(name, graph.edges, graph.nodes)
     return graph
+
+
+def _check_int32(name: str, edges: int, nodes: int = 1) -> None:
+    """Raise InputError for a graph without edges, or where int32 does not count its nodes and edges."""
+    if not edges or max(edges, nodes) > np.iinfo(np.int32).max:
+        raise InputError(f"{name}: has {edges:,} edges; int32 indices take 1 .. 2**31 - 1")
 
 
 def weights(graph: Graph) -> np.ndarray:

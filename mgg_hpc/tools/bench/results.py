@@ -21,7 +21,6 @@ from ...runtime.turns import ratios, spread
 
 Row = dict[str, Any]
 TABLES, PICTURES = (".csv", ".json", ".md"), (".png", ".svg", ".pdf")
-TIMES = ("median_ms", "min_ms", "max_ms")
 
 
 def output_files(pictures: bool = True) -> Callable[[Any], Any]:
@@ -71,10 +70,13 @@ class Results:
     """
 
     def __init__(self, name: str, **same: Any) -> None:
+        from . import machine
+
         self.name, self.same = name, same
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self.date = datetime.now(UTC).isoformat(timespec="seconds")
+        self.machine = machine.describe(gpu=same.get("device") == "cuda")  # before this benchmark loads it
 
     def add(
         self, variant: str, ms: Sequence[float], first: Sequence[float] | None = None, **columns: Any
@@ -84,14 +86,15 @@ class Results:
         Args:
             variant: name of what was timed.
             ms: its milliseconds in each turn.
-            first: those of the variant that it is compared with, in the same turns; ``times_first`` is the median of
-                the ratios.
+            first: milliseconds of the reference variant in the same turns, which may be more or fewer; ``times_first``
+                is the median of the ratios of those that both have.
             columns: more columns of the row, whose names end with their units.
         """
         row: Row = {**columns, "variant": variant, "turns": len(ms)}
         row |= {f"{name}_ms": round(value, 4) for name, value in spread(ms).items()}
         if first is not None:
-            row["times_first"] = round(ratios(ms, first)["median"], 4)
+            both = min(len(ms), len(first))
+            row["times_first"] = round(ratios(ms[:both], first[:both])["median"], 4)
         self.rows.append(row)
         return row
 
@@ -101,27 +104,19 @@ class Results:
         """Add a row for each variant; all are compared with the first. more: further columns, by variant."""
         first = next(iter(taken.values()))
         for variant, ms in taken.items():
-            shared = min(len(ms), len(first))
-            row = self.add(variant, ms[:shared], first[:shared], **columns, **(more or {}).get(variant, {}))
-            row["turns"] = len(ms)
+            self.add(variant, ms, first, **columns, **(more or {}).get(variant, {}))
 
     def conditions(self) -> list[str]:
         """Return the lines that say how the rows were measured."""
-        from . import machine
-
-        where = ", ".join(
-            f"{name} {value}"
-            for name, value in machine.describe(gpu=self.same.get("device") == "cuda").items()
-            if value != ""
-        )
+        where = ", ".join(f"{name} {value}" for name, value in self.machine.items() if value != "")
         same = ", ".join(f"{name.replace('_', ' ')} {text(value)}" for name, value in self.same.items())
-        turns = max((row.get("turns", 0) for row in self.rows), default=0)
+        turns = sorted({row["turns"] for row in self.rows if row.get("turns")}, reverse=True)
         lines = [f"{self.date}: {command_line()}", f"machine: {where}"]
-        measured = [f"medians of {turns} turns"] if turns else []
+        measured = [f"medians of {' or '.join(map(str, turns))} turns"] if turns else []
         return [*lines, *([same] if same else []), *measured, *self.notes]
 
     def columns(self) -> list[str]:
-        """Return the names of all columns but those that all rows share, in order of their first use."""
+        """Return the names of the columns of the rows, without `same`, in order of their first use."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def show(self, *shown: str) -> None:
@@ -161,12 +156,10 @@ class Results:
 
     def json(self) -> str:
         """Return the rows and their conditions as JSON."""
-        from . import machine
-
         about = {"benchmark": self.name, "command": command_line(), "date": self.date}
         document = {
             **about,
-            "machine": machine.describe(gpu=self.same.get("device") == "cuda"),
+            "machine": self.machine,
             **self.same,
             "notes": self.notes,
             "rows": self.rows,
@@ -205,9 +198,9 @@ def numbers_of(option: str, words: str, largest: int = 2**16) -> list[int]:
     return [int(word) for word in found]
 
 
-def words_of(option: str, words: str, known: Iterable[str]) -> list[str]:
-    """Return the words of a comma-separated list, each once; "none" is an empty list. Raises InputError."""
-    found = [] if words == "none" else [word.strip() for word in words.split(",")]
+def words_of(option: str, words: str, known: Iterable[str], *, none: bool = False) -> list[str]:
+    """Return the words of a comma-separated list, each once. none: "none" is an empty list. Raises InputError."""
+    found = [] if none and words == "none" else [word.strip() for word in words.split(",")]
     known = list(known)
     for word in found:
         if word not in known:

@@ -23,6 +23,7 @@ def test_every_variant_is_timed(shim, tmp_path):
     rows = found["rows"]
     assert found["copy_gb_per_s"] > 0 and [row["variant"] for row in rows] == [*HOST, "device, 4 bytes"]
     for row in rows:
+        assert row["sources"] == 2 and "turns" not in row
         assert row["min_ms"] <= row["median_ms"] <= row["max_ms"] and row["times_first"] > 0
         assert ("moved_bytes" in row) == ("gb_per_s" in row) == (row["variant"] in HOST)
     moved = {row["variant"]: row["moved_bytes"] for row in rows if "moved_bytes" in row}

@@ -18,7 +18,6 @@ from ...traversal import own_pages
 from ..context import DeviceContext
 
 PLACES = ("device", "host")
-LINE = 128  # bytes to which lists are aligned
 
 
 class EdgeLists:
@@ -65,7 +64,7 @@ class EdgeLists:
         return self._context.native.EdgeLists(self._count, *at, self._item == 8, self._reads)
 
     def _put(self, values: NDArray[Any]) -> Any:
-        """Return the bytes of an array in this place, aligned to LINE.
+        """Return the bytes of an array in this place, aligned to 128 bytes.
 
         In the host's memory they stay where they are if they have pages of their own (`own_pages`).
         """
