@@ -29,7 +29,7 @@ def configure(require, tmp_path):
     return run
 
 
-SOURCES = 17  # of CUDA: four for each type of rows, and five
+SOURCES = 15  # of CUDA: four for each type of rows, and three
 NO_NVSHMEM = {"MGG_NVSHMEM": "/nonexistent"}
 
 
