@@ -11,6 +11,7 @@ from pathlib import Path
 
 import cases
 import jobs
+import numpy as np
 import programs
 import pytest
 from gpu.pes import table
@@ -30,20 +31,22 @@ REACH = {"near": lambda rank, peer: True, "far": lambda rank, peer: rank == peer
 @pytest.mark.long
 @pytest.mark.parametrize(("transfer", "reach"), [("direct", "near"), ("get", "far"), ("halo", "near")])
 def test_settings_that_were_tried_leave_no_memory_behind(rng, engine, transfer, reach):
-    """Whatever was tried before, smaller plans and launches leave as much free as larger ones did."""
+    """A setting leaves as much free as when fewer had been tried, but for the few blocks that an exchange keeps."""
     case = cases.hub(rng, 2)
     x = table.whole_rows(case, table.Entry("sum", "float32", 33, "hub"), rng)
     played = Played(engine, case, x, SMALL, transfer, REACH[reach], searches=True)
-    free = []
-    for knobs in [((1, 2, 3), (1, 2), (4, 6, 8)), ((4, 6, 8), (1, 2), (1, 2, 3))]:
-        seen = []
-        for ps, dist, wpb in itertools.product(*knobs):
-            for backend, plan in zip(played.backends, played.plans, strict=True):
-                backend.retune(plan, played.format, Geometry(ps, dist, wpb))
-            played.aggregate(rng)
-            seen.append(played.backends[0].memory.free())
-        free.append(min(seen))
-    assert free[0] <= free[1]
+    small, large = (1, 2, 3), (4, 6, 8)
+    settings = [*itertools.product(small, (1, 2), large), *itertools.product(large, (1, 2), small)]
+    free = np.zeros((3, len(settings)), np.int64)
+    for turn, (at, setting) in itertools.product(range(3), enumerate(settings)):
+        for backend, plan in zip(played.backends, played.plans, strict=True):
+            backend.retune(plan, played.format, Geometry(*setting))
+        played.aggregate(rng)
+        free[turn, at] = played.backends[0].memory.free()
+    one = (free[0, :-1] - free[0, 1:]).max()  # what a setting takes more than the one before
+    kept = 8 if transfer == "halo" else 1  # DeviceExchange::most_kept
+    assert (free[0] - free[1]).max() <= kept * one
+    assert (free[0] - free[2]).max() <= kept * one
 
 
 @pytest.fixture
