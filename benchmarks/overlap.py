@@ -31,7 +31,7 @@ from typing import Any
 
 import click
 import two_hosts
-from harness import command, run
+from harness import children, command, run
 from harness.plots import bars_by
 from harness.ranks import Subject
 from harness.study import ON_CPU, conditions, finish, on_ranks, read, start
@@ -137,9 +137,7 @@ def rows_of(*words: object, hosts: two_hosts.Hosts | None = None) -> dict[str, R
                 raise InputError(f"{' '.join(command)}: not done after {SECONDS} seconds") from late
         else:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            *_, last = done.stderr.strip().splitlines() or [""]
-            raise InputError(f"{' '.join(command)}: exit code {done.returncode}: {last}")
+        children.checked(done, " ".join(command))
         found = json.loads(path.read_text())
     same = {name: found[name] for name in ("graph", "edges", "width", "transfer")}
     return {row["variant"]: same | row for row in found["rows"]}

@@ -7,11 +7,11 @@
 A step is a forward and a backward pass of a layer, with gradients of the rows and all weights. gated: G-GCN's sum of
 gated neighbours. gated-max: their maximum. typed: GG-NN's sum by type of edge. "mgg edge tensors" is this package with
 ``fuse = False``. Other libraries compute all products at vertices, DGL with int32 and int64 ids, PyG over an edge list,
-an EdgeIndex and a CSR tensor. ``memory_mb`` is the peak of a process in its first step, beyond what it held before: the
-graph in the library's forms, rows, weights and the outputs' gradient.
+an EdgeIndex and a CSR tensor. ``memory_mb`` is the peak memory of a process in its first step, minus its memory before
+the step: the graph in the library's forms, rows, weights and the gradient of the outputs.
 
---density: a sparse matrix times a dense one (NGra, figure 13), by a program's fused sum, MKL and torch, forward. All
-look at the matrix before the clock starts.
+--density: a sparse matrix times a dense one (NGra, figure 13), by a program's fused sum, MKL and torch, forward. MKL
+and this package inspect the matrix before the clock starts.
 
 A turn is the median of a few calls in a row: a thread that has slept takes up to 10 ms to wake.
 """

@@ -8,13 +8,16 @@ from mgg_hpc.errors import InputError
 
 
 def output(command: list[object], what: str) -> str:
-    """Run a program; return what it prints. Raises InputError (`checked`) if it fails."""
+    """Run a command and return its standard output. Raises InputError if it fails. what: its name in the message."""
     return checked(subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False), what)
 
 
 def checked(done: subprocess.CompletedProcess[str], what: str) -> str:
-    """Return what a program printed. Raises InputError if it failed: what it was, its exit code and its last line."""
+    """Return the standard output of a command that has ended.
+
+    Raises InputError with its name, exit code and last line of standard error if it failed.
+    """
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it says nothing"]
+        said = done.stderr.strip().splitlines() or ["no message"]
         raise InputError(f"{what}: exit code {done.returncode}: {said[-1].strip()}")
     return done.stdout

@@ -48,8 +48,8 @@ def panels_of(rows: Sequence[Row], *columns: str) -> dict[str, list[Row]]:
 def bars_by(*columns: str, values: Sequence[str] = ("median_ms",), across: int = 1) -> Draw:
     """Return the function that draws a bar for each row, in a panel for each value of the columns.
 
-    values: columns whose numbers are drawn, a panel beside the other; of median_ms with minimum and maximum. across:
-    number of panels beside each other where there is one value.
+    values: columns to draw, each in a panel of its own, side by side; median_ms is drawn with its minimum and maximum.
+    across: number of panels in a row of the picture, if there is one column.
     """
 
     def draw(results: Results) -> Any:

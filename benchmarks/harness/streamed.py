@@ -66,7 +66,7 @@ PROGRAMS = {"gcn": Gcn, "gated-gcn": Gated}
 
 @dataclass
 class Net:
-    """Layers of a program, the last of which gives classes, and the graph that they run on. Calls are collective."""
+    """A net of one program's layers, with class scores as its output, and its graph. Calls are collective."""
 
     layers: torch.nn.ModuleList
     graph: DistGraph

@@ -1,9 +1,9 @@
 """The process of a library: python worker.py NAME THREADS PAGES DEVICE, then a request a line, and a reply to each.
 
-NAME is that of a module of peers/, and a variant after a hyphen. The module has a function for each task, which takes
-the task's inputs and returns the runs by name; a task "sampled.train" is a function of peers/sampled_NAME.py. A run
-takes nothing and returns an array (or None), or ``(seconds, array)`` where it has a clock of its own; in place of the
-array stands a function that makes it, where that takes time.
+NAME is the name of a module in peers/, with a variant after a hyphen ("pyg-csr"). The module has a function for each
+task, which takes the task's inputs and returns the runs by name; the task "sampled.train" is the function `train` of
+peers/sampled_NAME.py. A run takes no arguments and returns an array or None, or ``(seconds, array)`` if it has a clock
+of its own. It may return a function that makes the array, if making it takes time.
 
     {"do": "about"}                                         -> {"about": "dgl 1.1.3"}
     {"do": "prepare", "task": "aggregate", "inputs": {...}} -> {"runs": ["dgl"]}
@@ -56,7 +56,7 @@ class Server:
         return {"runs": list(self.runs)}
 
     def run(self, name: str) -> dict[str, Any]:
-        self.results.pop(name, None)  # an output of the last turn is not kept beside the new one
+        self.results.pop(name, None)  # frees the last output before the new one is made
         seconds, result = self._timed(self.runs[name])
         if isinstance(result, tuple):
             seconds, result = result
@@ -101,7 +101,7 @@ class Server:
         return {}
 
     def outside(self) -> int:
-        """Return the bytes of the GPU that are in use, without those of this process's torch; 0 on a CPU.
+        """Return the bytes in use on the GPU that torch of this process has not allocated; 0 on a CPU.
 
         A plan is made without torch. While a request is answered, no other process takes memory.
         """

@@ -33,7 +33,7 @@ BREATH = 0.01  # seconds before a worker's turn, in which threads that spin for 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What is the same for all workers. device: "cpu" or "cuda". pages: "huge" or "small"."""
+    """Settings that all workers share. device: "cpu" or "cuda". pages: "huge" or "small"."""
 
     device: str
     threads: int
@@ -147,7 +147,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            start_new_session=True,  # what it starts, GAPBS for one, ends with it
+            start_new_session=True,  # so that programs it has started, such as GAPBS, are ended too
             env=variables(same),
         )
         return self

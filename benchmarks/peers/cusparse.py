@@ -114,4 +114,4 @@ def aggregate(**inputs: Any) -> dict[str, Callable[[], Any]]:
         product.run(x, y)
         return out
 
-    return {"cusparse": partial(run, (indptr, indices, values, rows))}  # addresses of which calls read
+    return {"cusparse": partial(run, (indptr, indices, values, rows))}  # calls read these arrays by address

@@ -13,6 +13,8 @@ import numpy as np
 
 import peers
 
+from . import csr
+
 NON_TRANSPOSE, GENERAL, ROW_MAJOR, INDEX_FROM_0 = 10, 20, 101, 0
 CALLS = 1000  # how often the product is said to be taken: often enough that any inspection pays
 MKL_INT = ctypes.c_int32
@@ -46,14 +48,9 @@ def _check(status: int, what: str) -> None:
         raise RuntimeError(f"{what} returned status {status}")
 
 
-def aggregate(
-    indptr: str, indices: str, weight: str | None, x: str, dtype: str, **_: Any
-) -> dict[str, Callable[[], Any]]:
+def aggregate(**inputs: Any) -> dict[str, Callable[[], Any]]:
     """Return the run "mkl". The output is allocated once and overwritten, as this package's is."""
-    if dtype != "float32":
-        raise TypeError("float32 rows only")
-    pointers, sources, rows = np.load(indptr).astype(np.int32), np.load(indices), np.load(x)
-    values = np.ones(len(sources), np.float32) if weight is None else np.load(weight)
+    pointers, sources, values, rows = csr.operands(**inputs)
     out = np.zeros_like(rows)
     count, dim = rows.shape
 

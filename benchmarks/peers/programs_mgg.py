@@ -20,7 +20,7 @@ from .programs import Run, Task
 
 
 class Program(saga.Layer):
-    """A layer that returns what it has accumulated. weights: its parameters by name."""
+    """A layer whose output is its accumulator. weights: its parameters by name."""
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         super().__init__()

@@ -9,20 +9,17 @@ import numpy as np
 import scipy
 from scipy import sparse
 
+from . import csr
+
 
 def about() -> str:
     """Return the version and the number of threads."""
     return f"scipy {scipy.__version__} (one thread)"
 
 
-def aggregate(
-    indptr: str, indices: str, weight: str | None, x: str, dtype: str, **_: Any
-) -> dict[str, Callable[[], Any]]:
+def aggregate(**inputs: Any) -> dict[str, Callable[[], Any]]:
     """Return the run "scipy"."""
-    if dtype != "float32":
-        raise TypeError("float32 rows only")
-    pointers, sources, rows = np.load(indptr).astype(np.int32), np.load(indices), np.load(x)
-    values = np.ones(len(sources), rows.dtype) if weight is None else np.load(weight)
+    pointers, sources, values, rows = csr.operands(**inputs)
     adjacency = sparse.csr_matrix((values, sources, pointers), (len(rows), len(rows)))
     return {"scipy": lambda: adjacency @ rows}
 
