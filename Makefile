@@ -96,15 +96,15 @@ test-long: $(VENV)/.tests cuda wheel ## the rest: OpenSHMEM, Slurm, sanitizers, 
 	$(PYTEST) --tier long $(ALONE) || failed=1; \
 	$(call ranks,3) --tier long tests/mpi || failed=1; \
 	if command -v oshc++ >/dev/null; then \
-	  $(call over,$(BIN)/python tests/shmem/launch.py,3) --tier long tests/shmem || failed=1; \
+	  $(call over,$(BIN)/python tests/shmem/launch.py,3) --tier all tests/shmem || failed=1; \
 	fi; exit $$failed
 
 torture: $(VENV)/.tests ## kill, stop and damage runs some 4,000 times, and keep what was found in docs/reliability.md: an hour
-	@$(seeded); export MGG_TEST_DRAW=all MGG_TORTURE_REPORT=build/tests/torture.jsonl; \
+	@$(seeded); export MGG_TEST_DRAW=all MGG_TORTURE_REPORT=build/tests/torture.md; \
 	$(BIN)/python tests/builds.py torture; mkdir -p build/tests && rm -f $$MGG_TORTURE_REPORT; failed=0; \
 	$(PYTEST) --tier torture --timeout 7200 || failed=1; \
 	$(call ranks,4) tests/mpi/training/test_resume.py || failed=1; \
-	PYTHONPATH=tests $(BIN)/python tests/torture/page.py $$MGG_TORTURE_REPORT; exit $$failed
+	PYTHONPATH=tests $(BIN)/python tests/torture/report.py $$MGG_TORTURE_REPORT; exit $$failed
 
 # Every process that a test starts is measured (patch in pyproject.toml), but not one that is killed. A limit on the size
 # of files would break the records.
@@ -137,7 +137,7 @@ GPU_PYTHON = env $$(find $(GPU_BUILD)/mpi -name libmpi.so.12 2>/dev/null | sed "
 	PYTHONPATH="$(abspath $(GPU_BUILD))/site:$(CURDIR):$(PYTHONPATH)" $(PYTHON)
 # The modules of a GPU are for this one alone.
 GPU_PREPARE = mkdir -p $(GPU_RESULTS) && $(if $(filter shim,$(GPU_DEVICE)),\
-	$(PYTHON) tests/builds.py shim $(if $(filter gpu-test,$@),shim-sanitized shim-reported),\
+	$(PYTHON) tests/builds.py shim,\
 	rm -f $(VENV)/.cuda && $(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)")
 GPU_PYTEST = $(GPU_PYTHON) -m pytest -n 1 -m gpu --device $(GPU_DEVICE) --timeout 0 -v --until $$until \
 	--junitxml $(GPU_RESULTS)/$(@:gpu-%=%)-$$(date +%s).xml $(1) | tee -a $(GPU_RESULTS)/$(@:gpu-%=%).log | grep -v PASSED
@@ -175,7 +175,7 @@ accuracy: setup ## published accuracies of GCN, GraphSAGE and GAT, ten seeds eac
 bench: setup ## the figures of the README, beside the peers that are installed
 	$(BIN)/python benchmarks/aggregate.py rmat:18:16 $(wildcard $(CNR))
 	$(BIN)/python benchmarks/epoch.py --models gcn,gin,sage,gat
-	$(BIN)/python benchmarks/overlap.py
+	$(BIN)/python benchmarks/studies/exchanges.py transfers
 	$(BIN)/python benchmarks/readme.py
 
 bench-peers: $(PEERS)/.complete ## install the libraries that benchmarks compare with, into .venv-peers

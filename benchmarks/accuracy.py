@@ -26,12 +26,12 @@ from typing import Any
 
 import click
 import real_graphs
-from harness import command, run, workers
+from harness import command, options, run, workers
 
 from mgg_hpc import config
 from mgg_hpc.errors import FAILED
 from mgg_hpc.runtime import mpi
-from mgg_hpc.tools.bench.results import Results, Row, output_files, words_of
+from mgg_hpc.tools.bench.results import Results, Row, output_files
 from mgg_hpc.training.job import build
 from mgg_hpc.training.train import fit
 
@@ -89,14 +89,13 @@ CASES = {
 
 
 @command(__doc__)
-@click.option("--cases", default=",".join(CASES), show_default=True, help="Graphs, with a model each.")
+@options.words("cases", CASES, "Graphs, with a model each.")
 @click.option("--seeds", type=click.IntRange(1), help="Runs of each. [default: 10, of digits 8]")
 @output_files(pictures=False)
-def main(cases: str, seeds: int | None, files: tuple[Path, ...]) -> int:
+def main(cases: list[str], seeds: int | None, files: tuple[Path, ...]) -> int:
     results = Results("test accuracy in percent")
-    names = words_of("cases", cases, CASES)
     with workers.workspace() as folder:
-        for name in names:
+        for name in cases:
             results.rows.append(measured(name, seeds or CASES[name].seeds, folder))
             results.write(files)
     results.show()
@@ -109,7 +108,6 @@ def measured(name: str, seeds: int, folder: Path) -> Row:
     files = [real_graphs.write_split(case.graph, folder, seed) for seed in range(seeds)]
     found = [percent_right(file, case, seed) for seed, file in enumerate(files)]
     mean, worst = statistics.mean(found), min(found)
-    click.echo(f"{name}: {' '.join(f'{percent:.1f}' for percent in found)}", err=True)
     return {
         "case": name,
         "seeds": seeds,

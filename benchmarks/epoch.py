@@ -12,13 +12,12 @@ All libraries begin with the same weights, and must have the same loss before th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from harness import command, run, workers
+from harness import command, options, run, workers
 from harness.plots import bars_by
 from harness.workers import Conditions, Worker
 
@@ -27,7 +26,7 @@ from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import MODELS, WARM_UP, Shape, labelled
-from mgg_hpc.tools.bench.results import Results, output_files, words_of
+from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 
 PEERS = {"cpu": ("dgl", "pyg", "pyg-csr"), "cuda": ("pyg", "pyg-csr")}
 # How far losses may lie apart, as a part of the smaller one: before training, with the same weights; after all epochs
@@ -36,53 +35,42 @@ UNTRAINED_APART, TRAINED_APART, DROPPED_APART = 1e-4, 2e-3, 0.5
 # GIN's sums over hubs make losses of tens of thousands here, and much of any difference: other libraries' losses are
 # held to ours by the first bound.
 GIN_APART = {TRAINED_APART: 0.1, DROPPED_APART: 9.0}
-SHOWN = ("graph", "model", "variant", "median_ms", "min_ms", "max_ms", "times_first", "peak_mb", "loss")
-WIDTH = click.IntRange(1, 65536)
+SHOWN = ("graph", "model", *TIMES, "peak_mb", "loss")
 
 
 @command(__doc__)
-@click.argument("names", nargs=-1, metavar="[GRAPH]...")
-@click.option("--models", default="gcn", show_default=True, help=f"Of {', '.join(MODELS)}.")
-@click.option("--features", type=WIDTH, default=128, show_default=True, help="Columns of the input.")
-@click.option("--hidden", type=WIDTH, help="Units; of each head. [default: gcn 16, gin 64, sage 128, gat 8]")
-@click.option("--classes", type=WIDTH, default=32, show_default=True, help="Columns of the output.")
+@options.graph_names("rmat:17:12")
+@options.words("models", MODELS, f"Of {', '.join(MODELS)}.", "gcn")
+@click.option("--features", type=options.WIDTH, default=128, help="Columns of the input.")
 @click.option(
-    "--dropout",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.5,
-    show_default=True,
-    help="Probability with which values are dropped in training.",
+    "--hidden", type=options.WIDTH, help="Units; of each head. [default: gcn 16, gin 64, sage 128, gat 8]"
 )
-@click.option("--peers", help='Libraries, or "none". [default: all of the device]')
+@click.option("--classes", type=options.WIDTH, default=32, help="Columns of the output.")
+@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5)
 @output_files()
-@workers.conditions()
+@workers.conditions(PEERS)
 def main(
     names: tuple[str, ...],
-    models: str,
+    models: list[str],
     features: int,
     hidden: int | None,
     classes: int,
     dropout: float,
-    peers: str | None,
     files: tuple[Path, ...],
     conditions: Conditions,
 ) -> None:
-    known, kinds = PEERS[conditions.device], words_of("models", models, MODELS)
-    chosen = words_of("peers", peers or ",".join(known), known, none=True)
-    for name in names:
-        graphs.check(name)
     results = Results("epoch", **conditions.same(), dropout=dropout)
-    for model in kinds:
+    for model in models:
         shape = Shape.of(model, features, hidden, classes, dropout)
-        for name in names or ("rmat:17:12",):
-            measure(results, labelled(graphs.read(name), shape), shape, chosen, conditions)
+        for name in names:
+            measure(results, labelled(graphs.read(name), shape), shape, conditions)
             results.write(files, bars_by("model", "graph", values=("median_ms", "peak_mb")))
     results.show(*SHOWN)
 
 
-def measure(results: Results, graph: Graph, shape: Shape, peers: Sequence[str], same: Conditions) -> None:
+def measure(results: Results, graph: Graph, shape: Shape, same: Conditions) -> None:
     """Add the rows of one case, in new processes, since a process's peak of memory does not fall again."""
-    with workers.workspace() as folder, workers.started(peers, same) as (processes, notes):
+    with workers.workspace() as folder, workers.started(same) as (processes, notes):
         inputs = inputs_of(graph, shape, folder)
         ready, untrained = dict[str, Worker](), dict[str, float]()
         for worker in processes:  # ours is the first, and writes the initial weights
@@ -95,7 +83,7 @@ def measure(results: Results, graph: Graph, shape: Shape, peers: Sequence[str], 
                 notes.append(f"{worker.name} is left out of {shape}, {graph.name}: {problem}")
         ms = workers.in_turns(ready, same.turns)
         losses = {name: float(worker.result(name, folder)) for name, worker in ready.items()}
-        peaks = workers.peaks(list(ready.values()))
+        peaks = {name: worker.need("memory")["peak"] / 1e6 for name, worker in ready.items()}
     check_losses(losses, shape)
     more = {name: {"peak_mb": round(peaks[name], 1), "loss": round(losses[name], 6)} for name in ms}
     results.compare(ms, more, graph=graph.name, nodes=graph.nodes, edges=graph.edges, model=str(shape))

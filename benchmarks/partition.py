@@ -16,14 +16,14 @@ from typing import Any
 
 import click
 import numpy as np
-from harness import command, run
+from harness import command, options, run
 
 from mgg_hpc.data.readers.graph_file import edges_of_rows
 from mgg_hpc.data.store import GraphFile, open_graph
 from mgg_hpc.plan import counts, order
 from mgg_hpc.plan.partitioners import METHODS
 from mgg_hpc.plan.ranges import edge_balanced
-from mgg_hpc.tools.bench.results import Results, output_files, words_of
+from mgg_hpc.tools.bench.results import Results, output_files
 from mgg_hpc.tools.importing import default_memory
 from mgg_hpc.tools.partition.arrange import Asked, arrange
 from mgg_hpc.tools.partition.renumber import free_memory
@@ -35,13 +35,12 @@ KNOWN = sorted({*METHODS, *order.METHODS} - {"given", "none"})
 @command(__doc__)
 @click.argument("graph", type=click.Path(path_type=Path))
 @click.option("-n", "--parts", type=click.IntRange(1, 4096), required=True, help="Ranks.")
-@click.option("--methods", default="edges,metis,ldg", show_default=True, help=f"Of {', '.join(KNOWN)}.")
+@options.words("methods", KNOWN, f"Of {', '.join(KNOWN)}.", "edges,metis,ldg")
 @output_files(pictures=False)
-def main(graph: Path, parts: int, methods: str, files: tuple[Path, ...]) -> None:
-    chosen = words_of("methods", methods, KNOWN)
+def main(graph: Path, parts: int, methods: list[str], files: tuple[Path, ...]) -> None:
     results = Results("partition", graph=graph.stem, ranks=parts)
     with open_graph(graph) as opened:
-        for method in chosen:
+        for method in methods:
             results.rows.append({"variant": method, **counted(opened, method, parts)})
             results.write(files)
     results.show()

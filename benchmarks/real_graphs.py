@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,23 +36,12 @@ def archive(name: str) -> Path:
     return path
 
 
-def present(names: Iterable[str], notes: list[str], *, given: bool, drawn: Collection[str] = ()) -> list[str]:
-    """Return the names of graphs that are there, before one is read; add a note for each that is left out.
-
-    given: whether a user named them: then none is left out. drawn: names that need no file. Raises InputError for a
-    given name that `structure` refuses.
-    """
-    found = []
-    for name in names:
-        try:
-            if name not in drawn:
-                graphs.check(name) if by_name(name) else archive(name)
-            found.append(name)
-        except InputError as error:
-            if given:
-                raise
-            notes.append(f"{name} is left out: {error}")
-    return found
+def check(name: str) -> None:
+    """Raise InputError for a name that `structure` refuses, without reading a graph."""
+    if by_name(name):
+        graphs.check(name)
+    else:
+        archive(name)
 
 
 def by_name(name: str) -> bool:

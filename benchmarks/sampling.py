@@ -1,4 +1,4 @@
-"""Neighbour sampling by this package and other libraries: samplers, training on batches, and what blocks cost.
+"""Neighbour sampling by this package and other libraries: samplers, and training on batches.
 
     python benchmarks/sampling.py rmat:20 cnr_2000.npz --threads 2
     python benchmarks/sampling.py rmat:16 --parts sampler --peers dgl --turns 3 -o sampling.md -o sampling.png
@@ -12,9 +12,6 @@ draws once for each node, and so has fewer edges.
 train: forward, loss, backward and Adam of a GraphSAGE with 128 hidden units, a layer for each fanout, over drawn
 features and labels, from the same weights. Each library takes part with its fastest run of the warm-up: its loader
 with and without worker processes, and in PyG an edge list or a sparse CSR tensor for each layer.
-
-blocks: the time of sampling by this package on one thread; of the plans of all blocks, and of their schedules; and of
-the sums over all blocks, each forward and backward, which these are made for.
 """
 
 from __future__ import annotations
@@ -25,57 +22,47 @@ from typing import Any
 
 import click
 import numpy as np
-from harness import command, run, workers
+from harness import command, options, run, workers
 from harness.plots import bars_by
 from harness.workers import Conditions, Worker
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.errors import InputError
 from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import Results, numbers_of, output_files, words_of
+from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 
-PARTS, PEERS = ("sampler", "train", "blocks"), ("dgl", "pyg")
+PARTS, PEERS = ("sampler", "train"), {"cpu": ("dgl", "pyg")}
 FEATURES, HIDDEN, CLASSES, DROPOUT = 128, 128, 32, 0.5
 # Mean losses of the last epoch may be as far apart as this, as a part of the smaller one: all draw for themselves.
 APART = 0.1
-SHOWN = ("graph", "part", "variant", "median_ms", "min_ms", "max_ms", "times_first", "edge_ns", "batch_edges")
+SHOWN = ("graph", "part", *TIMES, "edge_ns", "batch_edges")
 
 
 @command(__doc__)
-@click.argument("names", nargs=-1, metavar="[GRAPH]...")
-@click.option("--parts", default=",".join(PARTS), show_default=True, help="What is measured.")
-@click.option("--fanouts", default="15,10,5", show_default=True, help="The batch's own rows first.")
-@click.option("--batch-size", type=click.IntRange(1), default=1024, show_default=True, help="Rows each.")
-@click.option("--batches", type=click.IntRange(1), default=64, show_default=True, help="Of an epoch.")
-@click.option("--peers", default=",".join(PEERS), show_default=True, help='Libraries, or "none".')
+@options.graph_names("rmat:20")
+@options.words("parts", PARTS, "Comparisons.")
+@options.numbers("fanouts", "15,10,5", "The batch's own rows first.")
+@click.option("--batch-size", type=click.IntRange(1), default=1024, help="Rows each.")
+@click.option("--batches", type=click.IntRange(1), default=64, help="Of an epoch.")
 @output_files()
-@workers.conditions(turns=5)
+@workers.conditions(PEERS, turns=5)
 def main(
     names: tuple[str, ...],
-    parts: str,
-    fanouts: str,
+    parts: list[str],
+    fanouts: list[int],
     batch_size: int,
     batches: int,
-    peers: str,
     files: tuple[Path, ...],
     conditions: Conditions,
 ) -> None:
-    if conditions.device != "cpu":
-        raise InputError("--device cuda: batches are sampled on CPUs")
-    chosen, libraries = words_of("parts", parts, PARTS), words_of("peers", peers, PEERS, none=True)
-    hops = numbers_of("fanouts", fanouts)
-    for name in names:
-        graphs.check(name)
-    same = {"fanouts": fanouts, "batch_size": batch_size, "batches": batches}
+    same = {"fanouts": ",".join(map(str, fanouts)), "batch_size": batch_size, "batches": batches}
     results = Results("sampling", **conditions.same(), **same)
-    for name in names or ("rmat:20",):
+    for name in names:
         read = graphs.read(name)
         graph = Graph(read.name, read.indptr, read.indices, directed=read.directed)
-        for part in chosen:
-            taking = libraries if part != "blocks" else []
-            with workers.workspace() as folder, workers.started(taking, conditions) as (processes, notes):
-                inputs = inputs_of(graph, part, hops, batch_size, batches, folder)
+        for part in parts:
+            with workers.workspace() as folder, workers.started(conditions) as (processes, notes):
+                inputs = inputs_of(graph, part, fanouts, batch_size, batches, folder)
                 measure(results, graph, part, inputs, processes, folder, conditions.turns)
             results.notes = list(dict.fromkeys([*notes, *results.notes]))
             results.write(files, bars_by("part", "graph", across=2))

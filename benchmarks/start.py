@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 import click
-from harness import command, run, workers
-from harness.training import train
+from harness import command, options, run, workers
+from harness.processes import train
 
 from mgg_hpc import config
 from mgg_hpc.data import writer
@@ -30,10 +30,10 @@ SHAPE = Shape(features=32, hidden=16, classes=8, dropout=0.5)
 
 @command(__doc__)
 @click.argument("name", default="rmat:21:26", metavar="[GRAPH]")
-@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--backend", default="auto", show_default=True, help="As in a job file.")
+@click.option("--ranks", type=click.IntRange(1), default=1)
+@click.option("--backend", default="auto", help="As in a job file.")
 @click.option("--kept-plans", is_flag=True, help="A run before has kept its plans.")
-@click.option("--turns", type=click.IntRange(1), default=3, show_default=True, help="Runs.")
+@options.turns(3)
 @output_files(pictures=False)
 def main(name: str, ranks: int, backend: str, kept_plans: bool, turns: int, files: tuple[Path, ...]) -> None:
     job = {

@@ -1,100 +1,286 @@
-"""Steps on graphs whose rows stream, beside the same steps in memory: time, memory, bytes.
+"""Steps on graphs whose rows stream (NGra): beside steps in memory, by schedules, with loads ahead, in chains of ranks.
 
     python benchmarks/streaming.py rmat:16 --folder SCRATCH -o streaming.md -o streaming.png
     python benchmarks/streaming.py rmat:16 --folder SCRATCH --parts capped --turns 2
+    python benchmarks/streaming.py rmat:15 --parts schedules,overlap -o schedules.png
+    python benchmarks/streaming.py rmat:15 --parts ring --ranks 2 --threads 1
 
-memory: GCN and a gated GCN, two layers of 128 columns, with rows in the host's memory, in place and copied into chunks
-as devices do, and in files past the page cache. ``limit_mib``, plan.memory, is a quarter of the features, beside the
-plans. capped: GCN of 256 hidden units and 3 layers, in 38 percent of the memory that it takes otherwise.
+GCN and a gated GCN, two layers of 128 columns, in memory for a quarter of the features, ``limit_mb``, beside the plans.
+memory: rows in the host's memory, in place and copied into chunks as devices do, and in files past the page cache,
+beside a step in memory. capped: GCN of 256 hidden units and 3 layers, in 38 percent of the memory that it takes
+otherwise. The others stream from stores of a rate. schedules: NGra's order of sums, by stages, and by destinations
+(figure 14). overlap: chunks that load ahead, and when they are wanted, at the rate at which all bytes take as long as
+the rest of a step; both alone stand below them. ring: ranks that pass chunks on, and ranks that each load for
+themselves (figure 16), GCN alone; without a launcher it starts its ranks.
 
-Each variant has a process of its own, where it takes turns with a step in memory. ``peak_mib`` is what it has before
-that, above what it had before it opened the graph: edges count, and rows in the host's memory, too. ``of_belady``:
-loads of chunks over the fewest that any replacement has. ``storage_ms``: time of all bytes that storage read and wrote,
-at the speeds of two threads that do nothing else. ``of_bound``: the step's time over it, or over a step in memory where
-that takes longer. ``apart``: the largest difference of gradients over the largest gradient.
-benchmarks/studies/streaming.py has schedules of sums, loads ahead, and chains of ranks.
+``moved_mb`` is what all ranks move between stores and memory in a step, of which ``chunks_mb`` are sources, and
+``sums_mb`` sums that leave memory and return. ``storage_mb`` is what storage reads and writes of it. ``peak_mb`` is
+what a process has above what it had before it opened the graph.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
-from harness import command, run, streamed
-from harness.memory import alone, peak_from_now, status
+import torch
+from harness import command, options, run
 from harness.plots import bars_by
-from harness.streamed import Case
+from harness.processes import alone, peak_from_now, status
+from torch import Tensor
+from torch.nn import Linear
+from torch.nn.functional import cross_entropy
 
-from mgg_hpc.nn.streaming.graph import Streaming
-from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.plan.streaming import grid
-from mgg_hpc.runtime import cores
-from mgg_hpc.runtime.streaming.file_store import FileStore
+from mgg_hpc.data import writer
+from mgg_hpc.errors import InputError
+from mgg_hpc.nn import saga
+from mgg_hpc.nn.api import open_graph
+from mgg_hpc.nn.graph.dist_graph import DistGraph
+from mgg_hpc.nn.streaming.graph import SCHEDULES, StreamedGraph, Streaming
+from mgg_hpc.runtime import cores, exit_code, mpi
+from mgg_hpc.runtime.launch import process_launch
+from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import Results, output_files, words_of
+from mgg_hpc.tools.bench.epoch import Shape, labelled
+from mgg_hpc.tools.bench.results import Results, output_files
 
-PARTS = ("memory", "capped")
-MIB = 1 << 20
-REQUEST = 4 << 20  # bytes that the loader of chunks reads at a time
-READERS = 2  # threads that read at once, or write
+IN_MEMORY, AT_RATE = ("memory", "capped"), ("schedules", "overlap", "ring")  # parts
+RATES = {"schedules": 1.0, "ring": 0.5}  # GB/s of the stores of each rank
+FEATURES, CLASSES = 128, 16
+LEAST = 1 << 20  # bytes of rows that small graphs stream through
+PLAN_BYTES = 16  # for each edge of an undirected graph, as `StreamedGraph` counts plans
 CAPPED = 0.38  # of the memory that a step takes otherwise
-SHOWN = ("peak_mib", "limit_mib", "loaded_mib", "of_belady", "storage_ms", "of_bound", "apart")
-DRAW = bars_by("part", "program", values=("median_ms", "peak_mib"))
+CASE = ("graph", "part", "program", "ranks", "gb_per_s")
+SHOWN = (*CASE[1:], "variant", "median_ms", "relative_time", "moved_mb", "chunks_mb", "sums_mb")
+SHOWN += ("storage_mb", "peak_mb", "limit_mb")
+DRAW = bars_by(*CASE, values=("median_ms", "moved_mb"))
+
+
+class Gcn(saga.Layer):
+    """Graph convolution, by the weights of the normalised graph."""
+
+    kind = "gcn"
+
+    def __init__(self, columns: int, out: int) -> None:
+        super().__init__()
+        self.linear = Linear(columns, out)
+
+    def apply_edge(self, edge: saga.Edge) -> Tensor:
+        return edge.src * edge.weight
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return torch.relu(self.linear(accum))
+
+
+class Gated(saga.Layer):
+    """Gated GCN: each edge has a gate for each column."""
+
+    def __init__(self, columns: int, out: int) -> None:
+        super().__init__()
+        self.far, self.near = Linear(columns, columns), Linear(columns, columns, bias=False)
+        self.linear = Linear(columns, out)
+
+    def apply_edge(self, edge: saga.Edge) -> Tensor:
+        return torch.sigmoid(self.far(edge.src) + self.near(edge.dst)) * edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return torch.relu(self.linear(accum))
+
+
+PROGRAMS = {"gcn": Gcn, "gated-gcn": Gated}
+
+
+@dataclass
+class Net:
+    """A net of one program's layers, with class scores as its output, and its graph. Calls are collective."""
+
+    layers: torch.nn.ModuleList
+    graph: DistGraph
+
+    def step(self) -> float:
+        """Run forward, loss and backward; return the loss."""
+        self.layers.zero_grad()
+        x: Any = self.graph.x
+        for layer in self.layers:
+            x = layer(x, self.graph)
+        out = x.tensor() if isinstance(self.graph, StreamedGraph) else x
+        loss = self.graph.loss(out, cross_entropy)
+        loss.backward()
+        return float(loss.detach())
+
+    def ms(self) -> float:
+        """Return the milliseconds of a step, of the slowest rank."""
+        self.graph.backend.stream.meter.taken()
+        self.graph.comm.Barrier()
+        began = time.perf_counter()
+        self.step()
+        return max(self.graph.comm.allgather(1e3 * (time.perf_counter() - began)))
+
+    def moved(self) -> dict[str, float]:
+        """Run a step, and return the MB that move between all ranks' stores and memory, as columns of results."""
+        graph, meter = self.graph, self.graph.backend.stream.meter
+        assert isinstance(graph, StreamedGraph)
+        meter.taken()
+        others, swapped = graph.pace.nbytes, graph.swapped
+        self.step()
+        chunks = meter.stored_bytes
+        found = {
+            "moved": chunks + graph.pace.nbytes - others,
+            "chunks": chunks,
+            "sums": graph.swapped - swapped,
+        }
+        return {f"{kind}_mb": graph.comm.allreduce(nbytes) / 1e6 for kind, nbytes in found.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph file for a program, and the memory that it streams through. threads: of each rank."""
+
+    path: Path
+    graph: str
+    nodes: int
+    edges: int
+    threads: int
+    program: str = "gcn"
+    hidden: int = FEATURES
+    layers: int = 2
+
+    @property
+    def limit(self) -> int:
+        """Bytes of plan.memory: a quarter of the features, beside the plans."""
+        return max(self.nodes * self.hidden * 4 // 4, LEAST) + PLAN_BYTES * self.edges
+
+    @contextmanager
+    def opened(self, streaming: Streaming | None) -> Iterator[Net]:
+        """Yield a net over the graph, with the same weights each time. Collective."""
+        torch.manual_seed(1)
+        with open_graph(self.path, streaming=streaming, threads=self.threads) as graph:
+            widths = [graph.num_features, *[self.hidden] * (self.layers - 1), CLASSES]
+            layers = torch.nn.ModuleList(PROGRAMS[self.program](a, b) for a, b in pairwise(widths))
+            yield Net(layers, graph)
+
+    @contextmanager
+    def all_opened(self, variants: Mapping[str, Streaming | None]) -> Iterator[dict[str, Net]]:
+        """Yield a net for each variant, open at the same time."""
+        with ExitStack() as stack:
+            yield {name: stack.enter_context(self.opened(each)) for name, each in variants.items()}
+
+
+def in_turns(nets: Mapping[str, Net], turns: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each net's step in each turn, after a warm-up."""
+    runs = {name: net.ms for name, net in nets.items()}
+    take_turns(runs, 2)
+    return take_turns(runs, turns)
+
+
+@contextmanager
+def written(name: str, folder: Path | None, threads: int) -> Iterator[Case]:
+    """Write a named graph and a small one with features and labels for all ranks; yield its case. Collective."""
+    comm, case = mpi.world(), None
+    with ExitStack() as stack:
+        with mpi.agree(comm):
+            if comm.Get_rank() == 0:
+                scratch = tempfile.TemporaryDirectory(dir=folder, prefix="mgg-streaming-")
+                path, shape = (
+                    Path(stack.enter_context(scratch)),
+                    Shape.of("gcn", FEATURES, None, CLASSES, 0.0),
+                )
+                for file, graph in (("small.h5", graphs.read("rmat:8")), ("graph.h5", graphs.read(name))):
+                    writer.write(path / file, labelled(graph, shape))
+                case = Case(path / "graph.h5", graph.name, graph.nodes, graph.edges, threads)
+        yield comm.bcast(case)
+        comm.Barrier()  # all have closed it
 
 
 @command(__doc__)
-@click.argument("name", default="rmat:17", metavar="[GRAPH]")
-@click.option("--parts", default=",".join(PARTS), show_default=True, help="Comparisons, separated by commas.")
-@click.option(
-    "--folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Of scratch files."
-)
-@click.option("--threads", type=click.IntRange(1), help="Of each process. [default: all cores]")
-@click.option("--turns", type=click.IntRange(1), default=5, show_default=True)
+@options.graph_names("rmat:17")
+@options.words("parts", (*IN_MEMORY, *AT_RATE), "Comparisons.", ",".join(IN_MEMORY))
+@options.folder()
+@click.option("--rate", type=click.FloatRange(1e-3), help="GB/s of stores. [default: each part's]")
+@click.option("--ranks", type=click.IntRange(1), default=1, help="Of the part ring.")
+@options.threads()
+@options.turns(3)
 @output_files()
 def main(
-    name: str, parts: str, folder: Path | None, threads: int | None, turns: int, files: tuple[Path, ...]
-) -> None:
-    chosen, threads = words_of("parts", parts, PARTS), threads or cores.available()
-    graphs.check(name)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="mgg-streaming-") as made:
-        scratch = Path(made)
-        streamed.write(graphs.read("rmat:8"), scratch / "small.h5", threads)
-        case = streamed.write(graphs.read(name), scratch / "graph.h5", threads)
-        results = Results("streaming", graph=case.graph, nodes=case.nodes, edges=case.edges, threads=threads)
-        for part in chosen:
-            for program in streamed.PROGRAMS if part == "memory" else ["gcn"]:
-                compare(results, part, replace(case, program=program), turns)
-                results.write(files, DRAW)  # what is measured stays, whatever ends the rest
-    results.show("part", "program", "variant", "median_ms", "times_first", *SHOWN)
+    names: tuple[str, ...],
+    parts: list[str],
+    folder: Path | None,
+    rate: float | None,
+    ranks: int,
+    threads: int | None,
+    turns: int,
+    files: tuple[Path, ...],
+) -> int:
+    if (ranks > 1 or mpi.launched()) and parts != ["ring"]:
+        raise InputError("--ranks, or a launcher: for --parts ring alone")
+    if ranks > 1 and not mpi.launched():
+        return process_launch(ranks, sys.argv)
+    threads = threads or cores.available()
+    results, first = Results("streaming", threads=threads), exit_code.is_first()
+    for name in names:
+        with written(name, folder, threads) as case:
+            for part in parts:
+                for program in PROGRAMS if part not in ("capped", "ring") else ["gcn"]:
+                    measure = in_memory if part in IN_MEMORY else at_rate
+                    measure(results, part, replace(case, program=program), rate, turns)
+                    if first:
+                        results.write(files, DRAW)  # what is measured stays, whatever ends the rest
+    if first:
+        results.show(*(column for column in SHOWN if any(column in row for row in results.rows)))
+    return 0
 
 
-def compare(results: Results, part: str, case: Case, turns: int) -> None:
-    """Add the rows of a part and a program."""
+def at_rate(results: Results, part: str, case: Case, rate: float | None, turns: int) -> None:
+    """Add the rows of a part whose stores have a rate. Collective. rate: GB/s, or None for the part's."""
+    size, parts_alone = mpi.world().Get_size(), {}
+    how = Streaming(case.limit // size, copies=True)
+    if part == "overlap":
+        with case.opened(replace(how, ahead=False)) as net:
+            computing = in_turns({part: net}, turns)[part]
+            moved_mb = net.moved()["moved_mb"] / size
+        rate = rate or moved_mb / statistics.median(computing)
+        parts_alone = {"bytes alone": [moved_mb / rate], "all else alone": computing}
+    rate = rate or RATES[part]
+    how = replace(how, rate=rate * 1e9)
+    variants = {
+        "schedules": {name: replace(how, schedule=name) for name in SCHEDULES},
+        "overlap": {"ahead": how, "when wanted": replace(how, ahead=False)},
+        "ring": {"chains": how, "each for itself": replace(how, chains="none")},
+    }[part]
+    with case.all_opened(variants) as nets:
+        ms = in_turns(nets, turns)
+        more = {name: net.moved() for name, net in nets.items()}
+    same = dict(zip(CASE, (case.graph, part, case.program, size, round(rate, 3)), strict=True))
+    results.compare(ms, more, **same)
+    for name, taken in parts_alone.items():
+        results.add(name, taken, **same)
+
+
+def in_memory(results: Results, part: str, case: Case, _rate: float | None, turns: int) -> None:
+    """Add the rows of a part that compares with rows in memory; each variant is measured in a process of its own."""
     if part == "capped":
         case = replace(case, hidden=256, layers=3)
     peak = alone(peak_of, case, None)
     limit = int(CAPPED * peak) if part == "capped" else case.limit
-    in_place, files = Streaming(limit), Streaming(limit, folder=case.path.parent)
-    variants = {"in place": in_place, "copied into chunks": replace(in_place, copies=True)}
+    in_place, direct = Streaming(limit), Streaming(limit, folder=case.path.parent)
+    between = {"copied into chunks": replace(in_place, copies=True)}
     if part == "capped":
-        variants = {"in place": in_place, "files, page cache": replace(files, direct=False)}
-    variants["files, direct"] = files
-    same = {"part": part, "program": case.program}
-    for at, (name, how) in enumerate(variants.items()):
+        between = {"files, page cache": replace(direct, direct=False)}
+    same = {"graph": case.graph, "part": part, "program": case.program}
+    for name, how in {"in place": in_place, **between, "files, direct": direct}.items():
         ms, columns = alone(beside, case, how, turns)
-        if at == 0:
-            results.add("in memory", ms["memory"], ms["memory"], **same, peak_mib=peak / MIB)
-        results.add(name, ms["stream"], ms["memory"], **same, **columns, limit_mib=limit / MIB)
+        if name == "in place":
+            results.add("in memory", ms["memory"], ms["memory"], **same, peak_mb=peak / 1e6)
+        results.add(name, ms["stream"], ms["memory"], **same, **columns, limit_mb=limit / 1e6)
 
 
 def peak_of(case: Case, how: Streaming | None) -> int:
@@ -110,71 +296,27 @@ def peak_of(case: Case, how: Streaming | None) -> int:
 
 
 def beside(case: Case, how: Streaming, turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Compare a way of streaming with rows in memory; return the milliseconds of both, and further columns.
+    """Compare a stream with rows in memory; return the milliseconds of both, and further columns.
 
     Raises AssertionError where losses differ.
     """
-    columns = {"peak_mib": peak_of(case, how) / MIB}
+    peak = peak_of(case, how)
     with case.all_opened({"memory": None, "stream": how}) as nets:
-        ms = streamed.in_turns(nets, turns)
-        net, whole = nets["stream"], nets["memory"]
-        before = storage()
-        columns["loaded_mib"] = net.moved()["chunks_mb"] * 1e6 / MIB
-        read, written = storage() - before
-        loss, expected = net.step(), whole.step()
-        if abs(loss - expected) > 1e-5 * abs(expected):
-            raise AssertionError(f"losses are {loss} and {expected}")
-        orders = [way.order for made in net.graph.all_grids() for way in (made.forward, made.backward)]
-        fewest = sum(grid.fewest_loads(order.chunk, order.slots) for order in orders)
-        columns["of_belady"] = sum(int(order.loads.sum()) for order in orders) / max(1, fewest)
-        pairs = zip(net.layers.parameters(), whole.layers.parameters(), strict=True)
-        columns["apart"] = max(relative(one.grad, other.grad) for one, other in pairs)
-    if how.folder is not None:
-        reading, writing = speeds(case.path.parent)
-        columns["storage_ms"] = 1e3 * (read / reading + written / writing)
-    medians = {name: statistics.median(taken) for name, taken in ms.items()}
-    columns["of_bound"] = medians["stream"] / max(columns.get("storage_ms", 0.0), medians["memory"])
+        ms, before = in_turns(nets, turns), storage_bytes()
+        columns = nets["stream"].moved() | {
+            "storage_mb": (storage_bytes() - before) / 1e6,
+            "peak_mb": peak / 1e6,
+        }
+        loss, expected = nets["stream"].step(), nets["memory"].step()
+    if abs(loss - expected) > 1e-5 * abs(expected):
+        raise AssertionError(f"losses are {loss} and {expected}")
     return ms, columns
 
 
-def storage() -> np.ndarray:
+def storage_bytes() -> int:
     """Return the bytes that this process has read from storage, and written to it, so far."""
     found = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return np.array([int(found["read_bytes"]), int(found["write_bytes"])])
-
-
-def relative(one: Any, other: Any) -> float:
-    """Return the largest difference over the largest value."""
-    return float((one - other).abs().max() / other.abs().max().clamp(min=1e-30))
-
-
-def speeds(folder: Path) -> tuple[float, float]:
-    """Return the bytes per second that a file in a folder is read and written with, by as many threads as stores use.
-
-    Reads are those of the loader of chunks: past the page cache, of REQUEST bytes. Writes are those of stores.
-    """
-    rows = np.ones((1 << 19, 128), np.float32)
-    store = FileStore(RowFormat(rows.dtype, 128), len(rows), folder, direct=True)
-    at_once = REQUEST // store.format.row_bytes
-
-    def writes(thread: int) -> None:
-        for first in range(thread * at_once, len(rows), READERS * at_once):
-            store.write(first, rows[:at_once])
-
-    def reads(thread: int) -> None:
-        with mmap.mmap(-1, REQUEST) as box:
-            for offset in range(thread * REQUEST, rows.nbytes, READERS * REQUEST):
-                os.preadv(store.place.file, [box], offset)
-
-    def rate(move: Callable[[int], None]) -> float:
-        began = time.perf_counter()
-        list(pool.map(move, range(READERS)))
-        return rows.nbytes / (time.perf_counter() - began)
-
-    with ThreadPoolExecutor(READERS) as pool:
-        writing, reading = rate(writes), rate(reads)
-    store.close()
-    return reading, writing
+    return int(found["read_bytes"]) + int(found["write_bytes"])
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
     make bench-peers PYTHON=python3.11                          # once
     git clone https://github.com/sbeamer/gapbs && make -C gapbs
-    MGG_GAPBS=gapbs python benchmarks/traversal.py
+    MGG_GAPBS=gapbs python benchmarks/traversal.py rmat:20 cnr_2000
     python benchmarks/traversal.py rmat:18 my.h5 --parts bfs,cc --peers scipy -o traversal.csv
 
 Times are of traversals alone, in ms: without reading or renumbering a graph, and without checks of results. All begin
 at the same nodes, one after the other, and a time is the mean over these nodes. Lengths are integers, 8 to 72, drawn
 from the ends of an edge. Components are those of the undirected graph. Results are compared with ours, except those of
-GAPBS, which prints none; a library with other results is left out. ``times_first`` is the time over ours.
+GAPBS, which prints none; a library with other results is left out. ``relative_time`` is the time over ours.
 """
 
 from __future__ import annotations
@@ -20,56 +20,48 @@ from typing import Any
 import click
 import numpy as np
 import real_graphs
-from harness import command, run, workers
+from harness import command, options, run, workers
 from harness.plots import bars_by
 from harness.workers import Conditions
 
 from mgg_hpc.data import native, writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.errors import InputError
-from mgg_hpc.tools.bench.results import Results, output_files, words_of
+from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 
 PARTS = ("bfs", "sssp", "cc", "pagerank")
-PEERS = ("gapbs", "networkit", "igraph", "scipy")
-GRAPHS = ("rmat:20", "cnr_2000")
+PEERS = {"cpu": ("gapbs", "networkit", "igraph", "scipy")}
 RANKS_APART = 2e-3  # sum of differences of ranks, at tolerances of up to 1e-4
 
 
 @command(__doc__)
 @click.argument("names", nargs=-1, metavar="[GRAPH]...")
-@click.option("--parts", default=",".join(PARTS), show_default=True, help="Traversals.")
-@click.option("--sources", type=click.IntRange(1), default=8, show_default=True, help="Nodes to begin at.")
-@click.option("--tolerance", type=float, default=1e-4, show_default=True, help="Of PageRank.")
-@click.option("--peers", default=",".join(PEERS), show_default=True, help='Libraries, or "none".')
+@options.words("parts", PARTS, "Traversals.")
+@click.option("--sources", type=click.IntRange(1), default=8, help="Nodes to begin at.")
+@click.option("--tolerance", type=float, default=1e-4, help="Of PageRank.")
 @output_files()
-@workers.conditions(turns=5)
+@workers.conditions(PEERS, turns=5)
 def main(
     names: tuple[str, ...],
-    parts: str,
+    parts: list[str],
     sources: int,
     tolerance: float,
-    peers: str,
     files: tuple[Path, ...],
     conditions: Conditions,
 ) -> None:
-    if conditions.device == "cuda":
-        raise InputError("--device cuda: benchmarks/studies/traversal.py measures searches on a GPU")
-    chosen, libraries = words_of("parts", parts, PARTS), words_of("peers", peers, PEERS, none=True)
-    results = Results("traversal", **conditions.same())
-    taken = real_graphs.present(names or GRAPHS, results.notes, given=bool(names))
-    try:
-        with workers.workspace() as folder, workers.started(libraries, conditions) as (processes, notes):
-            results.notes += notes
-            for name, part in product(taken, chosen):
-                graph = real_graphs.structure(name, directed=part != "cc")
-                begin = sources if part in ("bfs", "sssp") else 1
-                inputs = {"part": part, "tolerance": tolerance, **inputs_of(graph, begin, folder)}
-                ms, left_out = measure(inputs, processes, folder, conditions.turns)
-                results.notes += [f"{graph.name}, {part}: {note}" for note in left_out]
-                results.compare(ms, graph=graph.name, edges=graph.edges, part=part)
-                results.write(files, bars_by("graph", "part", across=2))
-    finally:  # what was measured is printed, whatever ended the rest
-        results.show("graph", "part", "variant", "median_ms", "min_ms", "max_ms", "times_first")
+    results, given = Results("traversal", **conditions.same()), names or ("rmat:20",)
+    for name in given:
+        real_graphs.check(name)
+    with workers.workspace() as folder, workers.started(conditions) as (processes, notes):
+        results.notes += notes
+        for name, part in product(given, parts):
+            graph = real_graphs.structure(name, directed=part != "cc")
+            begin = sources if part in ("bfs", "sssp") else 1
+            inputs = {"part": part, "tolerance": tolerance, **inputs_of(graph, begin, folder)}
+            ms, left_out = measure(inputs, processes, folder, conditions.turns)
+            results.notes += [f"{graph.name}, {part}: {note}" for note in left_out]
+            results.compare(ms, graph=graph.name, edges=graph.edges, part=part)
+            results.write(files, bars_by("graph", "part", across=2))  # what is measured stays
+    results.show("graph", "part", *TIMES)
 
 
 def inputs_of(graph: Graph, sources: int, folder: Path) -> dict[str, Any]:

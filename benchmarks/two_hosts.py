@@ -1,11 +1,10 @@
-"""Hosts that are none: network namespaces of this machine, joined by a switch whose links can be slowed down.
+"""Run a program on two hosts that are none: network namespaces of this machine, joined by links that can be slow.
+
+    python benchmarks/two_hosts.py --rate 1gbit benchmarks/studies/exchanges.py transfers rmat:17 --backend shmem
 
 Each host has its own network, host name, System V and POSIX shared memory, as a machine of its own would. All of it
-is held by a few processes that end with this one, and the kernel takes everything away with them. Root only.
-
-    with two_hosts.connect() as hosts:
-        hosts.throttle(rate="1gbit", delay="20us")
-        hosts.run([sys.executable, "program.py"], ranks_per_host=2)
+is held by a few processes that end with this one, and the kernel takes everything away with them. Root only. The
+program runs on one rank of each host, by the machine's Open MPI.
 """
 
 from __future__ import annotations
@@ -20,11 +19,16 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import click
+from harness import command, run
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import find_mpi
 
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
+NAMES, SHARED_MEMORY = ("a", "b"), "1g"
 
 # Run with: name, size of /dev/shm, hosts file, and an empty folder. UCX looks for networks in /sys, which shows those
 # of the process that mounted it; the control groups below it are kept.
@@ -60,7 +64,7 @@ exec nsenter -t "$pid" -n -u -i -m -- sh -c "$*"
 
 
 def missing() -> str:
-    """What keeps hosts from being made on this machine; empty if nothing does."""
+    """Return what keeps hosts from being made on this machine; "" if nothing does."""
     absent = {program: package for program, package in PROGRAMS.items() if not shutil.which(program)}
     if absent:
         return f"{' '.join(absent)} (apt install {' '.join(sorted(set(absent.values())))})"
@@ -77,22 +81,20 @@ def missing() -> str:
 class Hosts:
     """Running hosts; made by `connect`."""
 
-    def __init__(self, folder: Path, names: Sequence[str], shared_memory: str) -> None:
-        self.names = list(names)
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._holders: list[subprocess.Popen[str]] = []
         self._pids: list[int] = []
-        self._mpi = find_mpi.system_library()
-        addresses = [f"10.77.0.{number + 1} {name}" for number, name in enumerate(self.names)]
+        addresses = [f"10.77.0.{number + 1} {name}" for number, name in enumerate(NAMES)]
         (folder / "hosts").write_text("127.0.0.1 localhost\n" + "\n".join(addresses) + "\n")
         try:
             switch = self._hold(["--net"], _BECOME_A_SWITCH)
-            for number, name in enumerate(self.names):
-                self._pids.append(self._add(switch, number, name, shared_memory))
+            for number, name in enumerate(NAMES):
+                self._pids.append(self._add(switch, number, name))
         except BaseException:
             self.close()
             raise
-        cases = [f"{name}) pid={pid};;" for name, pid in zip(self.names, self._pids, strict=True)]
+        cases = [f"{name}) pid={pid};;" for name, pid in zip(NAMES, self._pids, strict=True)]
         agent = folder / "agent"
         agent.write_text(_AGENT.format(cases="\n".join(cases)))
         agent.chmod(0o755)
@@ -111,20 +113,12 @@ class Hosts:
         for pid in self._pids:
             _inside(pid, "-n", "tc", "qdisc", "replace", "dev", "eth0", "root", *discipline)
 
-    def run(
-        self,
-        command: Sequence[str | Path],
-        ranks_per_host: int = 1,
-        env: Mapping[str, str] | None = None,
-        *,
-        folder: Path | None = None,
-        seconds: float = 120,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run ``command`` on ranks 0, 1, ... by the machine's Open MPI, host by host, as its user would on a cluster.
+    def run(self, *given: Any, seconds: float = 120, **more: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; arguments as of `start`.
 
-        env: more variables for every rank. What runs after ``seconds`` is killed, and TimeoutExpired raised.
+        What runs after ``seconds`` is killed, and TimeoutExpired raised.
         """
-        process = self.start(command, ranks_per_host, env, folder=folder)
+        process = self.start(*given, **more)
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -141,20 +135,29 @@ class Hosts:
         *,
         folder: Path | None = None,
     ) -> subprocess.Popen[str]:
-        """The same without waiting for its end."""
-        environment = self.environment() | dict(env or {})
-        found = find_mpi.library(environment)
-        ranks = len(self.names) * ranks_per_host
-        environment = find_mpi.launcher_environment(found) | environment | {"MGG_RANKS": str(ranks)}
-        slots = ",".join(f"{name}:{ranks_per_host}" for name in self.names)
+        """Start ``command`` on ranks 0, 1, ... by the machine's Open MPI, host by host, as on a cluster.
+
+        env: more variables for every rank.
+        """
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OMPI_", "PMI", "MGG_RANKS")) and name != "MPI4PY_MPIABI"
+        }
+        # Several hosts share this machine's cores, which no MPI can know: waiting ranks must give way.
+        kept |= {find_mpi.LIBRARY: str(find_mpi.system_library()), "OMPI_MCA_mpi_yield_when_idle": "1"}
+        kept |= env or {}
+        found, ranks = find_mpi.library(kept), len(NAMES) * ranks_per_host
+        environment = find_mpi.launcher_environment(found) | kept | {"MGG_RANKS": str(ranks)}
         launcher = [str(find_mpi.launcher(found)), *find_mpi.launcher_flags(found)]
         agent = ["--mca", "plm_rsh_agent", str(self._folder / "agent")]
         scratch = ["--mca", "orte_tmpdir_base", str(self._folder)]
-        full = [*launcher, *agent, *scratch, "--host", slots, "-n", str(ranks), *map(str, command)]
+        slots = ["--host", ",".join(f"{name}:{ranks_per_host}" for name in NAMES), "-n", str(ranks)]
         # Entering another file system's view leads to its root, so the folder is entered again.
-        enter = ["env", "-C", str((folder or Path.cwd()).resolve())]
+        enter = ["nsenter", "-t", str(self._pids[0]), "-n", "-u", "-i", "-m", "--"]
+        enter += ["env", "-C", str((folder or Path.cwd()).resolve())]
         return subprocess.Popen(
-            ["nsenter", "-t", str(self._pids[0]), "-n", "-u", "-i", "-m", "--", *enter, *full],
+            [*enter, *launcher, *agent, *scratch, *slots, *map(str, command)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -162,28 +165,17 @@ class Hosts:
             text=True,
         )
 
-    def environment(self) -> dict[str, str]:
-        """This process's environment without what a launcher put there, for the machine's Open MPI."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("OMPI_", "PMI", "MGG_RANKS"))
-        }
-        kept.pop("MPI4PY_MPIABI", None)
-        # Several hosts share this machine's cores, which no MPI can know: waiting ranks must give way.
-        return kept | {find_mpi.LIBRARY: str(self._mpi), "OMPI_MCA_mpi_yield_when_idle": "1"}
-
     def segments(self) -> list[str]:
-        """Names in the /dev/shm of all hosts, and identifiers of their System V segments."""
+        """Return names in the /dev/shm of all hosts, and identifiers of their System V segments."""
         found = []
-        for name, pid in zip(self.names, self._pids, strict=True):
+        for name, pid in zip(NAMES, self._pids, strict=True):
             found += [f"{name}:{path.name}" for path in Path(f"/proc/{pid}/root/dev/shm").iterdir()]
             listed = _inside(pid, "-i", "ipcs", "-m").splitlines()
             found += [f"{name}:sysv {line.split()[1]}" for line in listed if line.startswith("0x")]
         return found
 
     def processes(self) -> list[int]:
-        """Everything that runs on the hosts, beside what holds them up."""
+        """Return everything that runs on the hosts, beside what holds them up."""
         networks = {Path(f"/proc/{pid}/ns/net").readlink() for pid in self._pids}
         found = []
         for process in Path("/proc").iterdir():
@@ -206,10 +198,10 @@ class Hosts:
             holder.kill()
             holder.communicate()
 
-    def _add(self, switch: int, number: int, name: str, shared_memory: str) -> int:
+    def _add(self, switch: int, number: int, name: str) -> int:
         empty = self._folder / f"cgroup.{name}"
         empty.mkdir()
-        arguments = [name, shared_memory, str(self._folder / "hosts"), str(empty)]
+        arguments = [name, SHARED_MEMORY, str(self._folder / "hosts"), str(empty)]
         pid = self._hold(["--net", "--uts", "--ipc", "--mount"], _BECOME_A_HOST, *arguments)
         plug = ["type", "veth", "peer", "name", "eth0", "netns", str(pid)]
         _inside(switch, "-n", "ip", "link", "add", "name", f"port{number}", *plug)
@@ -219,10 +211,9 @@ class Hosts:
         return pid
 
     def _hold(self, namespaces: list[str], script: str, *arguments: str) -> int:
-        """Start the process that holds new namespaces and prepares them; returns its number."""
-        with_us = ["setpriv", "--pdeathsig", "KILL"]
+        """Start the process that holds new namespaces and prepares them; return its number."""
         holder = subprocess.Popen(
-            [*with_us, "unshare", *namespaces, "sh", "-c", script, "sh", *arguments],
+            ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "sh", "-c", script, "sh", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -245,24 +236,29 @@ def _inside(pid: int, namespaces: str, *command: str) -> str:
 
 
 @contextlib.contextmanager
-def connect(count: int = 2, *, rate: str = "", delay: str = "", shared_memory: str = "1g") -> Iterator[Hosts]:
-    """``count`` hosts named a, b, ...; nothing of them is left afterwards. Raises OSError where they cannot be made."""
-    folder = Path(tempfile.mkdtemp(prefix="mgg-hosts-"))
-    try:
-        hosts = Hosts(folder, [chr(ord("a") + number) for number in range(count)], shared_memory)
-        try:
-            if rate or delay:
-                hosts.throttle(rate, delay)
-            yield hosts
-        finally:
-            hosts.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def connect() -> Iterator[Hosts]:
+    """Make two hosts; nothing of them is left afterwards. Raises OSError where they cannot be made."""
+    made = tempfile.TemporaryDirectory(prefix="mgg-hosts-", ignore_cleanup_errors=True)
+    with made as folder, contextlib.closing(Hosts(Path(folder))) as hosts:
+        yield hosts
 
+
+@command(__doc__)
+@click.option("--rate", default="", help="Of each link, in tc's words. [default: as fast as memory]")
+@click.option("--delay", default="", help="Of each link; the kernel must have netem.")
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM.py [ARGUMENT]...")
+def main(rate: str, delay: str, words: tuple[str, ...]) -> int:
+    if lacking := missing():
+        raise InputError(f"two hosts need {lacking}")
+    with connect() as hosts:
+        hosts.throttle(rate, delay)
+        done = hosts.run([sys.executable, *words], env={"OMP_NUM_THREADS": "1"}, seconds=600)
+    print(done.stdout, end="")
+    print(done.stderr, end="", file=sys.stderr)
+    return done.returncode
+
+
+main.allow_interspersed_args = False  # options after the program are its own
 
 if __name__ == "__main__":
-    with connect() as two:
-        done = two.run(sys.argv[1:] or ["hostname"])
-        print(done.stdout, end="")
-        print(done.stderr, end="", file=sys.stderr)
-        sys.exit(done.returncode)
+    run(main)

@@ -1,15 +1,8 @@
-"""Made-up times of all settings of the search's knobs, and how near to the best of them a search comes.
-
-    PYTHONPATH=tests python tests/cost_surfaces.py [SEARCHES]
-
-prints, for each kind of surface, the share of so many searches (300) whose setting takes at most 1, 5 and 12 percent
-more than the best of all, the largest excess, and the mean number of settings that were measured.
-"""
+"""Made-up times of all settings of the search's knobs, and how near to the best of them a search comes."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,23 +31,20 @@ def surface(rng: np.random.Generator, knobs: Sequence[Knob], kind: str) -> dict[
     coupled: the valley of the second knob lies elsewhere for each value of the first one.
     """
     sizes = [len(knob.values) for knob in knobs]
-    least = [rng.integers(size) for size in sizes]
-    steep = rng.uniform(0.02, 0.3, len(knobs))
-    slope = rng.choice([-1, 1])
-    seconds = {}
-    for places in itertools.product(*map(range, sizes)):
-        away = np.abs(np.array(places) - least)
-        if kind == "plateaus":
-            away = np.maximum(0, away - 1)
-        if kind == "coupled":
-            away[1] = abs(places[1] - least[1] + slope * (places[0] - least[0]))
-        value = 1 + float((steep * away).sum())
-        if kind == "ties":
-            value = 1 + round(value - 1, 1)
-        if kind == "cliffs" and places[0] == sizes[0] - 1:
-            value *= 4
-        seconds[tuple(knob.values[place] for knob, place in zip(knobs, places, strict=True))] = value
-    return seconds
+    places = np.stack(np.meshgrid(*map(np.arange, sizes), indexing="ij"), axis=-1).reshape(-1, len(knobs))
+    least, steep = [rng.integers(size) for size in sizes], rng.uniform(0.02, 0.3, len(knobs))
+    away = np.abs(places - least)
+    if kind == "plateaus":
+        away = np.maximum(0, away - 1)
+    if kind == "coupled":
+        away[:, 1] = np.abs(places[:, 1] - least[1] + rng.choice([-1, 1]) * (places[:, 0] - least[0]))
+    seconds = 1 + away @ steep
+    if kind == "ties":
+        seconds = seconds.round(1)
+    if kind == "cliffs":
+        seconds[places[:, 0] == sizes[0] - 1] *= 4
+    settings = itertools.product(*(knob.values for knob in knobs))
+    return dict(zip(settings, seconds.tolist(), strict=True))
 
 
 class Clock:
@@ -74,16 +64,11 @@ class Clock:
         ps = launch.fitting_ps(self.format, most=16, dist=4, wpb=8, limits=self.limits)
         self.start, self.knobs = (ps, 4, 8), gpu_knobs(Geometry(ps, 4, 8))
 
-    def every(self) -> list[tuple[int, ...]]:
-        """All settings that fit."""
-        return [each for each in itertools.product(*(knob.values for knob in self.knobs)) if self.fits(each)]
-
     def fits(self, setting: tuple[int, ...]) -> bool:
         try:
-            self.seconds(setting)
+            return self.seconds(setting) > 0
         except InputError:
             return False
-        return True
 
     def seconds(self, setting: tuple[int, ...]) -> float:
         ps, dist, wpb = setting
@@ -129,24 +114,5 @@ def over_clock(rng: np.random.Generator, transfer: str) -> Found:
     """Search by a clock drawn at random."""
     clock = Clock(rng, transfer)
     ended = search(clock.knobs, clock.seconds, clock.start, allowed=clock.fits)
-    return found(ended, {each: clock.seconds(each) for each in clock.every()})
-
-
-def main(searches: int) -> None:
-    """Print the table."""
-    print(f"{'surface':<22}{'<= 1%':>8}{'<= 5%':>8}{'<= 12%':>8}{'most':>8}{'points':>8}")
-    rows = {
-        **{f"{device}, {kind}": (over_surface, device, kind) for device in KNOBS for kind in KINDS},
-        **{f"launches of {transfer}": (over_clock, transfer) for transfer in MAKE},
-    }
-    for name, (draw, *what) in rows.items():
-        rng = np.random.default_rng(0)
-        ends = [draw(rng, *what) for _ in range(searches)]
-        excess = np.array([each.over_best for each in ends])
-        shares = "".join(f"{np.mean(excess <= most):8.1%}" for most in (0.01, 0.05, 0.12))
-        points = np.mean([each.search.points for each in ends])
-        print(f"{name:<22}{shares}{excess.max():8.1%}{points:8.1f}")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
+    every = filter(clock.fits, itertools.product(*(knob.values for knob in clock.knobs)))
+    return found(ended, {each: clock.seconds(each) for each in every})

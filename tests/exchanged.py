@@ -1,12 +1,17 @@
-"""What every backend of several ranks must do, by every transfer. Each function is collective."""
+"""Tests of what every backend of several ranks must do, by every transfer.
+
+mpi/test_shm.py and shmem/test_shmem.py import them, each with a fixture `backend` of its own.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 
 import cases
 import numpy as np
+import pytest
 import reference
 
 from mgg_hpc.plan import workload
@@ -15,7 +20,9 @@ from mgg_hpc.runtime import exchange, mpi
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.backends.host.components import padded
 
-TRANSFERS = ("direct", "get", "halo")
+# Between hosts there are no pointers: shmem/test_transport.py runs the tests there, without "direct".
+TRANSFERS = os.environ.get("MGG_TEST_TRANSFERS", "direct,get,halo").split(",")
+by_transfer = pytest.mark.parametrize("transfer", TRANSFERS)
 GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
 
 
@@ -25,7 +32,11 @@ def planned(comm, case, transfer):
     return exchange.halo_in_rounds(comm, edges)[0] if transfer == "halo" else workload.direct(edges, transfer)
 
 
-def check_sums(rng, comm, backend, name, transfer):
+@pytest.mark.ranks(4)
+@pytest.mark.sampled
+@by_transfer
+@pytest.mark.parametrize("name", cases.CASES)
+def test_sums_over_ranks_are_within_the_error_bound(rng, comm, backend, name, transfer):
     """Every width and both float types, weighted: each rank's rows are within the error bound."""
     case = cases.CASES[name](rng, comm.size)
     mine = case.rows(comm.rank)
@@ -52,7 +63,9 @@ def check_sums(rng, comm, backend, name, transfer):
                 assert (np.abs(out - wanted) <= bound).all(), (width, kind)
 
 
-def check_many_layers(rng, comm, backend, transfer, name="ordinary"):
+@pytest.mark.parametrize("name", ["ordinary", "one_way"])
+@by_transfer
+def test_one_barrier_a_layer_is_enough(rng, comm, backend, transfer, name):
     """Many layers in a row, ranks at different speeds: a row overwritten too early would show.
 
     With a halo there is no barrier at all: signals and credits are enough.
@@ -79,7 +92,9 @@ def check_many_layers(rng, comm, backend, transfer, name="ordinary"):
         x[mine] = out % 97
 
 
-def check_gather(rng, comm, backend, name, *, gets):
+@pytest.mark.parametrize("gets", [False, True])
+@pytest.mark.parametrize("name", ["ordinary", "rank_without_rows", "no_nodes"])
+def test_rows_of_all_ranks_come_by_number(rng, comm, backend, name, gets):
     """Rows of all ranks by number, of every width, exact; the meter has them. gets: no peer's rows through pointers."""
     case = cases.CASES[name](rng, comm.size)
     own = np.arange(comm.size) == comm.rank
@@ -100,7 +115,8 @@ def check_gather(rng, comm, backend, name, *, gets):
         backend.memory.release(rows)
 
 
-def check_meter(rng, comm, backend, transfer):
+@by_transfer
+def test_the_meter_counts_rows_that_cross(rng, comm, backend, transfer):
     """A row an edge, or with a halo each distinct row once."""
     case = cases.duplicates(rng, comm.size)
     plan = planned(comm, case, transfer)
@@ -109,17 +125,12 @@ def check_meter(rng, comm, backend, transfer):
     rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
     backend.publish(rows)
     backend.aggregate(plan, "copy", "sum", rows, padded(plan.destinations, rows.format))
-    counts = np.array(
-        [
-            backend.stream.meter.remote_rows,
-            backend.stream.meter.remote_bytes,
-            backend.stream.meter.local_bytes,
-        ]
-    )
+    meter = backend.stream.meter
+    counts = np.array([meter.remote_rows, meter.remote_bytes, meter.local_bytes])
     mpi.sum_in_rank_order(comm, counts)
     source, destination = case.edge_list
     rank_of = np.repeat(np.arange(comm.size), np.diff(case.bounds))
     across = rank_of[source] != rank_of[destination]
-    distinct = len(set(zip(rank_of[destination][across].tolist(), source[across].tolist(), strict=True)))
+    distinct = len(np.unique(np.stack([rank_of[destination], source])[:, across], axis=1).T)
     crossing = distinct if transfer == "halo" else int(across.sum())
     assert counts.tolist() == [crossing, crossing * 20, int((~across).sum()) * 20]

@@ -47,43 +47,31 @@ def with_sparse_features(graph: Graph, *, keep: float = 0.3) -> Graph:
     rng = np.random.default_rng(11)
     dense = np.where(rng.random(graph.x.shape) < keep, graph.x, 0).astype(np.float32)
     dense[::17] = 0
-    rows, columns = np.nonzero(dense)
-    indptr = np.searchsorted(rows, np.arange(graph.nodes + 1))
-    x = SparseRows(indptr, columns.astype(np.int32), dense[rows, columns], dense.shape)
-    return dataclasses.replace(graph, x=x)
+    return dataclasses.replace(graph, x=_rows(scipy.sparse.csr_matrix(dense)))
 
 
 def renumbered(graph: Graph, order: np.ndarray) -> Graph:
     """The same graph with its rows in another order: new row i is old row order[i]."""
     place = np.argsort(order)
     source, destination = reference.edge_list(graph.indptr, graph.indices)
-    sorted_edges = from_edges(
-        place[source], place[destination], graph.nodes, weight=graph.weight, edge=graph.edge
-    )
-    indptr, indices, weight = sorted_edges.indptr, sorted_edges.indices, sorted_edges.weight
-    x = graph.x
-    if isinstance(x, SparseRows):
-        counts = np.diff(x.indptr)[order]
-        taken = np.concatenate([np.arange(x.indptr[v], x.indptr[v + 1]) for v in order])
-        x = SparseRows(np.concatenate([[0], np.cumsum(counts)]), x.indices[taken], x.data[taken], x.shape)
-    else:
-        x = x[order]
+    moved = from_edges(place[source], place[destination], graph.nodes, weight=graph.weight, edge=graph.edge)
+    edges = {name: getattr(moved, name) for name in ("indptr", "indices", "weight", "edge")}
     rows = {name: getattr(graph, name)[order] for name in ("y", "train", "val", "test")}
-    return dataclasses.replace(
-        graph,
-        indptr=indptr,
-        indices=indices,
-        weight=weight,
-        edge=sorted_edges.edge,
-        x=x,
-        permutation=order,
-        **rows,
-    )
+    x = _rows(_matrix(graph.x)[order]) if isinstance(graph.x, SparseRows) else graph.x[order]
+    return dataclasses.replace(graph, x=x, permutation=order, **edges, **rows)
+
+
+def _matrix(x: SparseRows) -> scipy.sparse.csr_matrix:
+    return scipy.sparse.csr_matrix((x.data, x.indices, x.indptr), shape=x.shape)
+
+
+def _rows(x: scipy.sparse.csr_matrix) -> SparseRows:
+    return SparseRows(x.indptr.astype(np.int64), x.indices.astype(np.int32), x.data, x.shape)
 
 
 def dense(x: SparseRows) -> np.ndarray:
     """Return sparse rows as float32 [N, F]; entries listed twice are summed."""
-    return scipy.sparse.csr_matrix((x.data, x.indices, x.indptr), shape=x.shape).toarray()
+    return _matrix(x).toarray()
 
 
 def dense_features(graph: Graph) -> np.ndarray:

@@ -49,10 +49,6 @@ def pytest_runtest_logreport(report):
         print(f"\nrank {rank}: {report.nodeid}\n{report.longreprtext}", file=sys.__stderr__, flush=True)
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "ranks(*numbers): runs on these numbers of ranks, too")
-
-
 def pytest_collection_modifyitems(config, items):
     """Keep only tests marked ``ranks`` with this number of ranks, where test_other_ranks.py has started them."""
     if os.environ.get(OTHER_RANKS):

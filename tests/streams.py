@@ -8,15 +8,15 @@ bytes, one of which writes, of which neither happens before the other, are a rac
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-HOST = "host"
 Clock = dict[str, int]
 
 
@@ -33,35 +33,50 @@ class Access:
     clock: Clock
 
 
-@dataclass(eq=False)
 class Timeline:
-    """A stream, an event, or the host: what has happened before whatever comes next."""
+    """A stream, an event, or the host: what has happened before whatever comes next, with torch's functions."""
 
-    name: str
-    clock: Clock = field(default_factory=dict)
+    def __init__(self, streams: Streams, name: str) -> None:
+        self._streams, self.name, self.clock = streams, name, {}
 
     def join(self, other: Timeline) -> None:
         for who, count in other.clock.items():
             self.clock[who] = max(self.clock.get(who, 0), count)
+
+    def wait_stream(self, other: Timeline) -> None:
+        self.join(self._streams.host)
+        self.join(other)
+
+    wait_event = join
+
+    def record(self, stream: Timeline) -> None:
+        self.clock = dict(stream.clock)
+
+    def synchronize(self) -> None:
+        self._streams.host.join(self)
 
 
 class Streams:
     """All that was launched on one made-up GPU."""
 
     def __init__(self) -> None:
-        self.host, self.current = Timeline(HOST), Timeline("current")
+        self.host, self.current = Timeline(self, "host"), Timeline(self, "current")
         self.accesses: list[Access] = []
-        self._gpu: set[int] = set()
+        self.gpu: set[int] = set()
         self._kept: list[torch.Tensor] = []  # so that no address comes twice
-        self._made = 0
+        self._numbers = itertools.count(1)
 
     @contextlib.contextmanager
     def played(self, monkeypatch) -> Iterator[Streams]:
         """Meanwhile torch's "cuda" is this."""
+
+        def new(device: object = None) -> Timeline:
+            return Timeline(self, f"stream {next(self._numbers)}")
+
         with monkeypatch.context() as patch, _Calls(self), _Accesses(self):
-            patch.setattr(torch.cuda, "Stream", lambda device: _Stream(self))
-            patch.setattr(torch.cuda, "Event", lambda: _Event(self))
-            patch.setattr(torch.cuda, "current_stream", lambda device: self._as_stream(self.current))
+            patch.setattr(torch.cuda, "Stream", new)
+            patch.setattr(torch.cuda, "Event", new)
+            patch.setattr(torch.cuda, "current_stream", lambda device: self.current)
             patch.setattr(torch.cuda, "stream", self._on)
             yield self
 
@@ -72,13 +87,16 @@ class Streams:
         return made
 
     def keep(self, tensor: torch.Tensor) -> None:
-        self._gpu.add(tensor.untyped_storage().data_ptr())
+        self.gpu.add(tensor.untyped_storage().data_ptr())
         self._kept.append(tensor)
+
+    def holds(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Return whether any of these lies in the GPU's memory."""
+        return any(each.untyped_storage().data_ptr() in self.gpu for each in tensors)
 
     def access(self, what: str, tensors: list[tuple[torch.Tensor, bool]]) -> None:
         """One step: of the current stream if the GPU's memory takes part, else of the host. (tensor, is written)"""
-        gpu = any(each.untyped_storage().data_ptr() in self._gpu for each, _ in tensors)
-        line = self.current if gpu else self.host
+        line = self.current if self.holds(each for each, _ in tensors) else self.host
         line.join(self.host)
         self._step(what, line, [(*_extent(each), writes) for each, writes in tensors if each.numel()])
         self._kept += [each for each, _ in tensors]
@@ -99,43 +117,13 @@ class Streams:
                     raise AssertionError(f"{what} on {line.name} races with {other.what} on {other.who}")
             self.accesses.append(made)
 
-    def _as_stream(self, line: Timeline) -> _Stream:
-        return _Stream(self, line)
-
     @contextlib.contextmanager
-    def _on(self, stream: _Stream) -> Iterator[None]:
-        was, self.current = self.current, stream.line
+    def _on(self, stream: Timeline) -> Iterator[None]:
+        was, self.current = self.current, stream
         try:
             yield
         finally:
             self.current = was
-
-    def new(self, kind: str) -> Timeline:
-        self._made += 1
-        return Timeline(f"{kind} {self._made}")
-
-
-class _Stream:
-    def __init__(self, streams: Streams, line: Timeline | None = None) -> None:
-        self._streams, self.line = streams, line or streams.new("stream")
-
-    def wait_stream(self, other: _Stream) -> None:
-        self.line.join(self._streams.host)
-        self.line.join(other.line)
-
-    def wait_event(self, event: _Event) -> None:
-        self.line.join(event.line)
-
-
-class _Event:
-    def __init__(self, streams: Streams) -> None:
-        self._streams, self.line = streams, streams.new("event")
-
-    def record(self, stream: _Stream) -> None:
-        self.line.clock = dict(stream.line.clock)
-
-    def synchronize(self) -> None:
-        self._streams.host.join(self.line)
 
 
 class _Calls(TorchFunctionMode):
@@ -181,9 +169,8 @@ class _Accesses(TorchDispatchMode):
                 info = argument.alias_info
                 tensors.append((value, info is not None and info.is_write))
         tensors += [(value, key == "out") for key, value in kwargs.items() if isinstance(value, torch.Tensor)]
-        gpu = any(each.untyped_storage().data_ptr() in self._streams._gpu for each, _ in tensors)
         if returned is None and isinstance(made, torch.Tensor):
-            if gpu:
+            if self._streams.holds(each for each, _ in tensors):
                 self._streams.keep(made)
             tensors.append((made, True))
         self._streams.access(func._schema.name.removeprefix("aten::"), tensors)

@@ -38,6 +38,13 @@ def test_a_build_is_made_once_for_each_text_of_its_sources(target, tmp_path, cap
         assert builds.main(["made up"]) == 0 and len(target) == count
         assert (builds.made("made up") / "it").read_text() == text
     assert capsys.readouterr().out.count("tests: building made up ...") == 3
+    (tmp_path / "source.cpp").write_text("wrong")  # one that fails does not keep others from being made
+    assert builds.main(["made up", "no compiler"]) == 1
+    said = capsys.readouterr()
+    assert said.err == " failed\ntests: made up: source.cpp: wrong\n"
+    assert "no compiler is not built: no nocc (apt install nocc)" in said.out
+    assert builds.main(["nonsense"]) == 2
+    assert "no build 'nonsense'; expected test, long, torture, made up, no" in capsys.readouterr().err
 
 
 def test_a_test_without_its_build_fails_and_names_the_command(target, monkeypatch, tmp_path):
@@ -47,26 +54,7 @@ def test_a_test_without_its_build_fails_and_names_the_command(target, monkeypatc
     (tmp_path / "source.cpp").write_text("2")
     with pytest.raises(pytest.fail.Exception, match=r"^not built"):
         builds.made("made up")
-    monkeypatch.setenv("CI", "")
-    with pytest.raises(pytest.skip.Exception, match=r"^no nocc \(apt install nocc\)$"):
-        builds.made("no compiler")
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match=r"^not built"):
-        builds.made("no compiler")
-
-
-def test_a_failed_build_does_not_keep_others_from_being_made(target, tmp_path, capsys):
-    (tmp_path / "source.cpp").write_text("wrong")
-    assert builds.main(["made up", "no compiler"]) == 1
-    said = capsys.readouterr()
-    assert said.err == " failed\ntests: made up: source.cpp: wrong\n"
-    assert "no compiler is not built: no nocc (apt install nocc)" in said.out
-
-
-@pytest.mark.parametrize("name", ["nonsense", "shim: nonsense"])
-def test_unknown_builds_are_one_line(target, capsys, name):
-    assert builds.main([name]) == 2 and target == []
-    assert (
-        capsys.readouterr().err
-        == f"tests: no build {name!r}; expected test, long, torture, made up, no compiler\n"
-    )
+    for ci, ends in (("", pytest.skip.Exception), ("true", pytest.fail.Exception)):
+        monkeypatch.setenv("CI", ci)
+        with pytest.raises(ends, match=r"^no nocc \(apt install nocc\)$|^not built"):
+            builds.made("no compiler")

@@ -62,6 +62,7 @@ def pytest_configure(config):
         "torture: run by `make torture` alone",
         "trials(n, torture=m): number of trials, which the fixture `trials` returns",
         "compiled: takes tapes that `python tests/builds.py tapes` compiles",
+        "ranks(*numbers): an MPI test that runs on these numbers of ranks, too (test_other_ranks.py)",
         "sampled(n=1): of the combinations of parameters some are run, with all n-tuples of values",
     ):
         config.addinivalue_line("markers", line)

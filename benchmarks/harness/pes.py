@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import peers
 
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.plan import halo, halo_schedule, workload
@@ -29,12 +30,11 @@ from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from . import sums
-from .ranks import Way
+from .ranks import Variant
 
 Call = Callable[[], None]
 
 OWNER_SHARE = 0.125  # of the GPU's blocks, for the PE that only packs and pushes
-BUSY_CYCLES = 2_000_000  # about a millisecond
 
 
 def on_streams(world: World, calls: Sequence[Call]) -> None:
@@ -56,14 +56,7 @@ def event_ms(call: Call) -> float:
     """Return the milliseconds of a call by events of the current stream."""
     import torch
 
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    # The GPU waits while the call is made, so that what Python takes for it is not measured.
-    torch.cuda._sleep(BUSY_CYCLES)
-    first.record()
-    call()
-    last.record()
-    last.synchronize()
-    return float(first.elapsed_time(last))
+    return 1e3 * peers.timed(call, torch.cuda)[0]
 
 
 class PinnedArrays(TorchArrays):
@@ -126,55 +119,55 @@ class Subject:
         self._uploaded = self.device.arrays.uploaded(self.x)
         self.out = self._backend(0, World(1)).memory.padded(own, self.format)
 
-    def way(self, name: str) -> Way:
+    def variant(self, name: str) -> Variant:
         """Return one aggregation: by a transfer, by "bulk" (all rows arrive, then sums), or a part of a halo.
 
         "sum" are the sums alone, over rows that all lie on the GPU, and "exchange" is a halo without sums.
         """
         if name == "sum":
-            return Way(self._near(), 0)
+            return Variant(self._near(), 0)
         if name == "exchange":
             plans = [transfer_only(plan, edges=False) for plan in self.halos]
-            return Way(self._played(plans, self.geometry), self._crossing("halo"), sums=False)
+            return Variant(self._played(plans, self.geometry), self._crossing("halo"), sums=False)
         if name == "bulk":
-            return Way(self._played(self.halos, self.geometry, holds=True), self._crossing("halo"))
+            return Variant(self._played(self.halos, self.geometry, holds=True), self._crossing("halo"))
         return self.cut(name, self.geometry)
 
-    def cut(self, transfer: str, geometry: Geometry) -> Way:
+    def cut(self, transfer: str, geometry: Geometry) -> Variant:
         """Return an aggregation by "direct", "get" or "halo" with these parameters. Raises InputError."""
         plans = (
             self.halos if transfer == "halo" else [replace(plan, transfer=transfer) for plan in self.plans]
         )
-        return Way(self._played(plans, geometry), self._crossing(transfer))
+        return Variant(self._played(plans, geometry), self._crossing(transfer))
 
     def _crossing(self, transfer: str) -> int:
         plan = self.plans[0]
         return len(plan.halo) if transfer == "halo" else int(plan.remote_edges)
 
     def measure(
-        self, ways: Mapping[str, Way], turns: int
+        self, variants: Mapping[str, Variant], turns: int
     ) -> tuple[dict[str, list[float]], dict[str, dict[str, Any]]]:
-        """Return each way's ms in each turn, and further columns.
+        """Return each variant's ms in each turn, and further columns.
 
-        Raises AssertionError where a way's sums differ from SciPy's by more than rounding.
+        Raises AssertionError where a variant's sums differ from SciPy's by more than rounding.
         """
         own = int(self.counts[0])
         picked = sums.sample(self.graph.indptr[: own + 1])
         expected = sums.product(self.graph, self.x.astype(np.float64), picked=picked)
         limit = sums.allowed(self.graph, self.x, picked=picked)
-        for name, way in ways.items():
+        for name, each in variants.items():
             self.out[:] = float("nan")
-            self.device.ms(way.call)
-            if not way.sums:
+            self.device.ms(each.call)
+            if not each.sums:
                 continue
-            found = self._sums()
+            found = np.array(self.out if isinstance(self.out, np.ndarray) else self.out.cpu())
             if np.isnan(found).any():
                 raise AssertionError(f"{name}: some rows were not summed")
             if wrong := sums.differing(expected, found[picked], limit):
                 raise AssertionError(f"{name}: {wrong}")
-        ms = take_turns({name: partial(self.device.ms, way.call) for name, way in ways.items()}, turns)
+        ms = take_turns({name: partial(self.device.ms, each.call) for name, each in variants.items()}, turns)
         row = self.format.dim * self.format.dtype.itemsize
-        return ms, {name: {"crossing_bytes": way.crossing * row} for name, way in ways.items()}
+        return ms, {name: {"crossing_bytes": each.crossing * row} for name, each in variants.items()}
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that all rows have."""
@@ -189,10 +182,6 @@ class Subject:
 
     def close(self) -> None:
         """Free nothing: torch's memory goes with the last reference."""
-
-    def _sums(self) -> np.ndarray:
-        out = self.out
-        return out.copy() if isinstance(out, np.ndarray) else out.cpu().numpy()
 
     def _backend(
         self, rank: int, world: World, table: DeviceArrays | None = None, geometry: Geometry | None = None

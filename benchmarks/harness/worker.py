@@ -23,7 +23,6 @@ import importlib
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ sys.path[0] = str(Path(__file__).parents[1])
 import peers  # noqa: E402
 
 PR_SET_THP_DISABLE = 41
-BUSY_CYCLES = 2_000_000  # about a millisecond
 
 
 class Server:
@@ -57,26 +55,11 @@ class Server:
 
     def run(self, name: str) -> dict[str, Any]:
         self.results.pop(name, None)  # frees the last output before the new one is made
-        seconds, result = self._timed(self.runs[name])
+        seconds, result = peers.timed(self.runs[name], peers.cuda())
         if isinstance(result, tuple):
             seconds, result = result
         self.results[name] = result
         return {"ms": seconds * 1e3}
-
-    def _timed(self, call: Callable[[], Any]) -> tuple[float, Any]:
-        """Return the seconds of a call and its result; on a GPU by events of torch's current stream."""
-        if not (cuda := _cuda()):
-            began = time.perf_counter()
-            result = call()
-            return time.perf_counter() - began, result
-        first, last = (cuda.Event(enable_timing=True) for _ in range(2))
-        # The GPU waits while the call is made, so that the time in which Python launches it is not measured.
-        cuda._sleep(BUSY_CYCLES)
-        first.record()
-        result = call()
-        last.record()
-        last.synchronize()
-        return first.elapsed_time(last) / 1e3, result
 
     def result(self, name: str, file: str) -> dict[str, Any]:
         import numpy as np
@@ -88,7 +71,7 @@ class Server:
         return {}
 
     def memory(self) -> dict[str, Any]:
-        if cuda := _cuda():
+        if cuda := peers.cuda():
             return {"peak": cuda.max_memory_allocated() + self.outside_bytes}
         lines = Path("/proc/self/status").read_text().splitlines()
         (line,) = [line for line in lines if line.startswith("VmHWM:")]
@@ -96,7 +79,7 @@ class Server:
 
     def forget(self) -> dict[str, Any]:
         Path("/proc/self/clear_refs").write_text("5")  # of proc(5): the peak is what is resident now
-        if cuda := _cuda():
+        if cuda := peers.cuda():
             cuda.reset_peak_memory_stats()
         return {}
 
@@ -105,7 +88,7 @@ class Server:
 
         A plan is made without torch. While a request is answered, no other process takes memory.
         """
-        if not (cuda := _cuda()):
+        if not (cuda := peers.cuda()):
             return 0
         free, total = cuda.mem_get_info()
         return int(total - free - cuda.memory_reserved())
@@ -137,15 +120,6 @@ def main(name: str, threads: str, pages: str, device: str) -> None:
 def _library() -> str:
     """Return the library's name without its variant."""
     return peers.NAME.partition("-")[0]
-
-
-def _cuda() -> Any:
-    """Return torch.cuda where the library runs on a GPU; over the shim there is none."""
-    if peers.DEVICE != "cuda":
-        return None
-    import torch
-
-    return torch.cuda if torch.cuda.is_available() else None
 
 
 def _line(error: Exception) -> str:

@@ -24,6 +24,9 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench import graphs
+from mgg_hpc.tools.bench.results import words_of
+
+from . import options
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = Path(".venv-peers")  # made by `make bench-peers`
@@ -33,13 +36,14 @@ BREATH = 0.01  # seconds before a worker's turn, in which threads that spin for 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Settings that all workers share. device: "cpu" or "cuda". pages: "huge" or "small"."""
+    """Settings that all workers share. device: "cpu" or "cuda". pages: "huge" or "small". peers: other libraries."""
 
     device: str
     threads: int
     turns: int
     pages: str
     environment: Path | None
+    peers: list[str]
 
     def same(self) -> dict[str, Any]:
         """Return the columns of results."""
@@ -47,53 +51,35 @@ class Conditions:
         return about if self.device == "cuda" else about | {"pages": self.pages}
 
 
-def conditions(turns: int = 9) -> Any:
-    """Return the decorator that adds the options of `Conditions`, which the command takes as one argument."""
-    options = (
-        click.option(
-            "--device",
-            type=click.Choice(["cpu", "cuda"]),
-            default="cpu",
-            help="Processor to measure; cuda: the first GPU.",
-        ),
-        click.option(
-            "--threads",
-            type=click.IntRange(1, 1024),
-            help="Number of threads of each library. [default: all cores]",
-        ),
-        click.option(
-            "--turns",
-            type=click.IntRange(1),
-            default=turns,
-            show_default=True,
-            help="Number of timed turns of each variant.",
-        ),
-        click.option(
-            "--pages",
-            type=click.Choice(["huge", "small"]),
-            default="huge",
-            help="Page size of all processes: 2 MiB or 4 KiB.",
-        ),
-        click.option(
-            "--peers-env",
-            type=click.Path(path_type=Path),
-            help="Environment that has the other libraries. [default: .venv-peers]",
-        ),
+def conditions(peers: Mapping[str, Sequence[str]], turns: int = 9) -> Any:
+    """Return the decorator that adds the options of `Conditions`, which the command takes as one argument.
+
+    peers: libraries that can take part, by device.
+    """
+    device = click.Choice(list(peers))
+    pages = "Page size of all processes: 2 MiB or 4 KiB."
+    environment = "Environment that has the other libraries. [default: .venv-peers]"
+    added = options.together(
+        click.option("--device", type=device, default="cpu", help="Processor; cuda: the first GPU."),
+        options.threads("Of each library. [default: all cores]"),
+        options.turns(turns),
+        click.option("--pages", type=click.Choice(["huge", "small"]), default="huge", help=pages),
+        click.option("--peers", help='Other libraries, or "none". [default: all of the device]'),
+        click.option("--peers-env", type=click.Path(path_type=Path), help=environment),
     )
 
     def add(command: Any) -> Any:
         @functools.wraps(command)
-        def called(
-            *, device: str, threads: int | None, turns: int, pages: str, peers_env: Path | None, **more: Any
-        ) -> Any:
+        def called(*, device: str, peers_env: Path | None, **given: Any) -> Any:
             if mpi.launched():
                 raise InputError("this benchmark runs by itself, without a launcher")
-            same = Conditions(device, threads or cores.available(), turns, pages, peers_env)
-            return command(conditions=same, **more)
+            known = peers[device]
+            chosen = words_of("peers", given.pop("peers") or ",".join(known), known, none=True)
+            threads, pages = given.pop("threads") or cores.available(), given.pop("pages")
+            same = Conditions(device, threads, given.pop("turns"), pages, peers_env, chosen)
+            return command(conditions=same, **given)
 
-        for option in reversed(options):
-            called = option(called)
-        return called
+        return added(called)
 
     return add
 
@@ -134,7 +120,6 @@ class Worker:
 
     name: str
     same: Conditions
-    about: str = ""
     process: subprocess.Popen[str] = field(init=False, repr=False)
 
     def __enter__(self) -> Worker:
@@ -201,14 +186,14 @@ class Worker:
 
 
 @contextlib.contextmanager
-def started(names: Sequence[str], same: Conditions) -> Iterator[tuple[list[Worker], list[str]]]:
+def started(same: Conditions) -> Iterator[tuple[list[Worker], list[str]]]:
     """Start the processes of this package, which is the first, and of other libraries; they end with the context.
 
     Yields the workers, and a note for each library, with its version or why it is left out.
     """
     with contextlib.ExitStack() as stack:
         workers, notes = [], []
-        for name in ("mgg", *names):
+        for name in ("mgg", *same.peers):
             worker = stack.enter_context(Worker(name, same))
             reply = worker.need("about") if name == "mgg" else worker.ask("about")
             if "about" in reply:
@@ -246,11 +231,6 @@ def prepared(
 def in_turns(runs: Mapping[str, Worker], turns: int) -> dict[str, list[float]]:
     """Return the milliseconds of each run in each turn."""
     return take_turns({run: partial(worker.ms, run) for run, worker in runs.items()}, turns, pause=BREATH)
-
-
-def peaks(workers: Sequence[Worker]) -> dict[str, float]:
-    """Return the peak memory of each worker's process in MB; of a GPU, without the CUDA context."""
-    return {worker.name: worker.need("memory")["peak"] / 1e6 for worker in workers}
 
 
 def write_graph(graph: Graph, folder: Path, *, weighted: bool = False) -> dict[str, str | None]:

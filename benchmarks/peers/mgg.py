@@ -14,11 +14,10 @@ import peers
 from mgg_hpc import __version__
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends import native
-from mgg_hpc.runtime.backends.host.components import aligned_zeros
 from mgg_hpc.tools.bench.aggregate import Aggregation
 from mgg_hpc.tools.bench.epoch import Epochs, Shape, job_of
 
-from .programs_mgg import product, propagate  # noqa: F401 - tasks
+from .programs_mgg import propagate  # noqa: F401 - a task
 
 BACKENDS = {"cpu": "serial", "cuda": "cuda"}
 
@@ -43,13 +42,6 @@ def aggregate(
         return one.out
 
     return {"mgg": mgg, "gather floor": one.floor}
-
-
-def stream(size: int) -> dict[str, Callable[[], Any]]:
-    """Return the run "stream", which reads ``size`` bytes from end to end."""
-    data = aligned_zeros(size)
-    data[:] = 1  # pages that were never written are all one page
-    return {"stream": lambda: (native.load().stream_read(data, peers.THREADS)[0], None)}
 
 
 def epoch(file: str, weights: str, **inputs: Any) -> dict[str, Callable[[], Any]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 import peers
 
-from . import csr
+from .scipy import operands
 
 NON_TRANSPOSE, GENERAL, ROW_MAJOR, INDEX_FROM_0 = 10, 20, 101, 0
 CALLS = 1000  # how often the product is said to be taken: often enough that any inspection pays
@@ -50,7 +50,7 @@ def _check(status: int, what: str) -> None:
 
 def aggregate(**inputs: Any) -> dict[str, Callable[[], Any]]:
     """Return the run "mkl". The output is allocated once and overwritten, as this package's is."""
-    pointers, sources, values, rows = csr.operands(**inputs)
+    pointers, sources, values, rows = operands(**inputs)
     out = np.zeros_like(rows)
     count, dim = rows.shape
 

@@ -61,29 +61,23 @@ class Task:
 
 
 class Net(torch.nn.Module):
-    """Dropout and a convolution for each layer, an activation between layers.
+    """Dropout and a convolution for each layer, an activation between layers. The convolutions keep their own weights.
 
     call(convolution, x): a convolution over the baseline's graph.
     """
 
     def __init__(
-        self,
-        convolutions: Sequence[torch.nn.Module],
-        dropout: float,
-        call: Callable[[Any, Tensor], Tensor],
-        activation: Callable[[Tensor], Tensor] = torch.relu,
+        self, task: Task, convolutions: Sequence[torch.nn.Module], call: Callable[[Any, Tensor], Tensor]
     ) -> None:
         super().__init__()
-        self.convs = torch.nn.ModuleList(convolutions)
-        self.dropout, self.call, self.activation = dropout, call, activation
+        self.convs, self.dropout, self.call = torch.nn.ModuleList(convolutions), task.dropout, call
+        self.activation = torch.nn.functional.elu if task.model == "gat" else torch.relu
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the class scores [N, C]."""
-        last = len(self.convs) - 1
         for i, convolution in enumerate(self.convs):
-            x = torch.nn.functional.dropout(x, self.dropout, self.training)
-            x = self.call(convolution, x)
-            x = self.activation(x) if i < last else x
+            x = self.activation(x) if i else x
+            x = self.call(convolution, torch.nn.functional.dropout(x, self.dropout, self.training))
         return x
 
 
@@ -98,12 +92,6 @@ class Perceptron(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the perceptron to x [N, inputs]; return [N, outputs]."""
         return self.lins[1](self.lins[0](x).relu())
-
-
-def made(task: Task, convolutions: Sequence[torch.nn.Module], call: Callable[[Any, Tensor], Tensor]) -> Net:
-    """Return the task's net of these convolutions, which keep their own weights."""
-    activation = torch.nn.functional.elu if task.model == "gat" else torch.relu
-    return Net(convolutions, task.dropout, call, activation)
 
 
 def adam(convolutions: Sequence[torch.nn.Module]) -> torch.optim.Adam:

@@ -21,7 +21,7 @@ def about() -> str:
 
 
 def traverse(**inputs: Any) -> dict[str, Callable[[], Any]]:
-    """Return the run "networkit", and for components "networkit parallel".
+    """Return the run "networkit".
 
     PageRank ends by the same norm as ours. It spreads the rank of nodes without out-edges where a graph is directed; in
     others ranks are divided by their sum here, which gives the same.
@@ -31,9 +31,6 @@ def traverse(**inputs: Any) -> dict[str, Callable[[], Any]]:
 
     def search(kind: Any) -> Callable[[], Any]:
         return task.run(lambda at: kind(graph, at, False).run(), lambda found: finite(found.getDistances()))
-
-    def components(kind: Any) -> Callable[[], Any]:
-        return task.run(lambda _: kind(graph).run(), lambda found: _least_nodes(found, task.nodes))
 
     def pagerank(_: int) -> Any:
         sinks = nk.centrality.SinkHandling
@@ -47,8 +44,9 @@ def traverse(**inputs: Any) -> dict[str, Callable[[], Any]]:
         return scores / scores.sum()
 
     if task.part == "cc":
-        one, several = nk.components.ConnectedComponents, nk.components.ParallelConnectedComponents
-        return {"networkit": components(one), "networkit parallel": components(several)}
+        components = nk.components.ParallelConnectedComponents
+        run = task.run(lambda _: components(graph).run(), lambda found: _least_nodes(found, task.nodes))
+        return {"networkit": run}
     if task.part == "pagerank":
         return {"networkit": task.run(pagerank, ranks)}
     return {"networkit": search(nk.distance.BFS if task.part == "bfs" else nk.distance.Dijkstra)}

@@ -1,12 +1,10 @@
-"""This package: programs as layers of `mgg.nn.saga`, fused and with tensors of edges; and a product with weights."""
+"""This package: programs as layers of `mgg.nn.saga`, fused and with tensors of edges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -14,7 +12,6 @@ from torch.nn.functional import linear
 import mgg_hpc as mgg
 import peers
 from mgg_hpc.nn import saga
-from mgg_hpc.runtime.backends import native
 
 from .programs import Run, Task
 
@@ -45,13 +42,6 @@ class Typed(Program):
         return saga.typed_linear(edge.src, self.matrix, edge.data["type"])
 
 
-class Weighted(Program):
-    """A vertex's neighbours times the weights of their edges."""
-
-    def apply_edge(self, edge: saga.Edge) -> Tensor:
-        return edge.src * edge.data["w"][:, None]
-
-
 def propagate(**inputs: Any) -> dict[str, Run]:
     """Return the runs "mgg" and "mgg edge tensors" of a Task."""
     task = Task(**inputs)
@@ -62,12 +52,3 @@ def propagate(**inputs: Any) -> dict[str, Run]:
         layer.fuse, layer.accumulator = fuse, "max" if task.program == "gated-max" else "sum"
         runs[name] = task.run(partial(layer, x, graph), [x, *layer.parameters()])
     return runs
-
-
-def product(file: str, x: str) -> dict[str, Callable[[], Any]]:
-    """Return the run "mgg", the rows x times a graph's adjacency with the weights w of its edges."""
-    layer, graph, rows = Weighted({}), mgg.open(file, threads=peers.THREADS), torch.from_numpy(np.load(x))
-    run = torch.no_grad()(partial(layer, rows, graph))
-    for _call in range(native.load().Schedule.SETTLED):  # as MKL inspects the matrix before the clock starts
-        run()
-    return {"mgg": run}

@@ -6,15 +6,13 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch_geometric
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.functional import linear
 from torch_geometric import EdgeIndex
-from torch_geometric.nn import MessagePassing, RGCNConv
+from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import spmm
 
-from .programs import TYPES, Run, Task, products
+from .programs import Run, Task, products
 
 
 class Gated(MessagePassing):
@@ -41,7 +39,7 @@ class Typed(MessagePassing):
 
 
 def propagate(**inputs: Any) -> dict[str, Run]:
-    """Return the runs "pyg" (edge list), "pyg EdgeIndex" and "pyg csr" of a Task; typed: "pyg rgcn" (RGCNConv) too."""
+    """Return the runs "pyg" (edge list), "pyg EdgeIndex" and "pyg csr" of a Task."""
     task = Task(**inputs)
     x, weights = task.leaves()
     pointers, sources, targets, count = task.edges()
@@ -53,11 +51,4 @@ def propagate(**inputs: Any) -> dict[str, Run]:
     layer = (Typed if task.program == "typed" else Gated)(aggr=accumulator)
     forms = {"pyg": edges, "pyg EdgeIndex": index, "pyg csr": adjacency}
     forwards = {name: partial(layer, x, **weights, edges=form) for name, form in forms.items()}
-    if task.program == "typed":
-        # Type by type, where pyg-lib is not there.
-        torch_geometric.backend.use_segment_matmul = hasattr(torch.ops.pyg, "segment_matmul")
-        layer = RGCNConv(x.shape[1], x.shape[1], TYPES, aggr="sum", root_weight=False, bias=False)
-        inputs = x, torch.stack([sources // TYPES, targets]), sources % TYPES
-        matrix = weights["matrix"]
-        forwards["pyg rgcn"] = lambda: functional_call(layer, {"weight": matrix.transpose(1, 2)}, inputs)
     return {name: task.run(forward, [x, *weights.values()]) for name, forward in forwards.items()}

@@ -81,6 +81,6 @@ def epoch(
     if peers.NAME == "pyg-csr":
         graph = (csr_of(task.model, edges, values, len(peer_torch.load(indptr)) - 1),)
     convolutions = [CONVOLUTIONS[task.model](layer) for layer in task.convolutions]
-    net = nets.made(task, convolutions, lambda layer, x: layer(x, *graph))
+    net = nets.Net(task, convolutions, lambda layer, x: layer(x, *graph))
     net.load_state_dict(task.state)
     return nets.runs(net, task)

@@ -9,17 +9,29 @@ import numpy as np
 import scipy
 from scipy import sparse
 
-from . import csr
-
 
 def about() -> str:
     """Return the version and the number of threads."""
     return f"scipy {scipy.__version__} (one thread)"
 
 
+def operands(
+    indptr: str, indices: str, weight: str | None, x: str, dtype: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return indptr int32 [N+1], indices int32 [E], values float32 [E] (1 without weights) and rows float32 [N, F].
+
+    Raises TypeError for rows of another type.
+    """
+    if dtype != "float32":
+        raise TypeError("float32 rows only")
+    sources = np.load(indices)
+    values = np.ones(len(sources), np.float32) if weight is None else np.load(weight)
+    return np.load(indptr).astype(np.int32), sources, values, np.load(x)
+
+
 def aggregate(**inputs: Any) -> dict[str, Callable[[], Any]]:
     """Return the run "scipy"."""
-    pointers, sources, values, rows = csr.operands(**inputs)
+    pointers, sources, values, rows = operands(**inputs)
     adjacency = sparse.csr_matrix((values, sources, pointers), (len(rows), len(rows)))
     return {"scipy": lambda: adjacency @ rows}
 

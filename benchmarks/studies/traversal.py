@@ -21,8 +21,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,41 +46,24 @@ from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import requests, runs
 from mgg_hpc.traversal.part import Part
 
-EDGE_BYTES = (4, 8)
 COPY_BYTES, COPY_TURNS = 256 << 20, 5
+COUNTS = ("requests", "of_128_bytes_percent", "fewer_percent", "moved_bytes", "amplification")
+TIMES = ("sources", "median_ms", "min_ms", "max_ms", "relative_time", "moved_bytes", "gb_per_s")
 DRAW_COUNTS = bars_by("graph", "edge_bytes", values=("requests", "of_128_bytes_percent", "amplification"))
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Where edges lie, the bytes of an edge, and how lists are read."""
-
-    place: str
-    item: int
-    reads: str = "aligned"
-
-    def __str__(self) -> str:
-        how = "" if self.reads == "aligned" else f", {self.reads}"
-        return f"{self.place}, {self.item} bytes{how}"
-
-
-VARIANTS = (
-    Variant("host", 8),
-    Variant("host", 8, "merged"),
-    Variant("host", 8, "strided"),
-    Variant("host", 4),
-    Variant("device", 4),
-)
+# Where edges lie, the bytes of an edge, and how lists are read.
+VARIANTS = {
+    "host, 8 bytes": ("host", 8, "aligned"),
+    "host, 8 bytes, merged": ("host", 8, "merged"),
+    "host, 8 bytes, strided": ("host", 8, "strided"),
+    "host, 4 bytes": ("host", 4, "aligned"),
+    "device, 4 bytes": ("device", 4, "aligned"),
+}
 
 
 @command(__doc__)
 @click.argument("names", nargs=-1, metavar="[GRAPH]...")
-@click.option(
-    "--sources", type=click.IntRange(1), default=16, show_default=True, help="Drawn nodes to begin at."
-)
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="cpu: count. cuda: time searches."
-)
+@click.option("--sources", type=click.IntRange(1), default=16, help="Nodes to begin at.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="cuda: time searches.")
 @output_files()
 def main(names: tuple[str, ...], sources: int, device: str, files: tuple[Path, ...]) -> None:
     if mpi.launched():
@@ -109,35 +93,28 @@ def requests_of(part: Part, search: runs.Run, item: int, reads: str) -> np.ndarr
 
 def count_requests(graphs: Sequence[Graph], sources: int, backend: Any, files: Sequence[Path]) -> None:
     """Count, print and write the means over searches from drawn nodes."""
-    results = Results("requests of a search", sources=sources)
+    results, before = Results("requests of a search", sources=sources), 0.0
     for graph in graphs:
         part = part_of(graph, backend)
         done = list(runs.bfs(part, runs.draw_sources(part, sources, 0)))
         edges = sum(each.edges for each in done) / len(done)
-        for item in EDGE_BYTES:
-            before = 0.0
-            for reads in requests.READS:
-                sizes = sum(requests_of(part, each, item, reads) for each in done) / len(done)
-                moved, total = requests.moved(sizes), float(sizes.sum())
-                row = {"graph": graph.name, "edges": graph.edges, "edge_bytes": item, "variant": reads}
-                row |= {
+        for item, reads in product((4, 8), requests.READS):
+            sizes = sum(requests_of(part, each, item, reads) for each in done) / len(done)
+            moved, total = requests.moved(sizes), float(sizes.sum())
+            fewer = None if reads == requests.READS[0] else round(100 * (1 - total / before), 2)
+            results.rows.append(
+                {"graph": graph.name, "edges": graph.edges, "edge_bytes": item, "variant": reads}
+                | {
                     f"requests_{size}": round(float(n), 1)
                     for size, n in zip(requests.SIZES, sizes, strict=True)
                 }
-                row |= {
-                    "requests": round(total),
-                    "of_128_bytes_percent": round(100 * float(sizes[-1]) / total, 2),
-                }
-                row["fewer_percent"] = round(100 * (1 - total / before), 2) if before else None
-                row |= {
-                    "moved_bytes": round(moved),
-                    "amplification": round(moved / max(1.0, edges * item), 4),
-                }
-                results.rows.append(row)
-                before = total
+                | {"requests": round(total), "of_128_bytes_percent": round(100 * float(sizes[-1]) / total, 2)}
+                | {"fewer_percent": fewer, "moved_bytes": round(moved)}
+                | {"amplification": round(moved / max(1.0, edges * item), 4)}
+            )
+            before = total
         results.write(files, DRAW_COUNTS)
-    shown = ("requests", "of_128_bytes_percent", "fewer_percent", "moved_bytes", "amplification")
-    results.show("graph", "edge_bytes", "variant", *shown)
+    results.show("graph", "edge_bytes", "variant", *COUNTS)
 
 
 def time_searches(graphs: Sequence[Graph], sources: int, backend: Any, files: Sequence[Path]) -> None:
@@ -145,61 +122,54 @@ def time_searches(graphs: Sequence[Graph], sources: int, backend: Any, files: Se
     copied = round(copy_gb_per_s(backend), 2)
     results = Results("a breadth-first search", device=backend.native.limits()["name"], copy_gb_per_s=copied)
     for graph in graphs:
-        ms, moved = searched(graph, sources, backend)
-        for variant, taken in ms.items():
-            columns: dict[str, Any] = {"graph": graph.name, "edges": graph.edges, "edge_bytes": variant.item}
-            if variant.place == "host":
-                columns["moved_bytes"] = round(moved[variant] / len(taken))
-                columns["gb_per_s"] = round(moved[variant] / sum(taken) / 1e6, 3)
-            row = results.add(str(variant), taken, ms[VARIANTS[0]], **columns)
+        whole = part_of(graph, backend, edges="host")
+        nodes = runs.draw_sources(whole, sources, 0)
+        whole = replace(whole, engine=None)  # it has locked edges that a variant locks
+        moved = dict.fromkeys(VARIANTS, 0.0)
+        calls = {
+            name: partial(search, variant_of(whole, backend, name), name, iter(nodes), moved)
+            for name in VARIANTS
+        }
+        ms = take_turns(calls, len(nodes))
+        for name, taken in ms.items():
+            columns: dict[str, Any] = {"graph": graph.name, "edges": graph.edges}
+            if VARIANTS[name][0] == "host":
+                columns["moved_bytes"] = round(moved[name] / len(taken))
+                columns["gb_per_s"] = round(moved[name] / sum(taken) / 1e6, 3)
+            row = results.add(name, taken, next(iter(ms.values())), **columns)
             row["sources"] = row.pop("turns")
         results.write(files, bars_by("graph"))
-    shown = ("sources", "median_ms", "min_ms", "max_ms", "times_first", "moved_bytes", "gb_per_s")
-    results.show("graph", "variant", *shown)
+    results.show("graph", "variant", *TIMES)
+
+
+def variant_of(whole: Part, backend: Any, name: str) -> Part:
+    """Return a part whose searches are by a variant; the first one is checked, and allocates what later ones find."""
+    place, item, reads = VARIANTS[name]
+    how = {"edges": place, "reads": reads, "wide": item == 8, "bottom_up": False}
+    part = replace(whole, engine=backend.traversal.of(whole.graph, **how))
+    list(runs.bfs(part, runs.draw_sources(part, 1, 0)))
+    return part
+
+
+def search(part: Part, name: str, following: Iterator[int], moved: dict[str, float]) -> float:
+    """Search from the next node, add the bytes of its requests, and return its milliseconds."""
+    (found,) = runs.bfs(part, [next(following)], check=False)
+    moved[name] += requests.moved(requests_of(part, found, *VARIANTS[name][1:]))
+    return 1e3 * part.engine.search_seconds
 
 
 def copy_gb_per_s(backend: Any) -> float:
     """Return the speed of the fastest of a few copies of page-locked memory to the GPU."""
     arrays, copies = backend.arrays, backend.arrays.copies()
     source, target = arrays.pinned(COPY_BYTES), arrays.zeros(COPY_BYTES)
-    took = []
-    for _ in range(1 + COPY_TURNS):
+
+    def copy() -> float:
         began = time.perf_counter()
         copies.upload(source, target)
         copies.finish(copies.mark())
-        took.append(time.perf_counter() - began)
-    return COPY_BYTES / min(took[1:]) / 1e9
+        return time.perf_counter() - began
 
-
-def searched(
-    graph: Graph, sources: int, backend: Any
-) -> tuple[dict[Variant, list[float]], dict[Variant, float]]:
-    """Return the ms of a search from each drawn node by each variant, which take turns; and the bytes of all requests.
-
-    A first search of each variant is checked, and allocates what later ones find.
-    """
-    whole = part_of(graph, backend, edges="host")
-    nodes = runs.draw_sources(whole, sources, 0)
-    whole = replace(whole, engine=None)  # it has locked edges that a variant locks
-    ready = {variant: made(whole, backend, variant) for variant in VARIANTS}
-    for part in ready.values():
-        list(runs.bfs(part, nodes[:1]))
-    moved = dict.fromkeys(VARIANTS, 0.0)
-
-    def search(variant: Variant, following: Iterator[int]) -> float:
-        part = ready[variant]
-        (found,) = runs.bfs(part, [next(following)], check=False)
-        moved[variant] += requests.moved(requests_of(part, found, variant.item, variant.reads))
-        return 1e3 * part.engine.search_seconds
-
-    calls = {variant: partial(search, variant, iter(nodes)) for variant in VARIANTS}
-    return take_turns(calls, len(nodes)), moved
-
-
-def made(whole: Part, backend: Any, variant: Variant) -> Part:
-    """Return a part whose searches are by a variant."""
-    how = {"edges": variant.place, "reads": variant.reads, "wide": variant.item == 8}
-    return replace(whole, engine=backend.traversal.of(whole.graph, **how, bottom_up=False))
+    return COPY_BYTES / min([copy() for _ in range(1 + COPY_TURNS)][1:]) / 1e9
 
 
 if __name__ == "__main__":

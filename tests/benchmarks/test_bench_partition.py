@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import reference
 from command import mgg
 from data.graphs import random_graph
-from jobs import python
 from world import plans_of
 
 from mgg_hpc.data.store import open_graph
@@ -20,7 +18,6 @@ from mgg_hpc.data.writer import write
 
 pytestmark = pytest.mark.long
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "partition.py"
 METHODS = ["edges", "metis", "ldg", "degree", "community"]
 
 
@@ -41,22 +38,15 @@ def planned(path: Path, parts: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("directed", [False, True])
-def test_the_numbers_are_those_of_the_partitioned_file(rng, tmp_path, directed):
+def test_the_numbers_are_those_of_the_partitioned_file(measured, rng, tmp_path, directed):
     graph = tmp_path / "g.h5"
     write(graph, random_graph(rng, nodes=200, edges=1500, symmetric=not directed))
     before = graph.read_bytes()
-    words = ("-n", "3", "--methods", ",".join(METHODS), "-o", "p.json")
-    done = python(SCRIPT, graph, *words, folder=tmp_path)
-    assert done.returncode == 0 and graph.read_bytes() == before, done.stderr
-    rows = json.loads((tmp_path / "p.json").read_text())["rows"]
+    rows = measured("partition", graph, "-n3", "--methods", ",".join(METHODS), picture=False)["rows"]
+    assert graph.read_bytes() == before
     assert [row.pop("variant") for row in rows] == METHODS
     for method, found in zip(METHODS, rows, strict=True):
         graph.write_bytes(before)
-        way = "--order" if method in ("degree", "community") else "--method"
-        assert mgg("partition", str(graph), "-n", "3", way, method) == 0
+        option = "--order" if method in ("degree", "community") else "--method"
+        assert mgg("partition", str(graph), "-n", "3", option, method) == 0
         assert found.pop("seconds") >= 0 and found == planned(graph, 3), method
-
-
-def test_a_method_that_is_none_is_named_before_anything_runs():
-    done = python(SCRIPT, "none.h5", "-n", "3", "--methods", "edges,kmeans")
-    assert done.returncode == 2 and "'kmeans' is not one of community, degree, edges" in done.stderr

@@ -20,23 +20,21 @@ def changed(data: bytearray, rng: np.random.Generator, near: int = 200) -> str:
     story = []
     for _ in range(int(rng.choice([1, 1, 1, 2, 5]))):
         at = int(rng.integers(min(len(data), int(rng.choice([16, near, 1 << 30]))))) if data else 0
-        end = min(len(data), at + int(rng.choice([1, 2, 9, 100])))
-        how = str(rng.choice(["flip", "byte", "delete", "insert", "word", "word", "twice", "cut", "zeros"]))
-        story.append(f"{how} {at} {end}")
-        if how == "flip" and data:
-            data[at] ^= 1 << int(rng.integers(8))
-        elif how == "byte":
-            data[at:end] = bytes(rng.integers(256, size=end - at).tolist())
-        elif how == "delete":
-            del data[at:end]
-        elif how == "insert":
-            data[at:at] = bytes(rng.integers(256, size=end - at).tolist())
-        elif how == "word":
-            data[at : at + int(rng.integers(3))] = str(rng.choice(WORDS)).encode(errors="surrogateescape")
-        elif how == "twice":
-            data[at:at] = data[at:end] * int(rng.choice([1, 3, 1000]))
-        elif how == "zeros":
-            data[at : at + int(rng.choice([9, 5000]))] = bytes(int(rng.choice([9, 5000])))
-        elif how == "cut":
-            del data[at:]
+        old, noise = bytes(data[at : at + int(rng.choice([1, 2, 9, 100]))]), rng.bytes(100)
+        word = str(rng.choice(WORDS)).encode(errors="surrogateescape")
+        count = int(rng.choice([9, 5000]))
+        changes = {
+            "flip": (old[:1], bytes(byte ^ 1 << noise[0] % 8 for byte in old[:1])),
+            "noise": (old, noise[: len(old)]),
+            "delete": (old, b""),
+            "insert": (b"", noise[: len(old)]),
+            "word": (old[: int(rng.integers(3))], word),
+            "twice": (b"", old * int(rng.choice([1, 3, 1000]))),
+            "zeros": (data[at : at + count], bytes(count)),
+            "cut": (data[at:], b""),
+        }
+        how = str(rng.choice([*changes, "word"]))
+        story.append(f"{how} {at} {len(old)}")
+        out, new = changes[how]
+        data[at : at + len(out)] = new
     return ", ".join(story)

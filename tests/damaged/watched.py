@@ -15,9 +15,8 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import NamedTuple
 
 from mgg_hpc.errors import InputError
 
@@ -26,16 +25,11 @@ ROOM = 2 << 30  # bytes of address space beyond what a worker has when it begins
 TESTS = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """Outcome of reading a file. kind: "taken", "refused" (in one line that names it), or else a failure."""
 
     kind: str
     said: str
-
-    @property
-    def failed(self) -> bool:
-        return self.kind not in ("taken", "refused")
 
 
 class Worker:
@@ -48,63 +42,42 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let the worker end by itself, since MPI removes its files in /dev/shm then; end it if it does not."""
-        process = self._process
-        if process is not None:
-            assert process.stdin is not None
-            process.stdin.close()
+        if self._process is not None:
+            self._process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(LIMIT)
-        self._end()
+                self._process.wait(LIMIT)
+            self._end()
 
     def ask(self, path: Path, limit: float = LIMIT) -> Answer:
         """Return what becomes of a file within ``limit`` seconds."""
-        process = self._process or self.start()
-        assert process.stdin is not None and process.stdout is not None
+        process = self.start()
         process.stdin.write(f"{path}\n")
         process.stdin.flush()
         ready, _, _ = select.select([process.stdout], [], [], limit)
-        line = process.stdout.readline() if ready else ""
-        if line:
-            kind, said = json.loads(line)
-            return Answer(kind, said)
+        if line := process.stdout.readline() if ready else "":
+            return Answer(*json.loads(line))
         code = process.wait() if ready else None
         self._end()
-        return (
-            Answer("hang", f"no answer in {limit} s")
-            if code is None
-            else Answer("crash", f"exit code {code}")
-        )
+        return Answer("crash", f"exit code {code}") if ready else Answer("hang", f"no answer in {limit} s")
 
     def start(self) -> subprocess.Popen[str]:
-        """Start the process, and wait until it can read."""
+        """Start the process, if it is not there, and wait until it can read."""
+        if self._process is not None:
+            return self._process
         paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(
-            self._command,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(self._command, env=environment, text=True, **pipes)
         assert self._process.stdout.readline() == "ready\n"
         return self._process
 
     def _end(self) -> None:
-        if self._process is not None:
+        with self._process:
             self._process.kill()
-            self._process.wait()
-            (Path("/dev/shm") / f"mpich_shm_{self._process.pid:x}_0").unlink(
-                missing_ok=True
-            )  # of a killed process
-            for stream in (self._process.stdin, self._process.stdout):
-                with contextlib.suppress(OSError):
-                    stream and stream.close()
-            self._process = None
+        Path(f"/dev/shm/mpich_shm_{self._process.pid:x}_0").unlink(missing_ok=True)  # of a killed process
+        self._process = None
 
 
 def serve(check: Callable[[Path], None]) -> None:
@@ -125,3 +98,18 @@ def serve(check: Callable[[Path], None]) -> None:
         except BaseException:
             answer = ("error", traceback.format_exc())
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def _misbehave(path: Path) -> None:
+    """Do what the file's name says, in a worker of the test of workers."""
+    if path.name == "crash":
+        os.abort()
+    if path.name == "hang":
+        select.select([], [], [], 60)
+    if path.name in ("unnamed", "refused"):
+        raise InputError("something" if path.name == "unnamed" else f"{path}: is damaged")
+    bytearray((path.name == "error") << 40)
+
+
+if __name__ == "__main__":
+    serve(_misbehave)

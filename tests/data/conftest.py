@@ -1,4 +1,4 @@
-"""Graph files that several modules read."""
+"""Graph files that several modules read, and where they lie."""
 
 from __future__ import annotations
 
@@ -14,9 +14,22 @@ from .graphs import random_graph
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch) -> Path:
+    """The current folder, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Where a test writes its graph."""
     return tmp_path / "g.h5"
+
+
+@pytest.fixture
+def seed(rng: np.random.Generator) -> int:
+    """A seed of a generator of graphs."""
+    return int(rng.integers(2**31))
 
 
 @pytest.fixture

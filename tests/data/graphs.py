@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse
 
+from mgg_hpc.data import schema
 from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges
+from mgg_hpc.data.writer import graph_file
 from mgg_hpc.errors import InputError
 
 
@@ -67,28 +71,36 @@ def random_graph(
 
 
 def sparse_rows(rng: np.random.Generator, nodes: int, features: int) -> SparseRows:
-    kept = rng.random((nodes, features)) < 0.3
-    rows, columns = np.nonzero(kept)
-    indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-    data = rng.normal(size=len(rows)).astype(np.float32)
-    return SparseRows(indptr, columns.astype(np.int32), data, (nodes, features))
+    drawn = scipy.sparse.random_array((nodes, features), density=0.3, rng=rng, format="csr")
+    drawn.sort_indices()
+    data = rng.normal(size=drawn.nnz).astype(np.float32)
+    return SparseRows(drawn.indptr.astype(np.int64), drawn.indices.astype(np.int32), data, (nodes, features))
+
+
+def write_with(path: Path, graph: Graph, more: dict[str, np.ndarray]) -> None:
+    """Write a graph with further datasets by their paths, such as names of nodes."""
+    held = schema.contents(graph)
+    layouts = {name: schema.Layout(array.dtype, array.shape) for name, array in more.items()}
+    with graph_file(path, replace(held, datasets={**held.datasets, **layouts}), force=True) as file:
+        for name, array in {**schema.arrays(graph), **more}.items():
+            file.put(name, [array])
+
+
+def rows_of_edges(indptr: np.ndarray) -> np.ndarray:
+    """The row, which is the destination, of each edge of a CSR."""
+    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
 
 
 def edge_set(graph: Graph) -> set[tuple[int, int]]:
-    """(source, destination) pairs, read off the CSR one by one."""
-    rows = [(row, graph.indptr[row], graph.indptr[row + 1]) for row in range(graph.nodes)]
-    return {(int(graph.indices[at]), row) for row, low, high in rows for at in range(low, high)}
+    """(source, destination) pairs."""
+    return set(zip(graph.indices.tolist(), rows_of_edges(graph.indptr).tolist(), strict=True))
 
 
 def flip_byte(path: Path, dataset: str, at: int) -> None:
     """Damage a byte of a dataset."""
     with h5py.File(path) as file:
         offset = file[dataset].id.get_offset()
-    with path.open("r+b") as file:
-        file.seek(offset + at)
-        byte = file.read(1)[0]
-        file.seek(offset + at)
-        file.write(bytes([byte ^ 1]))
+    np.memmap(path, np.uint8, "r+")[offset + at] ^= 1
 
 
 def same(left: np.ndarray | None, right: np.ndarray | None) -> bool:
@@ -96,3 +108,12 @@ def same(left: np.ndarray | None, right: np.ndarray | None) -> bool:
     if left is None or right is None:
         return left is right
     return left.dtype == right.dtype and np.array_equal(left, right)
+
+
+def same_graph(found: Graph, expected: Graph) -> None:
+    """Check that two graphs are the same but for their names."""
+    arrays = schema.arrays(found)
+    assert arrays.keys() == schema.arrays(expected).keys()
+    for name, array in schema.arrays(expected).items():
+        np.testing.assert_array_equal(arrays[name], array, err_msg=name, strict=True)
+    assert (found.classes, found.directed) == (expected.classes, expected.directed)

@@ -1,4 +1,4 @@
-"""Verification names the first value that is wrong; what no value shows, the digests do."""
+"""Verification names the first wrong value or edge without its reverse; what no value shows, the digests do."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ import h5py
 import numpy as np
 import pytest
 
-from mgg_hpc.data import schema, structure
+from mgg_hpc.data import schema, structure, symmetry
 from mgg_hpc.data.graph import Graph, csr_from_edges
+from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.structure import ArraySource, check, edge_slices
-from mgg_hpc.data.symmetry import unpaired_edge
+from mgg_hpc.data.symmetry import EdgeSlice, _signed_hashes, unpaired_edge
 from mgg_hpc.data.verify import verify
-from mgg_hpc.data.writer import graph_file, write, write_bounds
+from mgg_hpc.data.writer import write, write_bounds
 from mgg_hpc.errors import InputError
 
-from .graphs import edge_set, random_graph, refused
+from .graphs import edge_set, random_graph, refused, rows_of_edges, write_with
 
 
 @pytest.fixture(params=["one slice", "small slices"])
-def slices(request, monkeypatch):
-    """The same checks with slices that end everywhere."""
+def slices(request, monkeypatch) -> None:
+    """Checks of a graph go through slices that end everywhere."""
     if request.param == "small slices":
         monkeypatch.setattr(structure, "SLICE_BYTES", 56)
         monkeypatch.setattr(structure, "SLICE_ROWS", 3)
 
 
 @pytest.fixture
-def path(rng, path):
+def sound(rng, path):
     """A file with every kind of content but sparse features and several labels."""
-    write(path, random_graph(rng, permuted=True, weighted=True, symmetric=False))
+    graph = random_graph(rng, permuted=True, weighted=True, symmetric=False)
+    write(path, replace(graph, edge={"flow": rng.random((200, 3)).astype(np.float32)}))
     write_bounds(path, 2, np.array([0, 20, 40]), "edges", [100, 100])
     return path
 
@@ -51,27 +53,29 @@ def test_a_sound_file_is_proven_sound(sparse, multilabel, rng, tmp_path, slices)
     assert told[-1][0] == told[-1][1] > 0
 
 
-def edit(path, dataset: str, index, value) -> None:
-    """Change a value behind the digests' back."""
-    with h5py.File(path, "r+") as file:
-        file[dataset][index] = value
-
-
-ROW = 17
+ROW, ENTRY = 17, 5
 SPARSE, MULTILABEL = {"sparse": True}, {"multilabel": True}  # in a file that is written for the edit
 EDITS = [
     ("graph/indptr", 0, 3, "starts with 3; expected 0"),
     ("graph/indptr", 40, 2**40, "ends with 1099511627776; expected the 200 stored"),
     ("graph/indptr", ROW + 1, 0, r"decreases at row 17 \(from \d+ to 0\)"),
     ("graph/indptr", ROW, 999, r"(decreases at row 17 \(from 999|has 999 at row 17)"),
-    ("graph/weight", 5, -1.0, "is damaged: the digest of block 0"),  # a sound value
-    ("graph/weight", 5, np.inf, r"has inf in row \d+ \(entry 5\); expected finite"),
+    *(
+        ("graph/indices", ENTRY, source, rf"has source {source} in row ROW \(entry 5\)")
+        for source in (40, -1, 2**31 - 1, -(2**31))
+    ),
+    ("graph/weight", ENTRY, -1.0, "is damaged: the digest of block 0"),  # a sound value
+    ("graph/weight", ENTRY, np.inf, r"has inf in row ROW \(entry 5\); expected finite"),
+    ("edge/flow", (ENTRY, 2), np.nan, r"has nan in row ROW \(entry 5, column 2\); expected finite"),
     ("node/x", (ROW, 3), np.nan, "has nan at row 17, column 3; expected finite"),
     ("node/y", ROW, 5, r"has label 5 in row 17; expected 0 \.\. 4, or -1 where unlabelled"),
     ("node/y", ROW, -2, "has label -2 in row 17"),
-    ("node/y", ROW, None, r"is damaged: the digest of block 0 \(entries 0 \.\. 39\)"),
+    ("node/y", ROW, lambda y: (y[ROW] + 1) % 5, r"is damaged: the digest of block 0 \(entries 0 \.\. 39\)"),
     ("order/permutation", ROW, 40, "has 40 in row 17; expected 0 .. 39"),
     ("order/permutation", ROW, -1, "has -1 in row 17"),
+    # Twice within a slice, and in slices far apart.
+    ("order/permutation", ROW, lambda ids: ids[ROW - 1], r"has \d+ again in row 17; each original id"),
+    ("order/permutation", ROW, lambda ids: ids[0], r"has \d+ again in row 17; each original id"),
     ("partition/2/bounds", 0, 1, "goes from row 1 to 40; expected 0 to 40"),
     ("partition/2/bounds", 2, 39, "goes from row 0 to 39"),
     ("partition/2/bounds", 1, 50, "decreases at part 1 .from 50 to 40."),
@@ -83,105 +87,53 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize("change", EDITS, ids=str)
-def test_the_first_wrong_value_is_named(rng, change, path, slices):
+@pytest.mark.parametrize("change", EDITS, ids=lambda change: f"{change[0]} {change[3][:20]}")
+def test_the_first_wrong_value_is_named(rng, change, sound, slices):
+    """Changed behind the digests' back."""
     dataset, index, value, reason, *options = change
     if options:
-        write(path, random_graph(rng, **options[0]), force=True)
-    if value is None:
-        with h5py.File(path) as file:
-            value = (file[dataset][index] + 1) % 5
-    edit(path, dataset, index, value)
-    with refused(f"{re.escape(str(path))}: /{dataset} {reason}"):
-        verify(path)
+        write(sound, random_graph(rng, **options[0]), force=True)
+    with h5py.File(sound, "r+") as file:
+        row = np.searchsorted(file["graph/indptr"][:], ENTRY, side="right") - 1
+        file[dataset][index] = value(file[dataset][:]) if callable(value) else value
+    with refused(f"{re.escape(str(sound))}: /{dataset} {reason.replace('ROW', str(row))}"):
+        verify(sound)
 
 
-@pytest.mark.parametrize(
-    ("parts", "bounds", "counts"), [(2, [0, 40], 2), (2, [0, 9, 20, 40], 2), (2, [0, 20, 40], 3)]
-)
-def test_bounds_are_written_of_as_many_parts_as_are_said(path, parts, bounds, counts):
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match="2 parts have 3 bounds and 2 edge counts"):
-        write_bounds(path, parts, np.array(bounds), "edges", [100] * counts)
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("bad", [40, -1, 2**31 - 1, -(2**31)])
-def test_a_source_out_of_range_is_named_with_its_row(bad, path, slices, rng):
-    with h5py.File(path) as file:
-        degrees = np.diff(file["graph/indptr"][:])
-        row = int(rng.choice(np.flatnonzero(degrees)))
-        entry = int(file["graph/indptr"][row])
-    edit(path, "graph/indices", entry, bad)
-    with refused(rf"/graph/indices has source {bad} in row {row} \(entry {entry}\)"):
-        verify(path)
-
-
-@pytest.mark.parametrize("earlier", [0, ROW - 1])
-def test_an_original_id_comes_once(earlier, path, slices):
-    """Twice within a slice, and in slices far apart."""
-    with h5py.File(path) as file:
-        value = file["order/permutation"][earlier]
-    edit(path, "order/permutation", ROW, value)
-    with refused(f"/order/permutation has {value} again in row 17; each original id"):
-        verify(path)
-
-
-def test_masks_are_apart_and_on_labelled_rows(path, slices):
-    with h5py.File(path, "r+") as file:
+def test_masks_are_apart_and_on_labelled_rows(sound, slices):
+    with h5py.File(sound, "r+") as file:
         for mask in ("train", "val", "test"):
             file[f"node/{mask}"][ROW] = True
     with refused("row 17 is in /node/train and /node/val and /node/test; a row is in one mask at most"):
-        verify(path)
-    for mask in ("train", "test"):
-        edit(path, f"node/{mask}", ROW, False)
-    edit(path, "node/y", ROW, -1)
-    with refused("row 17 is in /node/val and has no label"):
-        verify(path)
-
-
-def test_a_mask_holds_only_zeros_and_ones(path, slices):
-    with h5py.File(path) as file:
+        verify(sound)
+    with h5py.File(sound, "r+") as file:
+        file["node/train"][ROW] = file["node/test"][ROW] = False
+        file["node/y"][ROW] = -1
         at = file["node/val"].id.get_offset() + ROW
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(b"\x02")
+    with refused("row 17 is in /node/val and has no label"):
+        verify(sound)
+    np.memmap(sound, np.uint8, "r+")[at] = 2
     with refused("/node/val has byte 2 in row 17; expected 0 or 1"):
-        verify(path)
+        verify(sound)
 
 
-def test_values_come_before_digests(path):
+def test_values_come_before_digests(sound):
     """The first dataset is damaged in a way that only its digest shows, the last by a value: that is named."""
-    edit(path, "graph/weight", 0, 0.125)
-    edit(path, "partition/2/bounds", 2, 39)
+    with h5py.File(sound, "r+") as file:
+        file["graph/weight"][0] = 0.125
+        file["partition/2/bounds"][2] = 39
     with refused("bounds goes from row 0 to 39"):
-        verify(path)
-
-
-def named(graph: Graph, path) -> None:
-    """Write a graph with data of its edges, and with a number and a word for each row."""
-    words = np.arange(graph.nodes + 1) * 2
-    more = {
-        schema.NODE_ID: np.arange(graph.nodes) * 10**10,
-        schema.NAME_OFFSETS: words,
-        schema.NAME_TEXT: np.frombuffer(b"xy" * graph.nodes, np.uint8),
-    }
-    graph = replace(graph, edge={"flow": np.ones((graph.edges, 2), np.float32), "kind": graph.indices.copy()})
-    held = schema.contents(graph)
-    layouts = {name: schema.Layout(each.dtype, each.shape) for name, each in more.items()}
-    with graph_file(path, replace(held, datasets={**held.datasets, **layouts}), force=True) as file:
-        for name, array in {**schema.arrays(graph), **more}.items():
-            file.put(name, [array])
+        verify(sound)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("contents", "count"), [("dense", 10), ("sparse", 11), ("named", 13)])
-def test_a_flipped_bit_of_any_dataset_is_found(path, rng, contents, count):
-    """In all datasets, which are indptr, indices, weight, x, y, 3 masks and so on, and in their digests."""
-    if contents == "sparse":
-        write(path, random_graph(rng, sparse=True, multilabel=True, weighted=True, permuted=True), force=True)
-    if contents == "named":
-        named(random_graph(rng, weighted=True, symmetric=False), path)
+@pytest.mark.parametrize(("sparse", "count"), [(False, 13), (True, 14)])
+def test_a_flipped_bit_of_any_dataset_is_found(path, rng, sparse, count):
+    """In all datasets, and in their digests."""
+    graph = random_graph(rng, sparse=sparse, multilabel=sparse, weighted=True, permuted=True)
+    edge = {"flow": np.ones((graph.edges, 2), np.float32), "kind": graph.indices.copy()}
+    letters = {schema.NAME_OFFSETS: np.arange(41) * 2, schema.NAME_TEXT: np.frombuffer(b"xy" * 40, np.uint8)}
+    write_with(path, replace(graph, edge=edge), {schema.NODE_ID: np.arange(40)} if sparse else letters)
     whole = path.read_bytes()
     with h5py.File(path) as file:
         names = []
@@ -196,51 +148,103 @@ def test_a_flipped_bit_of_any_dataset_is_found(path, rng, contents, count):
             verify(path)
 
 
-def test_edge_slices_are_all_edges_in_order(rng, slices):
-    degrees = rng.integers(4, size=50)
-    degrees[20] = 100  # a hub of more edges than a slice
-    indptr = np.concatenate([[0], np.cumsum(degrees)])
-    indices = rng.integers(50, size=indptr[-1]).astype(np.int32)
-    parts = list(edge_slices(ArraySource(Graph("g", indptr, indices))))
-    assert np.concatenate([part.sources for part in parts]).tolist() == indices.tolist()
-    destinations = np.concatenate([part.destinations for part in parts])
-    assert destinations.tolist() == np.repeat(range(50), degrees).tolist()
-    assert [part.position for part in parts] == [0, *np.cumsum([len(part.sources) for part in parts])[:-1]]
+# --- each edge's reverse
+
+
+@pytest.mark.parametrize("ids", [np.int32, np.int64])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("most", [3000, 50_000], ids=["by one thread", "by several"])
+def test_the_native_sum_is_that_of_the_formula(rng, ids, weighted, most):
+    count = int(rng.integers(0.8 * most, most))
+    v, u = rng.integers(2**31 - 1, size=(2, count))
+    u[: count // 3] = v[: count // 3]
+    weight = rng.choice([0.0, -0.0, 1.5, -2.0], size=count).astype(np.float32) if weighted else None
+    part = EdgeSlice(0, v, u.astype(ids), weight)
+    assert symmetry.imbalance(part) == int(_signed_hashes(part)[1].sum(dtype=np.uint64))
+
+
+def test_rows_are_found_block_by_block(rng, monkeypatch):
+    graph = random_graph(rng, symmetric=False, weighted=True)
+    rows = rows_of_edges(graph.indptr) + 7
+    expected = symmetry.imbalance(EdgeSlice(0, rows, graph.indices, graph.weight))
+    for block in (1, 3, 64, 1 << 20):
+        monkeypatch.setattr(symmetry, "HASHED", block)
+        assert symmetry.csr_imbalance(7, graph.indptr, graph.indices, graph.weight) == expected
+
+
+def alone(graph: Graph) -> tuple[int, int] | None:
+    """An edge of the graph whose reverse is missing."""
+    return unpaired_edge(lambda: edge_slices(ArraySource(graph)))
 
 
 def test_an_edge_without_its_reverse_is_found(rng, slices):
-    """One edge of a symmetric graph removed, or one added: the search names an edge that is alone."""
+    """One edge of a symmetric graph removed: the search names the edge that is alone."""
     graph = random_graph(rng, nodes=30, edges=100)
-    rows = np.repeat(np.arange(30), np.diff(graph.indptr))
-    assert unpaired_edge(lambda: edge_slices(ArraySource(graph))) is None
+    rows = rows_of_edges(graph.indptr)
+    assert alone(graph) is None
     for _ in range(20):
         entry = int(rng.choice(np.flatnonzero(rows != graph.indices)))
         indptr, indices, _ = csr_from_edges(np.delete(graph.indices, entry), np.delete(rows, entry), 30)
         changed = Graph("g", indptr, indices)
         gone = int(graph.indices[entry]), int(rows[entry])
         assert gone not in edge_set(changed)
-        assert unpaired_edge(lambda changed=changed: edge_slices(ArraySource(changed))) == gone[::-1]
+        assert alone(changed) == gone[::-1]
 
 
 def test_reverses_have_the_same_weight(rng, slices):
     graph = random_graph(rng, weighted=True)
     assert "each edge's reverse is there" in " ".join(check(ArraySource(graph)))
-    rows = np.repeat(np.arange(40), np.diff(graph.indptr))
+    rows = rows_of_edges(graph.indptr)
     entry = int(rng.choice(np.flatnonzero(rows != graph.indices)))
     graph.weight[entry] += 1
     u, v = graph.indices[entry], rows[entry]
-    with refused(r"reverse of the edge .* is missing, or has another weight") as caught:
+    with refused(
+        rf"reverse of the edge from ({u} \(in row {v}|{v} \(in row {u})\).* is missing, or has another weight"
+    ):
         check(ArraySource(graph))
-    assert f"from {u} (in row {v})" in str(caught.value) or f"from {v} (in row {u})" in str(caught.value)
 
 
-def test_zeros_of_either_sign_are_the_same_weight():
-    graph = Graph("g", np.array([0, 1, 2]), np.array([1, 0], np.int32), np.array([0.0, -0.0], np.float32))
-    assert unpaired_edge(lambda: edge_slices(ArraySource(graph))) is None
+@pytest.mark.parametrize(
+    ("indptr", "indices", "weight", "found"),
+    [
+        ([0, 1, 2], [1, 0], [0.0, -0.0], None),  # zeros of either sign are the same weight
+        ([0, 2, 4], [1, 1, 0, 0], None, None),  # duplicates pair with duplicates
+        ([0, 2, 3], [1, 1, 0], None, (1, 0)),
+    ],
+)
+def test_equal_edges_pair(indptr, indices, weight, found):
+    weight = None if weight is None else np.array(weight, np.float32)
+    assert alone(Graph("g", np.array(indptr), np.array(indices, np.int32), weight)) == found
 
 
-def test_duplicates_pair_with_duplicates():
-    twice = Graph("g", np.array([0, 2, 4]), np.array([1, 1, 0, 0], np.int32))
-    assert unpaired_edge(lambda: edge_slices(ArraySource(twice))) is None
-    uneven = Graph("g", np.array([0, 2, 3]), np.array([1, 1, 0], np.int32))
-    assert unpaired_edge(lambda: edge_slices(ArraySource(uneven))) == (1, 0)
+CHANGES = {
+    "none": lambda file: None,
+    "other edges": lambda file: file["digest/graph/indices"].__setitem__(0, 1),
+    "other weights": lambda file: file["digest/graph/weight"].__setitem__(0, 1),
+    "no proof": lambda file: file.attrs.__delitem__(schema.PROOF),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("ranges", [False, True])
+def test_a_file_proves_its_symmetry_unless_its_edges_were_changed(rng, path, change, ranges):
+    """Row ranges that are added prove nothing more, and nothing less."""
+    write(path, random_graph(rng, weighted=True))
+    with h5py.File(path, "r+") as file:
+        CHANGES[change](file)
+    if ranges:
+        write_bounds(path, 2, np.array([0, 10, 40]), "edges", [5, 6])
+    with open_graph(path) as opened:
+        assert opened.proved_undirected() == (change == "none")
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_directed_file_proves_nothing(rng, path, symmetric):
+    """Not even where it is said to be undirected afterwards."""
+    write(path, replace(random_graph(rng, symmetric=symmetric), directed=True))
+    for directed in (True, False):
+        with h5py.File(path, "r+") as file:
+            file.attrs.modify("directed", np.bool_(directed))
+        write_bounds(path, 2, np.array([0, 10, 40]), "edges", [5, 6])
+        with open_graph(path) as opened:
+            assert opened.directed == directed and not opened.proved_undirected()

@@ -53,7 +53,12 @@ BENCHES = {
         f"{REAL} --widths 64,128,256",
         f"{TINY} --widths 64,128",
     ),
-    "overlap": Bench("studies/remote_share", "", "uniform:6:4 --width 33 --shares 0,0.2,0.5 --turns 2", 90),
+    "overlap": Bench(
+        "studies/exchanges transfers --device cuda",
+        "--widths 128 --share 0 --share 0.01 --share 0.02 --share 0.05 --share 0.1 --share 0.2 --share 0.5",
+        "uniform:6:4 --widths 33 --share 0 --share 0.2 --share 0.5 --turns 2",
+        90,
+    ),
     "epoch": Bench(
         "epoch --device cuda",
         "rmat:20:16",

@@ -5,17 +5,13 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from shim.build import Build
 
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong, the operation of the table that runs into it, and the object of tests/shim/build.py.
+    """What is wrong, and the operation of the table that runs into it.
 
     kernel, report: which kernel the tool must name, and of what kind its report must be. edits: of a source in cuda/,
     a text that is there once and what stands in its place.
@@ -23,7 +19,6 @@ class Fault:
 
     what: str
     operation: str
-    shim_object: str
     kernel: str
     report: str
     edits: tuple[tuple[str, str, str], ...]
@@ -34,7 +29,6 @@ FAULTS = {
     "memcheck": Fault(
         "edges beyond the last are read",
         "sddmm",
-        "edges_float32",
         "Sddmm",
         "Invalid __global__ read",
         ((EDGES, "end = edge + segment->count;", "end = edge + segment->count + 4;"),),
@@ -42,7 +36,6 @@ FAULTS = {
     "racecheck": Fault(
         "a row is copied to shared memory by one lane, and read by the others without waiting",
         "sum",
-        "aggregate_float32",
         "aggregate_direct",
         "Race reported|hazard",
         (
@@ -61,7 +54,6 @@ FAULTS = {
     "initcheck": Fault(
         "the sum of a hub's part is not stored before all parts are added",
         "sum",
-        "aggregate_float32",
         "aggregate_direct",
         "Uninitialized __global__ memory read",
         ((ROWS, "    store_partial(task.slot, sum);\n    if (!is_last(", "    if (!is_last("),),
@@ -69,7 +61,6 @@ FAULTS = {
     "synccheck": Fault(
         "a lane synchronises with lanes that do not count on it",
         "by head",
-        "edges_float32",
         "Weighted",
         "Barrier error",
         (
@@ -105,11 +96,3 @@ def plant(folder: Path) -> None:
 
     shutil.copytree(ROOT / "cuda", folder / "cuda", copy_function=copy, dirs_exist_ok=True)
     copy(str(ROOT / "CMakeLists.txt"), str(folder / "CMakeLists.txt"))
-
-
-def plant_shim(plain: Build, sanitized: Build, folder: Path) -> None:
-    """TOOL/_cuda.so for each tool, of the shim: memcheck's with the address sanitizer."""
-    for tool, fault in FAULTS.items():
-        (folder / tool).mkdir(parents=True)
-        build = sanitized if tool == "memcheck" else plain
-        build.rewritten(edited(fault), (fault.shim_object,), folder / tool)

@@ -44,12 +44,8 @@ NEEDED += [
     "iniconfig",
 ]
 NEEDED += ["pluggy", "packaging", "pytest_timeout", "xdist", "execnet", "pytest_mpi", "pygments"]
-WHEELS = {
-    "sklearn": "scikit-learn",
-    "nvidia.nvshmem": "nvidia-nvshmem-cu13",
-    "pytest_timeout": "pytest-timeout",
-}
-WHEELS |= {"xdist": "pytest-xdist", "pytest_mpi": "pytest-mpi"}
+WHEELS = {"sklearn": "scikit-learn", "nvidia.nvshmem": "nvidia-nvshmem-cu13", "xdist": "pytest-xdist"}
+WHEELS |= {"pytest_timeout": "pytest-timeout", "pytest_mpi": "pytest-mpi"}
 # Two ranks, started as tests start theirs: whether MPI and its launcher work here.
 MEET = """
 import sys

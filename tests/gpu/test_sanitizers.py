@@ -1,7 +1,7 @@
 """NVIDIA's Compute Sanitizer over each operation of the table, on small graphs; and over faults that it must report.
 
-On the shim its own checks stand in for the tools, and the address sanitizer for memcheck. racecheck sees shared memory
-only: races between blocks and between PEs are looked for by the shim, and by the model in tests/protocol.
+racecheck sees shared memory only: races between blocks and between PEs are looked for by the shim, and by the model in
+tests/protocol. (The shim has the address sanitizer instead: tests/shim/test_sanitized.py.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import programs
 import pytest
-from builds import made, sanitized_environment
 from devices import limit
 
 from .faults import FAULTS
@@ -78,34 +77,22 @@ def reports(tool: str, log: str) -> list[str]:
 def examine(request, device, tmp_path):
     """Returns examine(tool, operations, library): what is reported over small graphs, and pytest's exit code."""
 
+    if device == "shim":
+        pytest.skip("Compute Sanitizer is for a GPU")
+
     def run(tool: str, operations: tuple[str, ...], library: Path | None = None) -> tuple[list[str], int]:
-        cases = [
-            f"{SMOKE}::test_each_operation[{name}-float32-33-{graph}]"
-            for name in operations
-            for graph in GRAPHS
-        ]
+        cases = [f"{SMOKE}::test_each_operation[{n}-float32-33-{g}]" for n in operations for g in GRAPHS]
         words = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--timeout=0", "-m", "gpu"]
-        words += ["--device", device]
         library = library or request.config.getoption("--library")
-        if device == "shim" and tool == "memcheck":
-            library = library or made("shim-sanitized") / "_cuda.so"
-        words += ["--patience=1000", *(["--library", library] if library else []), *cases]
-        seconds, log = limit(request.node) - 5, tmp_path / "report"
-        if device == "shim":
-            environment = sanitized_environment("g++") if tool == "memcheck" else os.environ
-            done = programs.run_limited(sys.executable, *words, env=dict(environment), seconds=seconds)
-            found = re.findall(
-                r"(?:ERROR: AddressSanitizer|runtime error).*|^E  .*", done.stdout + done.stderr, re.M
-            )
-            return found, done.returncode
+        words += ["--device=cuda", "--patience=1000", *(["--library", library] if library else []), *cases]
         # Each tensor an allocation of its own, whose ends the tool knows. Kernels are loaded lazily: all of torch's
         # would be loaded under the tool otherwise; ours are when the backend starts.
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_MODULE_LOADING": "LAZY"}
+        log = tmp_path / "report"
         words = [*command(tool, log), sys.executable, *words]
-        done = programs.run_limited(*words, env=environment, seconds=seconds)
-        return reports(
-            tool, log.read_text(errors="replace") if log.exists() else done.stdout
-        ), done.returncode
+        done = programs.run_limited(*words, env=environment, seconds=limit(request.node) - 5)
+        said = log.read_text(errors="replace") if log.exists() else done.stdout
+        return reports(tool, said), done.returncode
 
     return run
 
@@ -115,11 +102,11 @@ def examine(request, device, tmp_path):
     "operations", [OTHERS, (IN_TURNS,), WAITING], ids=["others", "halo in turns", "halo"]
 )
 @pytest.mark.parametrize("tool", FAULTS)
-def test_nothing_is_reported(examine, device, tool, operations):
+def test_nothing_is_reported(examine, tool, operations):
     try:
         found, code = examine(tool, operations)
     except subprocess.TimeoutExpired:
-        if operations == WAITING and device == "cuda":
+        if operations == WAITING:
             pytest.skip("did not end: a tool may run kernels one after another that wait for each other")
         raise
     assert not found and code == 0, "\n".join(found[:3])
@@ -127,12 +114,10 @@ def test_nothing_is_reported(examine, device, tool, operations):
 
 @pytest.mark.gpu(60)
 @pytest.mark.parametrize("tool", FAULTS)
-def test_a_planted_fault_is_reported(examine, device, tool):
-    """By its kind, with the kernel's name. (The shim's checks name neither.)"""
+def test_a_planted_fault_is_reported(examine, tool):
+    """By its kind, with the kernel's name."""
     fault = FAULTS[tool]
-    faulty = os.environ.get("MGG_GPU_FAULTY", "build/gpu/faulty/_cuda.so")
-    library = made("shim-reported") / tool / "_cuda.so" if device == "shim" else Path(faulty)
+    library = Path(os.environ.get("MGG_GPU_FAULTY", "build/gpu/faulty/_cuda.so"))
     found, _ = examine(tool, (fault.operation,), library)
-    if device == "cuda":
-        found = [each for each in found if re.search(fault.report, each) and fault.kernel in each]
+    found = [each for each in found if re.search(fault.report, each) and fault.kernel in each]
     assert found, f"{fault.what}: was not reported"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from .conftest import RANKS
@@ -14,7 +12,8 @@ pytestmark = pytest.mark.gpu
 
 def test_the_machine(engine, record_property):
     """What all other results were found on."""
-    record_property("machine", json.dumps(engine.about()))
+    record_property("gpu", engine.module.limits()["name"])
+    record_property("limits", engine.module.limits())
     assert engine.answers()
 
 

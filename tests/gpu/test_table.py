@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import cases
 import numpy as np
@@ -19,7 +19,7 @@ from .pes.played import Played
 pytestmark = pytest.mark.gpu
 
 MOST_NODES, MOST_DEGREE, MOST_PES = 120, 6, 4
-EXAMPLES, MOST_WIDTH = {"cuda": 1000, "shim": 20}, {"cuda": 600, "shim": 75}
+EXAMPLES, MOST_WIDTH = {"cuda": 1000, "shim": 20}, {"cuda": 600, "shim": 75}  # the shim is slow
 
 
 @pytest.mark.parametrize("entry", list(table.entries(whole=True)), ids=str)
@@ -34,62 +34,41 @@ def test_half_of_all_rows_remote(rng, engine, entry, record_property):
     record_property("worst", table.check(engine, entry, rng, 0.5))
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What hypothesis draws; ``seed`` draws rows and edges."""
-
-    nodes: int
-    edges: int
-    hub: bool
-    cuts: tuple[float, ...]
-    width: int
-    dtype: str
-    weighted: bool
-    geometry: Geometry
-    chunk_bytes: int
-    seed: int
-
-
-def problems(device: str) -> st.SearchStrategy[Problem]:
-    """The shim's rows are narrower: it is slow."""
-    count = st.integers(1, 6)
-    return st.builds(
-        Problem,
-        nodes=st.integers(1, MOST_NODES),
-        edges=st.integers(0, MOST_NODES * MOST_DEGREE),
-        hub=st.booleans(),
-        cuts=st.lists(st.floats(0, 1), max_size=MOST_PES - 1).map(lambda cuts: tuple(sorted(cuts))),
-        width=st.integers(1, MOST_WIDTH[device]),
-        dtype=st.sampled_from(list(table.DTYPES)),
-        weighted=st.booleans(),
-        geometry=st.builds(Geometry, ps=count, dist=count, wpb=st.integers(1, 4), far_ps=count),
-        chunk_bytes=st.sampled_from([1, 300, 2000, 1 << 17]),
-        seed=st.integers(0, 2**32 - 1),
-    )
-
-
-def check(engine, problem: Problem) -> None:
+def check(engine, nodes, edges, hub, cuts, width, dtype, weighted, geometry, chunk_bytes, seed):
     """Compare sums by each transfer with float64, and with each other's bits."""
-    rng = np.random.default_rng(problem.seed)
-    source, destination = rng.integers(0, problem.nodes, (2, problem.edges))
-    if problem.hub:
-        destination[: problem.edges // 2] = problem.nodes // 2
-    bounds = np.array([0, *(round(cut * problem.nodes) for cut in problem.cuts), problem.nodes])
-    case = cases.csr(source, destination, problem.nodes, bounds)
-    x = rng.standard_normal((problem.nodes, problem.width)).astype(table.DTYPES[problem.dtype])
-    weight = rng.standard_normal(problem.edges).astype(np.float32) if problem.weighted else None
+    rng = np.random.default_rng(seed)
+    source, destination = rng.integers(0, nodes, (2, edges))
+    if hub:
+        destination[: edges // 2] = nodes // 2
+    bounds = np.array([0, *(round(cut * nodes) for cut in sorted(cuts)), nodes])
+    case = cases.csr(source, destination, nodes, bounds)
+    x = rng.standard_normal((nodes, width)).astype(dtype)
+    weight = rng.standard_normal(edges).astype(np.float32) if weighted else None
     found = {}
-    for transfer in ("direct", "get", "halo"):
-        world = Played(engine, case, x, problem.geometry, transfer, chunk_bytes=problem.chunk_bytes)
-        found[transfer] = world.aggregate(rng, weight=weight)
+    for transfer in table.TRANSFERS:
+        played = Played(engine, case, x, geometry, transfer, chunk_bytes=chunk_bytes)
+        found[transfer] = played.aggregate(rng, weight=weight)
         assert found[transfer].tobytes() == found["direct"].tobytes(), f"{transfer} differs from direct"
-    arguments = (*world.edge_lists(), problem.nodes, x, weight)
+    arguments = (*case.edge_list, nodes, x, weight)
     table.within(found["direct"], reference.aggregate(*arguments), reference.error_bound(*arguments))
 
 
 @pytest.mark.gpu(150)
 def test_random_graphs(engine):
     """What fails is made as small as it can be, and printed."""
+    count = st.integers(1, 6)
+    drawn: dict[str, st.SearchStrategy[Any]] = {
+        "nodes": st.integers(1, MOST_NODES),
+        "edges": st.integers(0, MOST_NODES * MOST_DEGREE),
+        "hub": st.booleans(),
+        "cuts": st.lists(st.floats(0, 1), max_size=MOST_PES - 1),
+        "width": st.integers(1, MOST_WIDTH[engine.device]),
+        "dtype": st.sampled_from(table.DTYPES),
+        "weighted": st.booleans(),
+        "geometry": st.builds(Geometry, ps=count, dist=count, wpb=st.integers(1, 4), far_ps=count),
+        "chunk_bytes": st.sampled_from([1, 300, 2000, 1 << 17]),
+        "seed": st.integers(0, 2**32 - 1),
+    }
 
     @settings(
         max_examples=EXAMPLES[engine.device],
@@ -98,10 +77,10 @@ def test_random_graphs(engine):
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    @given(problems(engine.device))
+    @given(st.fixed_dictionaries(drawn))
     def all_are_right(problem):
         if engine.answers():  # after an error that the GPU does not survive, nothing is
-            check(engine, problem)
+            check(engine, **problem)
 
     all_are_right()
 

@@ -18,7 +18,6 @@ from ranks import (  # noqa: F401
     comm,
     no_segments_left,
     pytest_collection_modifyitems,
-    pytest_configure,
     pytest_runtest_logreport,
     pytest_sessionfinish,
     pytest_sessionstart,

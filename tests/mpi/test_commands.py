@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import reference
 from jobs import blocks, directed_weighted, files, write_job
 
 from mgg_hpc import config
+from mgg_hpc.data.graph import Graph
 from mgg_hpc.plan.ranges import edge_balanced
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 
@@ -111,21 +113,20 @@ def test_bytes_and_heap_are_what_the_partition_says(comm, folder, first, mgg, tr
         assert used == (json.loads(transfer) if "[" in transfer else [transfer] * 2)
     bounds = edge_balanced(graph.indptr, comm.size)
     source, destination = reference.edge_list(graph.indptr, graph.indices)
-    owner = np.searchsorted(bounds, np.arange(graph.nodes), side="right")
+    owner = np.searchsorted(bounds, np.arange(graph.nodes), side="right") - 1
     across = owner[source] != owner[destination]
     remote = int(across.sum())
-    halo = {(int(r), int(u)) for r, u in zip(owner[destination][across], source[across], strict=True)}
+    pairs = np.unique(np.stack([owner[destination], source])[:, across], axis=1)
+    halo = np.bincount(pairs[0], minlength=comm.size)
     # 12 features to 8 hidden: the first layer aggregates its 12 inputs, and nothing of it backward; then 4 classes.
-    first_rows, second_rows = (len(halo) if each == "halo" else remote for each in used)
+    first_rows, second_rows = (int(halo.sum()) if each == "halo" else remote for each in used)
     assert summary["bytes"]["remote"] == (first_rows * 12 + second_rows * (4 + 4)) * 4
     assert summary["remote_rows"] == first_rows + 2 * second_rows
     ranks = summary["per_rank"]
     assert sum(each["bytes"]["remote"] for each in ranks) == summary["bytes"]["remote"]
     assert sum(each["remote_edges"] for each in ranks) == remote
-    assert [each["halo_rows"] for each in ranks] == [
-        sum(r == rank for r, _ in halo) for rank in range(1, comm.size + 1)
-    ]
-    rows = {"direct": remote, "get": remote, "halo": len(halo)}
+    assert [each["halo_rows"] for each in ranks] == halo.tolist()
+    rows = {"direct": remote, "get": remote, "halo": int(halo.sum())}
     moved = sum(rows[each["transfer"]] * each["row_bytes"] for each in summary["exchanges"])
     assert moved == summary["bytes"]["remote"]
     assert summary["bytes"]["local"] == (graph.edges - remote + graph.nodes) * (12 + 4 + 4) * 4
@@ -134,8 +135,7 @@ def test_bytes_and_heap_are_what_the_partition_says(comm, folder, first, mgg, tr
     if {*used} != {"halo"}:  # peers read some layer's rows
         heap -= buffers * max(np.diff(bounds)) * 12 * 4
     if "halo" in used:
-        largest = max(sum(r == rank for r, _ in halo) for rank in range(1, comm.size + 1))
-        heap -= 2 * largest * 12 * 4
+        heap -= 2 * int(halo.max()) * 12 * 4
         assert 0 < heap <= 16 * 8 * comm.size  # signals
     else:
         assert heap == 0
@@ -189,11 +189,28 @@ def test_dry_run_prints_the_plan_of_each_rank_and_writes_nothing(comm, folder, f
 # ---- what is refused ------------------------------------------------------------------------------------
 
 
-def one_way(folder: Path) -> None:
-    """A graph that says it is undirected and has edges without their reverse."""
-    write_job(folder, directed_weighted())
-    with h5py.File(folder / "g.h5", "r+") as file:
-        file.attrs["directed"] = False
+def job(**sections: dict) -> Callable[[Path], object]:
+    return lambda folder: write_job(folder, blocks(), **sections)
+
+
+def changed(**fields: object) -> Callable[[Path], object]:
+    return lambda folder: write_job(folder, dataclasses.replace(blocks(), **fields))
+
+
+def saying(graph: Graph, **attributes: object) -> Callable[[Path], None]:
+    """A file that says something else of itself than its content does."""
+
+    def make(folder: Path) -> None:
+        write_job(folder, graph)
+        with h5py.File(folder / "g.h5", "r+") as file:
+            file.attrs.update(attributes)
+
+    return make
+
+
+def truncated(folder: Path) -> None:
+    write_job(folder, blocks())
+    os.truncate(folder / "g.h5", (folder / "g.h5").stat().st_size // 2)
 
 
 def several_labels(folder: Path) -> None:
@@ -201,31 +218,10 @@ def several_labels(folder: Path) -> None:
     write_job(folder, graph, train={"metric": "accuracy"})
 
 
-def fewer_classes(folder: Path) -> None:
-    """A graph whose labels go beyond the classes that it says it has, which a model has outputs for."""
-    write_job(folder, blocks())
-    with h5py.File(folder / "g.h5", "r+") as file:
-        file.attrs["classes"] = 3
-
-
-def truncated(folder: Path) -> None:
-    write_job(folder, blocks())
-    content = (folder / "g.h5").read_bytes()
-    (folder / "g.h5").write_bytes(content[: len(content) // 2])
-
-
-def changed(**fields: object) -> Callable[[Path], None]:
-    return lambda folder: write_job(folder, dataclasses.replace(blocks(), **fields))
-
-
-def job(stored: bool = True, **sections: dict) -> Callable[[Path], None]:
-    return lambda folder: write_job(folder, blocks() if stored else None, **sections)
-
-
 NO_SPLIT = {"train": None, "val": None, "test": None}
 REFUSED = {
     "unknown key": (job(train={"epoch": 3}), "job.toml: unknown key train.epoch; did you mean train.epochs?"),
-    "no graph": (job(stored=False), "g.h5"),
+    "no graph": (write_job, "g.h5"),
     "truncated graph": (truncated, "g.h5"),
     "graph is text": (job(graph={"file": "job.toml"}), "job.toml"),
     "no features": (changed(x=None), "g.h5: has no node features (/node/x)"),
@@ -234,8 +230,11 @@ REFUSED = {
     "no training rows": (changed(train=np.zeros(150, bool)), "g.h5: has no training rows (/node/train)"),
     "accuracy of several labels": (several_labels, "g.h5: has several labels a node, and train.metric"),
     "roc auc of four classes": (job(train={"metric": "roc_auc"}), "g.h5: has 4 classes; train.metric"),
-    "more classes in the labels": (fewer_classes, "g.h5: /node/y has label 3 in row "),
-    "one-way edges": (one_way, "g.h5: says directed=false, but some edge has no equal one"),
+    "more classes in the labels": (saying(blocks(), classes=3), "g.h5: /node/y has label 3 in row "),
+    "one-way edges": (
+        saying(directed_weighted(), directed=False),
+        "g.h5: says directed=false, but some edge has no equal one",
+    ),
     "run folder below a file": (job(run={"folder": __file__ + "/runs"}), "run.folder: "),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import numpy as np
@@ -60,30 +61,24 @@ def test_a_process_group_of_torch_sums_over_all_ranks(comm, rng):
         sums.close()
 
 
-def test_agree_passes_when_all_pass(comm):
-    with mpi.agree(comm):
-        value = comm.rank
-    assert value == comm.rank
-
-
-@pytest.mark.parametrize("failing", ["first", "last", "all"])
+@pytest.mark.parametrize("failing", ["none", "first", "last", "all"])
 def test_agree_raises_the_lowest_ranks_input_error_on_all_ranks(comm, failing):
-    ranks = {"first": [0], "last": [comm.size - 1], "all": list(range(comm.size))}[failing]
-    with pytest.raises(InputError, match=f"row {ranks[0]} is wrong"), mpi.agree(comm):
+    last = comm.size - 1
+    ranks = {"none": [], "first": [0], "last": [last], "all": range(comm.size)}[failing]
+    lines = [f"row {rank} is wrong" for rank in ranks]
+    raised = pytest.raises(InputError, match=lines[0]) if lines else contextlib.nullcontext()
+    with raised, mpi.agree(comm):
         if comm.rank in ranks:
             raise InputError(f"row {comm.rank} is wrong")
 
 
-@pytest.mark.parametrize("failing", ["first", "last"])
-def test_agree_prefers_the_lowest_rank_among_different_errors(comm, failing):
+def test_agree_prefers_the_lowest_rank_among_different_errors(comm):
     """An InputError is raised on all ranks; any other shows where it happened."""
-    last = comm.size - 1
-    if failing == "first":
-        with pytest.raises(InputError, match="the file"), mpi.agree(comm):
-            raise InputError("the file") if comm.rank == 0 else ZeroDivisionError
-        return
-    with pytest.raises(ZeroDivisionError if comm.rank == last else mpi.FailedElsewhere), mpi.agree(comm):
-        if comm.rank == last:
+    with pytest.raises(InputError, match="the file"), mpi.agree(comm):
+        raise InputError("the file") if comm.rank == 0 else ZeroDivisionError
+    last = comm.rank == comm.size - 1
+    with pytest.raises(ZeroDivisionError if last else mpi.FailedElsewhere), mpi.agree(comm):
+        if last:
             raise ZeroDivisionError
 
 
@@ -124,27 +119,25 @@ def test_threads_share_divides_the_nodes_cores(comm, monkeypatch):
         other.Free()
 
 
-def test_node_holds_all_ranks_of_this_machine_and_is_made_once(comm):
+def test_node_holds_all_ranks_of_this_machine_and_is_made_once_and_rank_0_reports(comm):
     assert mpi.node(comm).Get_size() == comm.size
     assert mpi.node(comm) is mpi.node(comm)
+    assert comm.allgather(exit_code.is_first()) == [rank == 0 for rank in range(comm.size)]
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 64, 1000, 3 << 20])
 def test_window_shares_bytes(comm, nbytes):
-    shared = mpi.SharedWindow(mpi.node(comm), nbytes)
-    assert len({shared.address(rank) for rank in range(comm.size)}) == comm.size
-    for rank in range(comm.size):
-        assert shared.address(rank) % 64 == 0
-        assert shared.buffer(rank).dtype == np.uint8
-        assert not shared.buffer(rank).any()
-        assert shared.buffer(rank).size == nbytes
+    shared, ranks = mpi.SharedWindow(mpi.node(comm), nbytes), range(comm.size)
+    addresses, buffers = [shared.address(rank) for rank in ranks], [shared.buffer(rank) for rank in ranks]
+    assert len({*addresses}) == comm.size and not any(address % 64 for address in addresses)
+    assert all(each.dtype == np.uint8 and each.size == nbytes and not each.any() for each in buffers)
     comm.Barrier()
-    shared.buffer(comm.rank)[:] = comm.rank + 1
+    buffers[comm.rank][:] = comm.rank + 1
     shared.sync()
     comm.Barrier()
     shared.sync()
-    for rank in range(comm.size):
-        assert (shared.buffer(rank) == rank + 1).all()
+    assert all((each == rank + 1).all() for rank, each in enumerate(buffers))
+    del buffers
     shared.free()
     shared.free()
     with pytest.raises(ValueError, match="freed"):
@@ -173,7 +166,3 @@ def test_world_of_another_size_than_promised_is_refused(comm, monkeypatch, name)
         mpi.world()
     monkeypatch.setenv(name, str(comm.size))
     assert mpi.world() == comm
-
-
-def test_rank_0_alone_reports_for_the_job(comm):
-    assert comm.allgather(exit_code.is_first()) == [rank == 0 for rank in range(comm.size)]

@@ -5,10 +5,17 @@ from __future__ import annotations
 import time
 
 import cases
-import exchanged
 import numpy as np
 import pytest
 import reference
+from exchanged import (  # noqa: F401 - tests
+    by_transfer,
+    planned,
+    test_one_barrier_a_layer_is_enough,
+    test_rows_of_all_ranks_come_by_number,
+    test_sums_over_ranks_are_within_the_error_bound,
+    test_the_meter_counts_rows_that_cross,
+)
 
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import exchange, mpi
@@ -17,36 +24,11 @@ from mgg_hpc.training.profile import stamps
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.ranks(4)
-@pytest.mark.sampled
-@pytest.mark.parametrize("transfer", exchanged.TRANSFERS)
-@pytest.mark.parametrize("name", cases.CASES)
-def test_sums_over_ranks_are_within_the_error_bound(rng, comm, backend, name, transfer):
-    exchanged.check_sums(rng, comm, backend, name, transfer)
-
-
-@pytest.mark.parametrize("name", ["ordinary", "one_way"])
-@pytest.mark.parametrize("transfer", exchanged.TRANSFERS)
-def test_one_barrier_a_layer_is_enough(rng, comm, backend, transfer, name):
-    exchanged.check_many_layers(rng, comm, backend, transfer, name)
-
-
-@pytest.mark.parametrize("gets", [False, True])
-@pytest.mark.parametrize("name", ["ordinary", "rank_without_rows", "no_nodes"])
-def test_rows_of_all_ranks_come_by_number(rng, comm, backend, name, gets):
-    exchanged.check_gather(rng, comm, backend, name, gets=gets)
-
-
-@pytest.mark.parametrize("transfer", exchanged.TRANSFERS)
-def test_the_meter_counts_rows_that_cross(rng, comm, backend, transfer):
-    exchanged.check_meter(rng, comm, backend, transfer)
-
-
-@pytest.mark.parametrize("transfer", exchanged.TRANSFERS)
+@by_transfer
 def test_waiting_for_peers_is_metered_and_rounds_are_stamped(rng, comm, backend, transfer):
     """One rank is late, and the others wait about as long."""
     case, late = cases.CASES["ordinary"](rng, comm.size), comm.size - 1
-    plan, format = exchanged.planned(comm, case, transfer), RowFormat(np.dtype(np.float32), 5)
+    plan, format = planned(comm, case, transfer), RowFormat(np.dtype(np.float32), 5)
     backend.prepare(plan, format)
     rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
     meter = backend.stream.meter

@@ -5,139 +5,136 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from types import SimpleNamespace
 
-import cases
 import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from convolutions import GEOMETRY, LAYERS, TOLERANCE, Spread, check, drawn_edges
+from convolutions import LAYERS, NODES, TOLERANCE, alone, check, compare, features
 
 import mgg_hpc as mgg
 import mgg_hpc.nn
+from mgg_hpc.nn.autograd import aggregation
 from mgg_hpc.nn.autograd.aggregation import aggregate
 from mgg_hpc.nn.autograd.functional import as_rows
 from mgg_hpc.nn.autograd.recompute import recomputed
 from mgg_hpc.nn.first_order import first_order
+from mgg_hpc.nn.graph.handle import GraphHandle
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.inputs.sparse import SparseFeatures
+from mgg_hpc.nn.layers import attention
 from mgg_hpc.nn.layers.conv import GCNConv, GINConv, SAGEConv
 from mgg_hpc.nn.layers.gat_conv import GATConv
 from mgg_hpc.nn.layers.norms import BatchNorm
 from mgg_hpc.nn.layers.random import Dropout, dropped
-from mgg_hpc.runtime.backends.arguments import Options, RngKey
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
-from mgg_hpc.runtime.backends.simulated import World
+from mgg_hpc.runtime.backends.arguments import RngKey
 
-ALONE = SimpleNamespace(rank=0, size=1, Get_rank=lambda: 0, Get_size=lambda: 1)
-NODES = 60
 SHAPES = [(9, 4), (4, 9), (5, 5)]  # narrowing layers transform first, widening ones aggregate first
-
-
-def alone(rng, dtype, *, directed=True, nodes=NODES) -> Spread:
-    source, destination = drawn_edges(rng, nodes, directed=directed)
-    case = cases.csr(source, destination, nodes, np.array([0, nodes]))
-    return Spread(ALONE, SerialBackend(0, World(1), Options(GEOMETRY)), case, directed, dtype)
-
-
-def features(rng, layer, nodes, columns, dtype) -> torch.Tensor:
-    # Ties at 0 are left out: there PyG's maximum counts the zero that it starts from as another source.
-    odd = 2 * rng.integers(-2, 3, (nodes, columns)) + 1
-    drawn = odd if layer.ties else rng.standard_normal((nodes, columns))
-    return torch.from_numpy(drawn).to(dtype)
 
 
 def results(layer, x, gradient, graph=None, call=None) -> dict[str, torch.Tensor]:
     """The output of a layer, or of what calls it, and the gradients of x and of each parameter."""
     x = x.clone().requires_grad_()
     layer.zero_grad()
-    run = call or layer
-    out = run(x) if graph is None else run(x, graph)
+    out = (call or layer)(*((x,) if graph is None else (x, graph)))
     out.backward(gradient)
     return {"out": out.detach(), "x": x.grad} | {name: p.grad for name, p in layer.named_parameters()}
 
 
 def near_the_largest(found, wanted) -> None:
     """Compare tensors to rounding of the largest value among all: the bias before a batch norm has no gradient."""
+    found, wanted = list(found), list(wanted)
     largest = max(float(each.abs().max()) for each in wanted)
-    for a, b in zip(found, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * largest)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12 * largest)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
 def test_values_and_gradients_are_pygs(rng, name, directed, dtype):
-    layer, spread = LAYERS[name], alone(rng, dtype, directed=directed)
-    for in_channels, out_channels in SHAPES:
-        ours, theirs = layer.pair(in_channels, out_channels, dtype)
-        x = features(rng, layer, NODES, in_channels, dtype)
-        width = theirs(x.double(), spread.edge_index).shape[1]
-        gradient = torch.from_numpy(rng.standard_normal((NODES, width))).to(dtype)
-        found = results(ours, x, gradient, spread.handle(ours.kind))
-        wanted = results(theirs, x.double(), gradient.double(), spread.edge_index)
-        check(found, wanted, spread.mine)
+    for shape in SHAPES:
+        compare(rng, LAYERS[name], alone(rng, dtype, directed=directed), *shape)
 
 
+@pytest.mark.parametrize("drops", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", LAYERS)
-def test_dropout_behind_a_layer_is_dropout_of_its_rows(rng, name, dtype):
-    """The same rows to the last bit, and the same gradients, whether a layer takes dropout along or not."""
+def test_relu_and_dropout_within_a_layer_are_those_behind_it(rng, name, dtype, drops):
+    """The same rows to the last bit, and the same gradients."""
     layer, spread = LAYERS[name], alone(rng, dtype)
-    key = RngKey(float(rng.uniform(0.1, 0.9)), int(rng.integers(1 << 40)), epoch=3, stream=5)
-    for in_channels, out_channels in SHAPES:
-        conv, _ = layer.pair(in_channels, out_channels, dtype)
+    key = None
+    if drops:
+        key = RngKey(float(rng.uniform(0.1, 0.9)), int(rng.integers(1 << 40)), epoch=3, stream=5)
+    for shape in SHAPES:
+        conv, _ = layer.pair(*shape, dtype)
         graph = spread.handle(conv.kind)
 
-        def apart(x, graph, conv=conv):
-            return dropped(conv(x, graph, relu=True), graph, key)
+        def behind(x, conv=conv, graph=graph):
+            out = conv(x, graph, relu=drops)
+            return dropped(out, graph, key) if drops else out.relu()
 
-        def along(x, graph, conv=conv):
+        def within(x, conv=conv, graph=graph):
             return conv(x, graph, relu=True, key=key)
 
-        x = features(rng, layer, NODES, in_channels, dtype)
-        width = conv(x, graph).shape[1]
-        gradient = torch.from_numpy(rng.standard_normal((NODES, width))).to(dtype)
-        wanted, found = (results(conv, x, gradient, graph, call=call) for call in (apart, along))
+        x = features(rng, layer, NODES, shape[0], dtype)
+        gradient = torch.from_numpy(rng.standard_normal(conv(x, graph).shape)).to(dtype)
+        found, wanted = (results(conv, x, gradient, call=call) for call in (within, behind))
         assert 0 < (found["out"] == 0).double().mean() < 1
         assert torch.equal(found["out"], wanted["out"])
-        check(found, wanted, spread.mine)
+        check(found, wanted, {})
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_relu_within_a_layer_is_relu_behind_it(rng, name):
-    """Values and gradients."""
-    layer, spread = LAYERS[name], alone(rng, torch.float64)
-    for in_channels, out_channels in SHAPES:
-        ours, _ = layer.pair(in_channels, out_channels, torch.float64)
-        graph, x = spread.handle(ours.kind), features(rng, layer, NODES, in_channels, torch.float64)
-        gradient = torch.from_numpy(rng.standard_normal(ours(x, graph).shape))
-        within = results(ours, x, gradient, call=lambda x, ours=ours, graph=graph: ours(x, graph, relu=True))
-        behind = results(ours, x, gradient, call=lambda x, ours=ours, graph=graph: ours(x, graph).relu())
-        assert torch.equal(within["out"], behind["out"])
-        check(within, behind, spread.mine)
+@pytest.mark.parametrize("rows", [1, 7, NODES - 1])
+@pytest.mark.parametrize("name", ["gat", "gat_dot", "gat_average"])
+def test_attention_in_blocks_of_rows_gives_the_same_bits(rng, monkeypatch, name, rows):
+    graph, (layer, _) = alone(rng, torch.float64), LAYERS[name].pair(5, 4, torch.float64)
+    x, handle = torch.from_numpy(rng.standard_normal((NODES, 5))), graph.handle(layer.kind)
+    gradient = torch.from_numpy(rng.standard_normal(layer(x, handle).shape))
+    wanted = results(layer, x, gradient, handle)
+    monkeypatch.setattr(attention, "ROWS_AT_ONCE", rows)
+    found = results(layer, x, gradient, handle)
+    assert wanted.keys() == found.keys() and all(torch.equal(wanted[name], found[name]) for name in wanted)
 
 
-def test_rows_that_do_not_fit_are_refused(rng):
-    spread = alone(rng, torch.float32)
-    for layer in (GCNConv(4, 2), SAGEConv(4, 2, "max"), GINConv(torch.nn.Tanh()), GATConv(4, 2)):
-        graph = spread.handle(layer.kind)
-        with pytest.raises(ValueError, match=f"x has 5 rows; expected {NODES}"):
-            layer(torch.zeros(5, 4), graph)
-        with pytest.raises(ValueError, match=r"x is of torch.float64, and the graph of torch.float32"):
-            layer(torch.zeros(NODES, 4, dtype=torch.float64), graph)
-    for layer in (GCNConv(4, 2), SAGEConv(4, 2), GINConv(torch.nn.Linear(4, 2))):
-        with pytest.raises(ValueError, match="x has 3 features, but the weight is for 4"):
-            layer(torch.zeros(NODES, 3), spread.handle(layer.kind))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_ends_of_edges_have_numbers_of_five_bytes(rng, monkeypatch, dtype):
+    """Rows of a graph whose numbers reach 2^40 - 1, each byte by itself, in any type of rows."""
+    graph = alone(rng, dtype)
+    handle = graph.handle("edges")
+    numbers = rng.integers(0, 2**40, NODES)
+    numbers[:3], numbers[-1] = (255, 256, 65536), 2**40 - 1
+    monkeypatch.setattr(GraphHandle, "numbers", property(lambda handle: numbers))
+    found, wanted = aggregation.edges(handle, handle.adjacency("edges")), numbers[graph.edge_index]
+    assert np.array_equal(found[:, np.lexsort(found)], wanted[:, np.lexsort(wanted)])
+
+
+@pytest.mark.parametrize(
+    ("made", "x", "kind", "said"),
+    [
+        *(
+            (layer, x, None, said)
+            for layer in (GCNConv(4, 2), SAGEConv(4, 2, "max"), GINConv(torch.nn.Tanh()), GATConv(4, 2))
+            for x, said in (
+                (torch.zeros(5, 4), f"x has 5 rows; expected {NODES}"),
+                (torch.zeros(NODES, 4).double(), "x is of torch.float64, and the graph of torch.float32"),
+            )
+        ),
+        *(
+            (layer, torch.zeros(NODES, 3), None, "x has 3 features, but the weight is for 4")
+            for layer in (GCNConv(4, 2), SAGEConv(4, 2), GINConv(torch.nn.Linear(4, 2)))
+        ),
+        (SAGEConv(4, 2), torch.zeros(NODES, 4), "gcn", "was made for 'gcn' layers, and 'edges' is asked for"),
+    ],
+)
+def test_rows_and_graphs_that_do_not_fit_are_refused(rng, made, x, kind, said):
+    with pytest.raises(ValueError, match=said):
+        made(x, alone(rng, torch.float32).handle(kind or made.kind))
 
 
 def test_an_adjacency_of_another_kind_is_refused(rng):
-    gcn, x = alone(rng, torch.float32).handle("gcn"), torch.zeros(NODES, 4)
+    gcn = alone(rng, torch.float32).handle("gcn")
     with pytest.raises(ValueError, match="with an adjacency of kind 'edges', and this one is 'gcn'"):
-        SAGEConv(4, 2)(x, gcn, gcn.adjacency("gcn"))
-    with pytest.raises(ValueError, match="this graph was made for 'gcn' layers, and 'edges' is asked for"):
-        SAGEConv(4, 2)(x, gcn)
+        SAGEConv(4, 2)(torch.zeros(NODES, 4), gcn, gcn.adjacency("gcn"))
 
 
 @pytest.mark.parametrize(
@@ -153,10 +150,7 @@ def test_an_adjacency_of_another_kind_is_refused(rng):
         (lambda: SAGEConv(4, 2, "sum", True, False, True), "SAGEConv has no project=True"),
         (lambda: GATConv(4, 2, edge_dim=0), "edge_dim is 0, of attention 'additive'; it is at least 1"),
         (lambda: GATConv(4, 2, edge_dim=3, attention="dot"), "edge_dim is 3, of attention 'dot'"),
-        (
-            lambda: GATConv(4, 2, fill_value="median"),
-            "fill_value is 'median'; known are 'mean', .* and numbers",
-        ),
+        (lambda: GATConv(4, 2, fill_value="median"), "fill_value is 'median'; known are 'mean', .* numbers"),
         (lambda: GATConv(4, 2, fill_value=torch.zeros(3)), "fill_value is tensor"),
         (lambda: GATConv(4, 2, heads=0), "heads is 0; attention has at least one"),
         (lambda: GATConv(4, 2, dropout=1.0), "dropout is 1.0; it must be at least 0 and less than 1"),

@@ -1,4 +1,6 @@
-"""Features that stay on the host give the products and gradients of dense ones, with and without dropout."""
+"""Blocks of rows: how they are cut and read; a GPU's streams wait for each other where they must, and only there.
+Features that stay on the host in blocks give the products and gradients of dense ones, with and without dropout.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import torch
 from streams import Streams
 
 from mgg_hpc.nn.inputs import blocks
+from mgg_hpc.nn.inputs.blocks import lengths, on_device, read, shares
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.workspace import as_tensor, row_format
 from mgg_hpc.runtime.backends.arguments import Geometry, Options, RngKey
@@ -18,18 +21,138 @@ from mgg_hpc.runtime.backends.base import Capabilities
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
+
+class Rows:
+    """A file's dense features in memory: what `read` asks of a GraphFile."""
+
+    def __init__(self, x, wrote=lambda number, array: None):
+        self.x, self.x_dtype, self.arrays, self._wrote = x, x.dtype, [], wrote
+
+    def feature_blocks(self, lo, hi, into):
+        arrays = iter(into)
+        while lo < hi:
+            array = next(arrays)[: hi - lo]
+            self._wrote(len(self.arrays), array)
+            array[:] = self.x[lo : lo + len(array)]
+            self.arrays.append(array)
+            lo += len(array)
+            yield array
+        self.ended = True
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Blocks of 4 KiB."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 4096)
+
+
+def test_so_many_blocks_are_even_and_none_is_one_row(rng):
+    assert shares(0, 16) == [] and shares(1, 16) == [1] and shares(8, 16) == [3, 3, 2]
+    for rows in rng.integers(2, 500, 300):
+        found = shares(int(rows), 16)
+        assert sum(found) == rows and len(found) <= 16 and max(found) <= max(3, -(-rows // 16))
+        assert min(found) >= max(2, max(found) - 1) and found == sorted(found, reverse=True)
+
+
+@pytest.mark.slow
+def test_blocks_are_even_and_none_is_one_row(rng):
+    assert lengths(0, 4) == [] and lengths(1, 2**40) == [1]
+    for _ in range(300):
+        rows, row_bytes = int(rng.integers(2, 10**5)), int(rng.integers(1, 2**24))
+        found = lengths(rows, row_bytes)
+        assert sum(found) == rows and found == sorted(found, reverse=True) and found[0] - found[-1] <= 1
+        assert found[-1] > 1
+        assert found[0] * row_bytes <= 32 << 20 or found[0] <= 3
+        assert len(found) == 1 or (len(found) - 1) * max(3, (32 << 20) // row_bytes) < rows
+
+
+@pytest.mark.parametrize("wanted", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_rows_are_read_and_converted_here(rng, small, kind, wanted):
+    rows, first = int(rng.integers(1000, 2000)), int(rng.integers(50))
+    file = Rows(rng.standard_normal((first + rows + 9, 7)).astype(kind))
+    into = torch.full((rows, 7), torch.nan, dtype=wanted)
+    cut, finished = into.split(lengths(rows, 7 * wanted.itemsize)), []
+    read(file, first, torch.empty(0, 7).split([]), "cpu", pytest.fail)
+    read(file, first, cut, "cpu", lambda block: finished.append(block.clone()))
+    right = torch.from_numpy(file.x[first : first + rows]).to(wanted)
+    assert torch.equal(into, right) and torch.equal(torch.cat(finished), right) and file.ended
+    assert len(cut) > 2
+    straight = [np.shares_memory(array, into.view(torch.uint8).numpy()) for array in file.arrays]
+    assert straight == [wanted == torch.from_numpy(file.x).dtype] * len(cut)
+
+
+def writes(streams, what):
+    return [each for each in streams.accesses if each.what == what and each.writes]
+
+
+def divide(block):
+    block.div_(block.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_a_gpu_copies_a_block_while_the_next_is_read(rng, small, monkeypatch, kind):
+    """Two buffers: one is read into again once its own copy has ended, whatever happens to the other."""
+    streams, before = Streams(), []
+
+    def wrote(number, array):
+        streams.host_writes(f"read {number}", array)
+        copies = [each for each in writes(streams, "copy_") if each.who != "host"]
+        known = [streams.before(each, streams.accesses[-1]) for each in copies]
+        before.append((number, sum(known), len(known)))
+
+    file = Rows(rng.uniform(1, 2, (1500, 7)).astype(kind), wrote)
+    with streams.played(monkeypatch):
+        into = torch.empty(1400, 7, device="cuda:0")
+        busy = into.fill_(3)  # the current stream may still be at work on this memory
+        cut = into.split(lengths(1400, 28))
+        read(file, 50, cut, "cuda:0", divide)
+        found = into * 1  # and goes on with it
+    right = torch.from_numpy(file.x[50:1450]).to(torch.float32)
+    assert torch.equal(found, right / right.sum(1, keepdim=True)) and busy is into and file.ended
+    assert len(cut) == 10 and len({array.ctypes.data for array in file.arrays}) == 2
+    # Each block is copied twice, the second time to its place.
+    assert before == [(number, max(0, 2 * number - 3), 2 * number) for number in range(10)]
+
+
+def test_a_gpu_computes_with_a_block_while_the_next_is_copied(rng, small, monkeypatch):
+    streams = Streams()
+    x = torch.from_numpy(rng.standard_normal((1400, 7)))
+    host = [each.clone() for each in x.split(lengths(1400, 56))]
+    with streams.played(monkeypatch):
+        found = []
+        for block in on_device(host, "cuda:0"):
+            block.mul_(2)  # in place, as dropout is
+            found.append(block + 1)
+    assert torch.equal(torch.cat(found), 2 * x + 1) and len(host) > 4
+    copies = writes(streams, "copy_")
+    sums = [each for each in streams.accesses if each.what == "add" and not each.writes]
+    assert len(copies) == len(sums) == len(host)
+    for number, copy in enumerate(copies):
+        assert [streams.before(each, copy) for each in sums] == [at <= number - 2 for at in range(len(sums))]
+
+
+def test_what_follows_waits_for_copies_that_nobody_took(rng, small, monkeypatch):
+    """A product fails after the next copy has begun: its memory may go to others, in the current stream's order."""
+    streams = Streams()
+    host = list(torch.ones(1400, 7).split(lengths(1400, 28)))
+    with streams.played(monkeypatch):
+        blocks_there = on_device(host, "cuda:0")
+        next(blocks_there)
+        blocks_there.close()
+        streams.tensor(torch.ones(3))
+    copies = writes(streams, "copy_")
+    assert len(copies) == 3 and all(streams.before(each, copies[2]) for each in copies)
+    assert list(on_device([], "cuda:0")) == []
+    assert all(each is given for each, given in zip(host, on_device(host, "cpu"), strict=True))
+
+
 EPS = {torch.float64: 2**-52, torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
 
 @pytest.fixture
 def backend():
     return SerialBackend(0, World(1), Options(Geometry(8, 2, 2)))
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """Blocks of 1 KiB."""
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1024)
 
 
 def on_host(backend, x):
@@ -62,22 +185,25 @@ def products(rng, features, x, out, scaled=True):
 
 
 @pytest.mark.parametrize("dtype", EPS)
-@pytest.mark.parametrize("rows", [0, 1, 2, 7, 100, 331])
-def test_products_are_those_of_dense_rows(rng, backend, rows, dtype):
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 100, 1331])
+def test_products_are_those_of_dense_rows(rng, small, backend, rows, dtype):
     for columns, width in ((1, 1), (7, 5), (130, 16)):
         x = torch.from_numpy(rng.standard_normal((rows, columns))).to(dtype)
         features = on_host(backend, x)
         assert features.shape == x.shape and features.dtype == dtype and features.nbytes == x.nbytes
+        # Two blocks, and one widened.
+        largest = max((block.numel() for block in features.blocks), default=0)
+        assert features.device_nbytes == largest * (2 * dtype.itemsize + (4 if dtype.itemsize == 2 else 0))
         for scaled in (True, False):
             out = as_tensor(backend.memory.padded(rows, row_format(width, dtype)))
             products(rng, features, x.double(), out, scaled)
-    assert len(features.blocks) == -(-rows // max(3, 1024 // (130 * dtype.itemsize)))
+    assert len(features.blocks) == -(-rows // max(3, 4096 // (130 * dtype.itemsize)))
 
 
 @pytest.mark.parametrize("made", [on_host, HostFeatures.over])
 @pytest.mark.parametrize("dtype", EPS)
-@pytest.mark.parametrize("rows", [0, 1, 2, 17, 100, 331])
-def test_dropout_draws_the_same_forward_and_backward(rng, backend, rows, dtype, made):
+@pytest.mark.parametrize("rows", [0, 1, 2, 17, 100, 1331])
+def test_dropout_draws_the_same_forward_and_backward(rng, small, backend, rows, dtype, made):
     x = torch.from_numpy(rng.standard_normal((rows, 9))).to(dtype)
     ids, features = rng.integers(0, 2**45, rows), made(backend, x)
     for epoch in (1, 2):
@@ -92,16 +218,9 @@ def test_dropout_draws_the_same_forward_and_backward(rng, backend, rows, dtype, 
             near(of.written(torch.empty_like(x)), right, right.abs(), rounding)
 
 
-def test_the_device_holds_two_blocks_and_one_widened(backend):
-    assert HostFeatures(backend, 0, 9, torch.float32).device_nbytes == 0
-    assert HostFeatures(backend, 10**4, 8, torch.float32).device_nbytes == 2 * 1024
-    assert HostFeatures(backend, 10**4, 8, torch.bfloat16).device_nbytes == 2 * 1024 + 2 * 1024
-    assert HostFeatures(backend, 5, 8, torch.float64).device_nbytes == 2 * 5 * 64
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 331])
+@pytest.mark.parametrize("rows", [0, 1, 2, 1331])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_gpu_gets_the_rows_block_by_block(rng, monkeypatch, rows, dtype):
+def test_a_gpu_gets_the_rows_block_by_block(rng, small, monkeypatch, rows, dtype):
     """With dropout in place there, and no access that streams do not order (tests/streams.py)."""
     kept = torch.from_numpy(rng.random((rows, 9)) < 0.5)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from convolutions import ALONE, GEOMETRY
 from data.graphs import random_graph
 from jobs import dense
 
@@ -19,11 +19,9 @@ from mgg_hpc.nn.graph.loading import input_features, load_part, whole
 from mgg_hpc.nn.inputs import blocks
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.inputs.sparse import SparseFeatures
-from mgg_hpc.runtime.backends.arguments import Geometry, Options
+from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
-
-ALONE = SimpleNamespace(rank=0, size=1, Get_rank=lambda: 0, Get_size=lambda: 1)
 
 
 @pytest.fixture
@@ -42,18 +40,16 @@ def threads():
 
 
 def parts_of(path, cuts):
-    """The parts of ranks that own rows cuts[p] .. cuts[p + 1] - 1."""
-    parts = []
-    for pair in itertools.pairwise(cuts):
+    """The parts and backends of ranks that own rows cuts[p] .. cuts[p + 1] - 1."""
+    for pair, backend in zip(itertools.pairwise(cuts), backends(len(cuts) - 1), strict=True):
         alone = load_part(path, ALONE)
         assert alone.slice.x is None and alone.file is not None
-        parts.append(replace(alone, bounds=cuts, slice=alone.file.slice(*pair, dense=False)))
-    return parts
+        yield replace(alone, bounds=cuts, slice=alone.file.slice(*pair, dense=False)), backend
 
 
 def backends(count):
     world = World(count)
-    return [SerialBackend(rank, world, Options(Geometry(8, 2, 2))) for rank in range(count)]
+    return [SerialBackend(rank, world, Options(GEOMETRY)) for rank in range(count)]
 
 
 def read_whole(x, dtype, normalize):
@@ -81,8 +77,7 @@ def test_rows_are_those_of_the_file(rng, tmp_path, small, threads, half, columns
     with h5py.File(tmp_path / "g.h5") as file:
         stored = file["node/x"][:]
     for cuts in ([0, nodes], [0, 3, 3, nodes - 1, nodes]):
-        ranks = zip(parts_of(tmp_path / "g.h5", np.array(cuts)), backends(len(cuts) - 1), strict=True)
-        for rank, (part, backend) in enumerate(ranks):
+        for rank, (part, backend) in enumerate(parts_of(tmp_path / "g.h5", np.array(cuts))):
             found = input_features(part, backend, dtype, normalize, on_host=on_host)
             wanted = read_whole(stored[cuts[rank] : cuts[rank + 1]], dtype, normalize)
             assert isinstance(found, HostFeatures) == on_host

@@ -123,13 +123,27 @@ def state(model, out):
     return [out.detach().clone(), *gradients, *(value.clone() for value in model.buffers())]
 
 
-def outcome(way, model, graph, epoch, train):
+def outcome(way, model, graph, epoch, train=True):
     """Evaluate, or train: what comes out, the gradients and the buffers."""
     x, views, y = given(way, graph, epoch)
     out = forward(model, x, views, epoch, train)
     if train:
         F.cross_entropy(out, y).backward()
     return state(model, out)
+
+
+def pair(name, factor=1.0):
+    """Two models of a kind, always the same ones; the second's weights times a factor."""
+    mgg.manual_seed(1)
+    models = [MODELS[name]() for _ in range(2)]
+    scale(models[1], factor)
+    return models
+
+
+def scale(model, factor):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
 
 
 def same(one, other):
@@ -143,14 +157,10 @@ def test_models_in_turn_are_new_ones(rng, way, name):
     """Each of two models of one kind is evaluated and trained on each of two graphs, in a drawn order."""
     with contextlib.ExitStack() as held:
         graphs = [held.enter_context(opened(way, number)) for number in range(2)]
-        mgg.manual_seed(1)
-        models = [MODELS[name]() for _ in range(2)]
-        turns = [(m, g, t) for m in range(2) for g in range(2) for t in (False, True)]
-        order = rng.permutation(8)
+        models, order = pair(name), rng.permutation(8)
         for epoch, at in enumerate([*order, *order[:2]]):
-            of, on, train = turns[at]
-            mgg.manual_seed(1)
-            fresh = [MODELS[name]() for _ in range(2)][of]
+            of, on, train = at // 4, at // 2 % 2, bool(at % 2)
+            fresh = pair(name)[of]
             fresh.load_state_dict(models[of].state_dict())
             for mine, theirs in zip(fresh.modules(), models[of].modules(), strict=True):
                 if isinstance(mine, mgg.nn.Dropout) and mine.counts:
@@ -158,29 +168,18 @@ def test_models_in_turn_are_new_ones(rng, way, name):
             with opened(way, on) as alone:
                 wanted = outcome(way, fresh, alone, epoch, train)
             found = outcome(way, models[of], graphs[on], epoch, train)
-            assert same(found, wanted), (epoch, turns[at])
-            with torch.no_grad():  # the weights of the next turn
-                for parameter in models[of].parameters():
-                    parameter.mul_(1.01)
+            assert same(found, wanted), (epoch, of, on, train)
+            scale(models[of], 1.01)  # the weights of the next turn
 
 
 @pytest.mark.parametrize(("way", "name"), CASES)
 def test_passes_of_two_models_that_overlap_are_those_of_each_alone(rng, way, name):
     """Both go forward before one goes back; in between one is evaluated, and an output is dropped without backward."""
-    mgg.manual_seed(2)
-    models = [MODELS[name]() for _ in range(2)]
-    with torch.no_grad():
-        for parameter in models[1].parameters():
-            parameter.mul_(1.3)
     wanted = []
-    for number, model in enumerate(models):
+    for number, model in enumerate(pair(name, 1.3)):
         with opened(way, 0) as graph:
-            wanted.append(outcome(way, model, graph, number + 1, train=True))
-    mgg.manual_seed(2)
-    models, other = [MODELS[name]() for _ in range(2)], MODELS[name]()
-    with torch.no_grad():
-        for parameter in models[1].parameters():
-            parameter.mul_(1.3)
+            wanted.append(outcome(way, model, graph, number + 1))
+    models, other = pair(name, 1.3), MODELS[name]()
     with opened(way, 0) as graph:
         inputs = [given(way, graph, number + 1) for number in range(2)]
         outs = []

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import mgg_hpc as mgg
 
@@ -15,8 +16,12 @@ NODES = 200
 
 
 @pytest.fixture
-def graph(rng):
-    matrix = sp.random_array((NODES, NODES), density=0.05, rng=rng, dtype=np.float32, format="csr")
+def matrix(rng):
+    return sp.random_array((NODES, NODES), density=0.05, rng=rng, dtype=np.float32, format="csr")
+
+
+@pytest.fixture
+def graph(rng, matrix):
     x = rng.standard_normal((NODES, 7)).astype(np.float32)
     y = rng.integers(-1, 3, NODES)
     options = {"train": (y >= 0) & (rng.random(NODES) < 0.4), "backend": "serial"}
@@ -41,17 +46,21 @@ def test_an_epoch_has_each_row_of_the_split_once_and_in_another_order_than_the_n
     assert [len(batch.rows) for batch in whole] == [16] * (len(wanted) // 16)
 
 
-def test_batches_carry_the_rows_features_and_labels_of_their_nodes(graph):
-    for batch in mgg.NeighborLoader(graph, [4, 3], batch_size=16, shuffle=True):
+def test_batches_carry_the_rows_features_labels_and_edges_of_their_nodes(graph, matrix):
+    for batch in mgg.NeighborLoader(graph, [4, 3], batch_size=16, shuffle=True, edge_data=["weight"]):
         first, second = batch.blocks
         assert second.rows == first.destinations
-        assert second.destinations == len(batch.rows)
+        assert second.destinations == len(batch.rows) == batch.total
         np.testing.assert_array_equal(first.numbers[: second.rows], second.numbers)
         np.testing.assert_array_equal(second.numbers[: len(batch.rows)], batch.rows)
         assert len(np.unique(first.numbers)) == first.rows
         torch.testing.assert_close(batch.x, graph.x[torch.from_numpy(first.numbers)], rtol=0, atol=0)
         torch.testing.assert_close(batch.y, graph.y[torch.from_numpy(batch.rows)], rtol=0, atol=0)
-        assert batch.total == len(batch.rows)
+        for block in batch.blocks:
+            source, destination = block.numbers[block.edge_index().numpy()]
+            np.testing.assert_array_equal(
+                np.ravel(block.edge_data("weight")), np.ravel(matrix[destination, source])
+            )
 
 
 def fingerprint(batch) -> list[list[int]]:
@@ -59,61 +68,46 @@ def fingerprint(batch) -> list[list[int]]:
 
 
 def test_batches_are_the_same_however_many_are_sampled_ahead(graph):
-    def drawn(**options):
+    """Also where a loop left the epoch before early."""
+
+    def drawn(left_early=False, **options):
         loader = mgg.NeighborLoader(graph, [4, -1], batch_size=9, shuffle=True, **options)
-        return [[fingerprint(batch) for batch in loader] for _ in range(2)]
+        first = [fingerprint(batch) for batch in (itertools.islice(loader, 1) if left_early else loader)]
+        return [first[:1] if left_early else first, [fingerprint(batch) for batch in loader]]
 
     wanted = drawn(seed=1, prefetch=0)
     for prefetch in (1, 2, 7, 100):
         assert drawn(seed=1, prefetch=prefetch) == wanted
+    for prefetch in (0, 4):
+        assert drawn(left_early=True, seed=1, prefetch=prefetch) == [wanted[0][:1], wanted[1]]
     assert drawn(seed=2, prefetch=0) != wanted
 
 
-def test_a_loop_may_leave_an_epoch_early(graph):
-    loader = mgg.NeighborLoader(graph, [4, 3], batch_size=9, shuffle=True, prefetch=4)
-    for _ in loader:
-        break
-    again = mgg.NeighborLoader(graph, [4, 3], batch_size=9, shuffle=True, prefetch=0)
-    next(iter(again))
-    assert [fingerprint(batch) for batch in loader] == [fingerprint(batch) for batch in again]
-
-
-def test_a_loss_is_the_mean_over_the_batch(graph, rng):
+@pytest.mark.parametrize("several", [False, True])
+def test_a_loss_is_the_mean_over_the_batch(graph, rng, several):
+    """Over all labels of all rows, where a row has several."""
+    if several:
+        graph.y = torch.from_numpy(rng.integers(2, size=(NODES, 3))).float()
+    function = binary_cross_entropy_with_logits if several else cross_entropy
     for batch in mgg.NeighborLoader(graph, [4], batch_size=16):
         out = torch.from_numpy(rng.standard_normal((len(batch.rows), 3))).float().requires_grad_()
-        loss = batch.loss(out)
-        wanted = torch.nn.functional.cross_entropy(out, batch.y)
+        loss, wanted = batch.loss(out, function), function(out, batch.y)
         torch.testing.assert_close(loss, wanted)
         torch.testing.assert_close(*torch.autograd.grad(loss, out), *torch.autograd.grad(wanted, out))
 
 
-def test_a_loss_of_several_labels_is_the_mean_over_all_of_them(rng):
-    x, y = (
-        rng.standard_normal((NODES, 3)).astype(np.float32),
-        rng.integers(2, size=(NODES, 5)).astype(np.float32),
-    )
-    matrix = sp.random_array((NODES, NODES), density=0.05, rng=rng, dtype=np.float32, format="csr")
-    entropy = torch.nn.functional.binary_cross_entropy_with_logits
-    with mgg.from_scipy(matrix, x, y, train=np.ones(NODES, bool), backend="serial") as graph:
-        for batch in mgg.NeighborLoader(graph, [2], batch_size=70):
-            out = torch.from_numpy(rng.standard_normal((len(batch.rows), 5))).float()
-            torch.testing.assert_close(batch.loss(out, entropy), entropy(out, batch.y))
-            with pytest.raises(mgg.InputError, match=r"out is \[\d+, 4\], and batch.y \[\d+, 5\]"):
-                batch.loss(out[:, :4], entropy)
-
-
 def test_losses_that_cannot_be(graph):
     [batch] = mgg.NeighborLoader(graph, [4], batch_size=NODES)
-    rows = len(batch.rows)
-    with pytest.raises(mgg.InputError, match="2 outputs, but the labels are of 3 classes"):
-        batch.loss(torch.zeros(rows, 2))
-    with pytest.raises(mgg.InputError, match=r"out is \[3, 3\]"):
-        batch.loss(torch.zeros(3, 3))
-    with pytest.raises(ValueError, match='it shall take reduction="sum"'):
-        batch.loss(torch.zeros(rows, 3), lambda out, y, reduction: out.sum(1))
-    [batch] = mgg.NeighborLoader(graph, [4], batch_size=NODES, input_nodes=torch.arange(NODES))
-    with pytest.raises(mgg.InputError, match="a row of the batch has no label"):
-        batch.loss(torch.zeros(NODES, 3))
+    [every] = mgg.NeighborLoader(graph, [4], batch_size=NODES, input_nodes=torch.arange(NODES))
+    out = torch.zeros(len(batch.rows), 3)
+    for of, given, function, said in [
+        (batch, out[:, :2], cross_entropy, "2 outputs, but the labels are of 3 classes"),
+        (batch, out[:3], cross_entropy, r"out is \[3, 3\]"),
+        (batch, out, lambda out, y, reduction: out.sum(1), 'it shall take reduction="sum"'),
+        (every, torch.zeros(NODES, 3), cross_entropy, "a row of the batch has no label"),
+    ]:
+        with pytest.raises((mgg.InputError, ValueError), match=said):
+            of.loss(given, function)
 
 
 @pytest.mark.parametrize(
@@ -149,19 +143,6 @@ def test_refusals(graph, options, message):
         mgg.NeighborLoader(graph, **{"num_neighbors": [3, 2]} | options)
 
 
-def test_weights_of_sampled_edges_are_those_of_the_graph(rng):
-    matrix = sp.random_array((NODES, NODES), density=0.05, rng=rng, dtype=np.float32, format="csr")
-    with mgg.from_scipy(matrix, np.ones((NODES, 1), np.float32), backend="serial") as graph:
-        loader = mgg.NeighborLoader(
-            graph, [4, 3], batch_size=50, input_nodes=np.arange(NODES), edge_data=["weight"]
-        )
-        for batch in loader:
-            for block in batch.blocks:
-                source, destination = block.edge_index().numpy()
-                wanted = matrix[block.numbers[destination], block.numbers[source]]
-                np.testing.assert_array_equal(np.ravel(block.edge_data("weight")), np.ravel(wanted))
-
-
 def test_data_of_edges_that_a_loader_was_not_told_of_are_refused(graph):
     [batch] = mgg.NeighborLoader(graph, [3], batch_size=NODES)
     layer = mgg.nn.GATConv(7, 2, edge_dim=1)
@@ -169,9 +150,3 @@ def test_data_of_edges_that_a_loader_was_not_told_of_are_refused(graph):
         layer(batch.x, batch.blocks[0], edge_attr="flow")
     with pytest.raises(ValueError, match="no such kind of adjacency: 'square'"):
         batch.blocks[0].adjacency("square")
-
-
-def test_a_closed_graph_has_no_batches(graph):
-    graph.close()
-    with pytest.raises(ValueError, match="the graph is closed"):
-        mgg.NeighborLoader(graph, [3])

@@ -1,4 +1,6 @@
-"""Philox against its published answers and an implementation of its own; dropout against the formula."""
+"""Philox against its published answers and an implementation of its own; dropout, initial weights and inputs of graphs
+without features against the formulas.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,10 @@ import numpy as np
 import pytest
 import reference
 import torch
+from jobs import dense
 
 from mgg_hpc import _host
+from mgg_hpc.nn.inputs.nodes import DEGREE_COLUMNS, IDS_A_STREAM, LEARNED, degree_rows, learned_rows
 from mgg_hpc.nn.layers.random import fill_by_seed, glorot
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.arguments import Options, RngKey
@@ -78,29 +82,14 @@ def test_dropout_of_dense_rows_is_the_formula(rng, kind, columns):
 
 
 def test_dropout_of_stored_values_is_that_of_the_dense_rows(rng):
-    dense = rng.standard_normal((31, 40)) * (rng.random((31, 40)) < 0.3)
-    row, column = np.nonzero(dense)
+    x = rng.standard_normal((31, 40)) * (rng.random((31, 40)) < 0.3)
+    row, column = np.nonzero(x)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=31))]).astype(np.int64)
     ids = rng.permutation(1000)[:31].astype(np.int64)
-    values = dense[row, column]
+    values = x[row, column]
     out = np.empty_like(values)
     _host.dropout_csr(indptr, column.astype(np.int32), values, out, ids, 0.5, 9, 3, 1, 2)
-    np.testing.assert_array_equal(out, reference.dropout(dense, ids, 0.5, 9, 3, 1)[row, column])
-
-
-def test_draws_follow_the_node_and_differ_between_epochs_and_layers(rng):
-    x = np.ones((50, 64), np.float32)
-    ids = rng.permutation(50).astype(np.int64)
-
-    def kept(nodes, epoch, stream, seed=1):
-        out = np.empty_like(x)
-        _host.dropout_rows(x, out, nodes, 0.5, seed, epoch, stream, 1)
-        return out > 0
-
-    base = kept(np.arange(50), 1, 0)
-    np.testing.assert_array_equal(kept(ids, 1, 0), base[ids])
-    for other in (kept(np.arange(50), 2, 0), kept(np.arange(50), 1, 1), kept(np.arange(50), 1, 0, seed=2)):
-        assert 0.4 < (other == base).mean() < 0.6
+    np.testing.assert_array_equal(out, reference.dropout(x, ids, 0.5, 9, 3, 1)[row, column])
 
 
 def test_a_fraction_p_is_dropped(rng):
@@ -125,3 +114,26 @@ def test_initial_weights_are_glorot_and_the_same_in_both_types():
     assert (other != wide).any()
     word = reference.word(5, 0, 0x8000, 3, 17)
     assert wide[3, 17].item() == pytest.approx(-limit + 2 * limit * (word >> 8) / 2**24, rel=1e-12)
+
+
+def test_learned_rows_are_drawn_by_the_original_id(rng):
+    ids = rng.permutation(np.append(rng.choice(3 * IDS_A_STREAM, 20, replace=False), [0, IDS_A_STREAM]))
+    seed = int(rng.integers(2**63))
+    rows = learned_rows(ids, 5, seed, torch.float64)
+    streams = [(LEARNED + int(v) // IDS_A_STREAM, int(v) % IDS_A_STREAM) for v in ids]
+    words = [[reference.word(seed, 0, *stream, column) for column in range(5)] for stream in streams]
+    unit = (np.array(words) + 0.5) / 2**32  # each word's interval, whichever point of it stands for it
+    assert isinstance(rows, torch.nn.Parameter)
+    np.testing.assert_allclose(rows.detach().numpy(), np.sqrt(3) * (2 * unit - 1), rtol=0, atol=1e-6)
+    narrow = learned_rows(ids, 5, seed, torch.float32)
+    assert narrow.dtype == torch.float32 and torch.allclose(narrow.double(), rows, rtol=0, atol=1e-6)
+    assert learned_rows(np.zeros(0, np.int64), 4, 1, torch.float32).shape == (0, 4)
+
+
+def test_a_degrees_column_is_the_number_of_its_binary_digits(rng):
+    degrees = [0, 1, 2, 3, 4, 7, 8, 2**20 - 1, 2**20, 2**40, *rng.integers(1000, size=50).tolist()]
+    x = degree_rows(np.cumsum([0, *degrees]))
+    expected = np.zeros((len(degrees), DEGREE_COLUMNS))
+    for row, degree in enumerate(degrees):
+        expected[row, min(degree.bit_length(), DEGREE_COLUMNS - 1)] = 1
+    assert x.shape == expected.shape and np.array_equal(dense(x), expected)

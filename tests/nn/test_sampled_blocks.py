@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from convolutions import LAYERS, TOLERANCE
+from convolutions import LAYERS, check, features
+from test_conv import results
 
 import mgg_hpc as mgg
 
@@ -34,20 +37,25 @@ def opened(rng, dtype, matrix, **options):
     return mgg.from_scipy(matrix, x, y, train=np.ones(NODES, bool), backend="serial", dtype=name, **options)
 
 
+def blocks_of(graph, fanouts):
+    """Return the blocks of a batch of nine rows."""
+    [batch] = mgg.NeighborLoader(graph, fanouts, batch_size=9, input_nodes=torch.arange(20, 29))
+    return batch.blocks
+
+
 def sums_of(block, matrix, kind: str, factor: np.ndarray) -> torch.Tensor:
     """Return the dense matrix [destinations, rows] of a block's sums, from its edges and the whole graph."""
     source, target = block.edge_index().numpy()
-    ids = block.numbers
+    ids, own, table = block.numbers, np.arange(block.destinations), matrix.toarray().astype(np.float64)
     dense = np.zeros((block.destinations, block.rows))
-    values = np.asarray(matrix.toarray()[ids[target], ids[source]], np.float64) if kind == "gcn" else 1.0
-    np.add.at(dense, (target, source), values * factor[target])
+    np.add.at(
+        dense, (target, source), factor[target] * (table[ids[target], ids[source]] if kind == "gcn" else 1)
+    )
     if kind != "gcn":
         return torch.from_numpy(dense)
-    whole = matrix.toarray().astype(np.float64)
-    whole[np.diag(np.diag(whole) == 0)] = 1.0
-    scale = whole.sum(1) ** -0.5
-    own = np.arange(block.destinations)
-    dense[own, own] += matrix.toarray()[ids[own], ids[own]] == 0
+    loops = np.diag(table) == 0
+    dense[own, own] += loops[ids[own]]
+    scale = (table.sum(1) + loops) ** -0.5
     return torch.from_numpy(scale[ids[own], None] * dense * scale[ids])
 
 
@@ -59,23 +67,28 @@ def factors(block, matrix) -> np.ndarray:
     return degree / np.maximum(sampled, 1)
 
 
-def compared(ours, formula, x: torch.Tensor, block, rng, dtype) -> None:
-    """Compare values and all gradients of a layer with those of a formula of float64 tensors."""
-    wide = {name: p.detach().double().requires_grad_() for name, p in ours.named_parameters()}
-    exact = x.detach().double().requires_grad_()
-    wanted = formula(exact, wide)
-    gradient = torch.from_numpy(rng.standard_normal(tuple(wanted.shape))).to(dtype)
-    wanted.backward(gradient.double())
-    given = x.detach().clone().requires_grad_()
-    out = ours(given, block)
-    out.backward(gradient)
-    found = {"out": out, "x": given.grad} | {name: p.grad for name, p in ours.named_parameters()}
-    exactly = {"out": wanted, "x": exact.grad} | {name: p.grad for name, p in wide.items()}
-    for name, values in exactly.items():
-        largest = max(float(values.detach().abs().max()) if values.numel() else 0.0, 1.0)
-        np.testing.assert_allclose(
-            found[name].detach().double(), values.detach(), atol=20 * TOLERANCE[dtype] * largest, err_msg=name
-        )
+class Sums(torch.nn.Module):
+    """What layers compute with dense matrices of a block's sums, normalised and plain, and the loops of rows."""
+
+    def __init__(self, layer, sums):
+        super().__init__()
+        self.layer, self.sums = copy.deepcopy(layer).double(), sums
+
+    def forward(self, x):
+        of, own = self.layer, x[: len(self.sums)]
+        if isinstance(of, mgg.nn.GCNConv):
+            return self.sums @ x @ of.lin.weight.T + of.bias
+        if isinstance(of, mgg.nn.GINConv):
+            return of.nn(self.sums @ x + (1 + of.eps) * own)
+        return self.sums @ x @ of.lin_l.weight.T + of.lin_l.bias + own @ of.lin_r.weight.T
+
+
+def compared(rng, ours, theirs, x, block) -> None:
+    """Compare values and all gradients of a layer on a block with those of a module in float64."""
+    gradient = torch.from_numpy(rng.standard_normal(ours(x, block).shape)).to(x.dtype)
+    wanted = results(theirs, x.double(), gradient.double())
+    found = results(ours, x, gradient, block)
+    check(found, {name.removeprefix("layer."): value for name, value in wanted.items()}, {})
 
 
 @pytest.mark.parametrize("fanouts", [[3, 2], [-1, -1]], ids=str)
@@ -83,67 +96,46 @@ def compared(ours, formula, x: torch.Tensor, block, rng, dtype) -> None:
 @pytest.mark.parametrize("out_channels", [2, 40])
 def test_sums_are_estimates_with_gradients(rng, dtype, fanouts, weighted, out_channels):
     matrix = matrix_of(rng, weighted=weighted)
+    network, late = (
+        torch.nn.Sequential(inner) for inner in (torch.nn.Linear(FEATURES, out_channels), torch.nn.Tanh())
+    )
     with opened(rng, dtype, matrix) as graph:
-        [batch] = mgg.NeighborLoader(graph, fanouts, batch_size=9, input_nodes=torch.arange(20, 29))
-        for block in batch.blocks:
+        for block in blocks_of(graph, fanouts):
             x = torch.from_numpy(rng.standard_normal((block.rows, FEATURES))).to(dtype)
             factor = factors(block, matrix)
             assert (factor.max() > 1) == (fanouts != [-1, -1])
-            plain, normalised = sums_of(block, matrix, "edges", factor), sums_of(block, matrix, "gcn", factor)
-            own = block.destinations
-
-            gcn = mgg.nn.GCNConv(FEATURES, out_channels).to(dtype)
-            compared(
-                gcn, lambda x, p, a=normalised: a @ x @ p["lin.weight"].T + p["bias"], x, block, rng, dtype
-            )
-            network = torch.nn.Sequential(torch.nn.Linear(FEATURES, out_channels)).to(dtype)
-            gin = mgg.nn.GINConv(network, eps=0.3, train_eps=True).to(dtype)
-            compared(
-                gin,
-                lambda x, p, a=plain, n=own: (
-                    (a @ x + (1 + p["eps"]) * x[:n]) @ p["nn.0.weight"].T + p["nn.0.bias"]
-                ),
-                x,
-                block,
-                rng,
-                dtype,
-            )
-            late = mgg.nn.GINConv(torch.nn.Sequential(torch.nn.Tanh()), eps=0.25).to(dtype)
-            compared(
-                late, lambda x, p, a=plain, n=own: torch.tanh(a @ x + 1.25 * x[:n]), x, block, rng, dtype
-            )
-            sage = mgg.nn.SAGEConv(FEATURES, out_channels, aggr="sum").to(dtype)
-            compared(
-                sage,
-                lambda x, p, a=plain, n=own: (
-                    a @ x @ p["lin_l.weight"].T + p["lin_l.bias"] + x[:n] @ p["lin_r.weight"].T
-                ),
-                x,
-                block,
-                rng,
-                dtype,
-            )
+            for layer in (
+                mgg.nn.GCNConv(FEATURES, out_channels),
+                mgg.nn.GINConv(network, eps=0.3, train_eps=True),
+                mgg.nn.GINConv(late, eps=0.25),
+                mgg.nn.SAGEConv(FEATURES, out_channels, aggr="sum"),
+            ):
+                kind = "gcn" if isinstance(layer, mgg.nn.GCNConv) else "edges"
+                ours = layer.to(dtype)
+                compared(rng, ours, Sums(ours, sums_of(block, matrix, kind, factor)), x, block)
 
 
 SAMPLED = sorted(set(LAYERS) - {name for name in LAYERS if "gcn" in name or "gin" in name or "sum" in name})
 
 
+class First(torch.nn.Module):
+    """The first rows of a layer's output over some edges."""
+
+    def __init__(self, layer, edges, rows):
+        super().__init__()
+        self.layer, self.edges, self.rows = layer, edges, rows
+
+    def forward(self, x):
+        return self.layer(x, self.edges)[: self.rows]
+
+
 @pytest.mark.parametrize("name", SAMPLED)
 def test_other_layers_are_pygs_over_the_sampled_edges(rng, dtype, name):
-    matrix, layer = matrix_of(rng), LAYERS[name]
-    with opened(rng, dtype, matrix) as graph:
-        [batch] = mgg.NeighborLoader(graph, [4, 3], batch_size=9, input_nodes=torch.arange(20, 29))
-        for block in batch.blocks:
-            ours, theirs = layer.pair(FEATURES, 8, dtype)
-            odd = 2 * rng.integers(-2, 3, (block.rows, FEATURES)) + 1
-            drawn = odd if layer.ties else rng.standard_normal((block.rows, FEATURES))
-            x = torch.from_numpy(drawn).to(dtype)
-            edges, own = block.edge_index(), block.destinations
-
-            def formula(x, parameters, theirs=theirs, edges=edges, own=own):
-                return torch.func.functional_call(theirs, parameters, (x, edges))[:own]
-
-            compared(ours, formula, x, block, rng, dtype)
+    with opened(rng, dtype, matrix_of(rng)) as graph:
+        for block in blocks_of(graph, [4, 3]):
+            ours, theirs = LAYERS[name].pair(FEATURES, 8, dtype)
+            x = features(rng, LAYERS[name], block.rows, FEATURES, dtype)
+            compared(rng, ours, First(theirs, block.edge_index(), block.destinations), x, block)
 
 
 def test_sums_over_many_draws_have_the_whole_sums_as_their_mean(rng):
@@ -185,8 +177,7 @@ def both_types(rng, layer):
     pushed = rng.standard_normal((NODES, 32)).astype(np.float32)
     for dtype in (torch.bfloat16, torch.float32):
         with opened(rng, dtype, matrix) as graph:
-            [batch] = mgg.NeighborLoader(graph, [4, 3], batch_size=9, input_nodes=torch.arange(20, 29))
-            block = batch.blocks[0]
+            block = blocks_of(graph, [4, 3])[0]
             x = torch.from_numpy(whole[block.numbers]).to(torch.bfloat16).to(dtype).requires_grad_()
             layer.zero_grad()
             out = layer(x, block)
@@ -195,17 +186,3 @@ def both_types(rng, layer):
             gradients = [x.grad.float(), *(parameter.grad for parameter in layer.parameters())]
             results.append([out.detach().float(), torch.cat([each.reshape(-1) for each in gradients])])
     return results
-
-
-def test_dropout_draws_by_node_on_a_block_as_on_a_graph(rng):
-    matrix = matrix_of(rng)
-    with opened(rng, torch.float64, matrix) as graph:
-        [batch] = mgg.NeighborLoader(graph, [4], batch_size=9, input_nodes=torch.arange(20, 29))
-        [block] = batch.blocks
-        whole, here = (mgg.nn.Dropout(0.5, stream=7) for _ in range(2))
-        of_all = whole(graph.x, graph)
-        torch.testing.assert_close(
-            here(batch.x, block), of_all[torch.from_numpy(block.numbers)], rtol=0, atol=0
-        )
-        conv = mgg.nn.GATConv(FEATURES, 4, dropout=0.5).double()
-        assert len(conv(batch.x, block)) == block.destinations

@@ -1,4 +1,4 @@
-"""Sizes by which nn and training cut what they compute change no result: tests set small ones, to cross them."""
+"""Sizes by which training and exports cut what they compute change no result: tests set small ones, to cross them."""
 
 from __future__ import annotations
 
@@ -7,52 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from convolutions import LAYERS
-from test_conv import NODES, alone, near_the_largest, results
 
 from mgg_hpc.data.export import row_files
-from mgg_hpc.nn.autograd import aggregation, functional
-from mgg_hpc.nn.graph.handle import GraphHandle
-from mgg_hpc.nn.layers import attention
 from mgg_hpc.training import nonfinite
-
-
-@pytest.mark.parametrize("rows", [1, 7, NODES - 1])
-@pytest.mark.parametrize("name", ["gat", "gat_dot", "gat_average"])
-def test_attention_takes_rows_in_blocks(rng, monkeypatch, name, rows):
-    """Gradients' products by head: the same bits."""
-    graph, (layer, _) = alone(rng, torch.float64), LAYERS[name].pair(5, 4, torch.float64)
-    x, handle = torch.from_numpy(rng.standard_normal((NODES, 5))), graph.handle(layer.kind)
-    gradient = torch.from_numpy(rng.standard_normal(layer(x, handle).shape))
-    wanted = results(layer, x, gradient, handle)
-    monkeypatch.setattr(attention, "ROWS_AT_ONCE", rows)
-    found = results(layer, x, gradient, handle)
-    assert wanted.keys() == found.keys() and all(torch.equal(wanted[name], found[name]) for name in wanted)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_ends_of_edges_have_numbers_of_five_bytes(rng, monkeypatch, dtype):
-    """Rows of a graph whose numbers reach 2^40 - 1, each byte by itself, in any type of rows."""
-    graph = alone(rng, dtype)
-    handle = graph.handle("edges")
-    numbers = rng.integers(0, 2**40, NODES)
-    numbers[:3], numbers[-1] = (255, 256, 65536), 2**40 - 1
-    monkeypatch.setattr(GraphHandle, "numbers", property(lambda handle: numbers))
-    source, target = graph.case.edge_list
-    found = aggregation.edges(handle, handle.adjacency("edges"))
-    wanted = np.stack([numbers[source], numbers[target]])
-    assert np.array_equal(found[:, np.lexsort(found)], wanted[:, np.lexsort(wanted)])
-
-
-@pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("name", ["gcn", "gin", "sage"])
-def test_products_come_before_or_after_sums(rng, monkeypatch, name, first):
-    graph, (layer, theirs) = alone(rng, torch.float64), LAYERS[name].pair(5, 4, torch.float64)
-    handle, x = graph.handle(layer.kind), torch.from_numpy(rng.standard_normal((NODES, 5)))
-    gradient = torch.from_numpy(rng.standard_normal((NODES, 4)))
-    monkeypatch.setattr(functional, "_transforms_first", lambda *given: first)
-    found, wanted = results(layer, x, gradient, handle), results(theirs, x, gradient, graph.edge_index)
-    near_the_largest(found.values(), [wanted[name] for name in found])
 
 
 @pytest.mark.parametrize("block", [1, 3, 10, 1 << 20])

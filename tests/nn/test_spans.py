@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import jobs
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile
 
 from mgg_hpc import config
 from mgg_hpc.nn import spans
@@ -18,33 +18,19 @@ from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
 # Of 12 features and 4 classes: the first layer aggregates its input, and the second its output.
-FORWARD = [
-    *(f"layer 1 forward: {stage}" for stage in ("scale", "aggregate", "transform")),
-    *(f"layer 2 forward: {stage}" for stage in ("transform", "aggregate")),
-]
-BACKWARD = [
-    *(f"layer 2 backward: {stage}" for stage in ("bias and ReLU", "scale", "aggregate", "transform")),
-    *(f"layer 1 backward: {stage}" for stage in ("bias and ReLU", "transform")),
-]
-STEP = [
-    ("step",),
-    ("step", "layer 1 dropout"),
-    *(("step", name) for name in FORWARD[:3]),
-    ("step", "layer 1 dropout behind"),  # of what layer 2 is given
-    *(("step", name) for name in FORWARD[3:]),
-    ("step", "loss"),
-    ("step", "backward"),
-    *(("step", "backward", name) for name in BACKWARD),
-    ("step", "sum gradients"),
-    ("step", "optimiser"),
-]
-EPOCH = [
-    *STEP,
-    ("evaluate",),
-    *(("evaluate", name) for name in FORWARD),
-    ("read the loss",),
-    ("read the scores",),
-]
+FORWARD = [f"layer 1 forward: {stage}" for stage in ("scale", "aggregate", "transform")]
+FORWARD += [f"layer 2 forward: {stage}" for stage in ("transform", "aggregate")]
+BACKWARD = [f"layer 2 backward: {stage}" for stage in ("bias and ReLU", "scale", "aggregate", "transform")]
+BACKWARD += [f"layer 1 backward: {stage}" for stage in ("bias and ReLU", "transform")]
+# Dropout of features, and dropout behind layer 1, of what layer 2 is given.
+STAGES = ["layer 1 dropout", *FORWARD[:3], "layer 1 dropout behind", *FORWARD[3:], "loss", "backward"]
+EPOCH = [("step",)]
+EPOCH += [("step", name) for name in STAGES]
+EPOCH += [("step", "backward", name) for name in BACKWARD]
+EPOCH += [("step", "sum gradients"), ("step", "optimiser"), ("evaluate",)]
+EPOCH += [("evaluate", name) for name in FORWARD]
+EPOCH += [("read the loss",), ("read the scores",)]
+COSTLY = {"aten::mm", "aten::threshold_backward", "aten::_log_softmax", "aten::_log_softmax_backward_data"}
 
 
 @pytest.fixture
@@ -89,8 +75,13 @@ def ours(events):
 
 
 def test_an_epoch_s_spans_in_their_order_and_nesting(trainer):
+    """And whatever takes long in a step has a name of its own."""
     made = trainer(jobs.blocks(), hidden=16)
-    assert ours(profiled(lambda: epoch(made))) == EPOCH
+    events = profiled(lambda: epoch(made))
+    assert ours(events) == EPOCH
+    paths = [within(event) for event in events if event.name in COSTLY]
+    steps = [path for path in paths if path[:1] == ("step",)]
+    assert len(steps) >= 8 and all(len(path) > 1 for path in steps), paths
 
 
 def test_the_first_layer_of_sparse_features_transforms_first_and_exchanges_back(trainer):
@@ -99,15 +90,6 @@ def test_the_first_layer_of_sparse_features_transforms_first_and_exchanges_back(
     at = names.index("layer 1 dropout")
     assert names[at + 1 : at + 3] == ["layer 1 forward: transform", "layer 1 forward: aggregate"]
     assert "layer 1 backward: aggregate" in names and "layer 1 backward: dropout" not in names
-
-
-COSTLY = {"aten::mm", "aten::threshold_backward", "aten::_log_softmax", "aten::_log_softmax_backward_data"}
-
-
-def test_whatever_takes_long_in_a_step_has_a_name_of_its_own(trainer):
-    made = trainer(jobs.blocks(), hidden=16)
-    paths = [within(event) for event in profiled(lambda: made.step(1)) if event.name in COSTLY]
-    assert len(paths) >= 8 and all(len(path) > 1 and path[0] == "step" for path in paths), paths
 
 
 def test_only_who_profiles_pays(trainer, monkeypatch):
@@ -166,16 +148,6 @@ def test_backward_functions_know_their_layer_on_any_thread(trainer, nvtx):
     other.start()
     other.join()
     assert told == [(name,) for name in BACKWARD]
-
-
-def test_spans_of_others_stand_beside():
-    """A program that trains our layers names its own stages as torch does."""
-
-    def own():
-        with record_function("mine"), span("inside"):
-            pass
-
-    assert ours(profiled(own)) == [("mine",), ("mine", "inside")]
 
 
 def test_a_clock_counts_each_moment_once(monkeypatch):

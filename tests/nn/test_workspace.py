@@ -49,15 +49,12 @@ def test_autograd_keeps_what_it_saved(workspace):
     assert weight.grad.tolist() == [15.0] * 4
 
 
-def test_no_rows_and_no_columns(workspace):
+def test_no_rows_no_columns_and_rows_of_another_device(workspace):
     assert workspace.rows(0, 5, torch.float32).shape == (0, 5)
     assert workspace.rows(5, 0, torch.float64).shape == (5, 0)
-
-
-def test_rows_of_another_device_come_from_torch_and_are_padded_too():
     rows = Workspace(SimpleNamespace(capabilities=Capabilities("none", device="meta"))).rows(
         10, 7, torch.float16
-    )
+    )  # from torch, and padded too
     assert (rows.device.type, rows.shape, rows.stride()) == ("meta", (10, 7), (8, 1))
 
 

@@ -42,14 +42,9 @@ def measured(library: Path, program: str) -> dict[tuple[str, str], Used]:
     plain = subprocess.run(
         ["c++filt"], input=dumped.stdout + dumped.stderr, capture_output=True, text=True, check=True
     )
-    return parsed(plain.stdout)
-
-
-def parsed(text: str) -> dict[tuple[str, str], Used]:
-    """Return what `measured` does, from what cuobjdump prints."""
     found = {}
     architecture, kernel = "", ""
-    for line in text.splitlines():
+    for line in plain.stdout.splitlines():
         if match := re.match(r"arch = (\w+)", line):
             architecture = match[1]
         elif match := re.search(r"Function (?:void )?mgg::(.*)\(", line):

@@ -9,7 +9,7 @@ from memory import untouched
 from mgg_hpc.plan.blocks import BlockWeights, block_plans
 from mgg_hpc.plan.workload import prefix_sum
 
-FAR = 1 << 32
+FAR, F4 = 1 << 32, np.dtype(np.float32)
 SHAPES = {
     "plain": (9, 20, 3.0),
     "no edges": (4, 6, 0.0),
@@ -68,18 +68,10 @@ def test_plans_list_edges_both_ways(rng, shape, loops, weighted):
     whole = untouched(4 * (FAR + 50)).view(np.float32)  # of a graph of more than 2^32 edges
     whole[FAR:] = rng.uniform(1, 2, 50) * (rng.random(50) < 0.8)
     edge = FAR + rng.integers(0, 50, len(indices))
-    given = BlockWeights(factor, by_edge=weighted == "by edge", dtype=np.dtype(np.float64))
-    if weighted == "of the graph":
-        given = BlockWeights(factor, by_edge=False, dtype=np.dtype(np.float64), weight=whole, edge=edge)
-    plans = block_plans(
-        2,
-        indptr,
-        indices,
-        sources,
-        loops=loops,
-        has_loop=has_loop if loops == "missing" else None,
-        weights=given if weighted else None,
-    )
+    more = {"weight": whole, "edge": edge} if weighted == "of the graph" else {}
+    given = BlockWeights(factor, by_edge=weighted == "by edge", dtype=np.dtype(np.float64), **more)
+    loop = {"loops": loops, "has_loop": has_loop if loops == "missing" else None}
+    plans = block_plans(2, indptr, indices, sources, **loop, weights=given if weighted else None)
     wanted = listed(indptr, indices, loops, has_loop)
     assert edges_of(plans.forward) == [edge[:2] for edge in wanted]
     places = np.arange(len(indices)) if plans.places is None else plans.places
@@ -93,28 +85,22 @@ def test_plans_list_edges_both_ways(rng, shape, loops, weighted):
     if weighted is None:
         assert plans.forward_weight is plans.backward_weight is None
         return
-    values = []
-    for row, _, place in wanted:
-        value = 1.0
-        if place < len(indices):
-            value = factor[place if weighted == "by edge" else row]
-            value *= float(whole[edge[place]]) if weighted == "of the graph" else 1.0
-        values.append(value)
+    by_place = factor if weighted == "by edge" else np.repeat(factor, np.diff(indptr))
+    by_place = np.append(by_place * (whole[edge] if more else 1), np.ones(destinations))  # behind: of loops
+    values = by_place[places]
     if plans.forward_weight is None:
-        assert all(value == 1 for value in values)
+        assert (values == 1).all()
     else:
         np.testing.assert_array_equal(plans.forward_weight, values)
-        np.testing.assert_array_equal(plans.backward_weight, [values[at] for at in order])
+        np.testing.assert_array_equal(plans.backward_weight, values[order])
 
 
-def test_factors_of_one_are_no_weights(rng):
-    indptr, indices = drawn(rng, SHAPES["plain"])
-    for dtype in (np.float32, np.float64):
-        ones = BlockWeights(np.ones(9), by_edge=False, dtype=np.dtype(dtype))
-        assert block_plans(0, indptr, indices, 20, weights=ones).forward_weight is None
-        twos = BlockWeights(np.full(9, 2.0), by_edge=False, dtype=np.dtype(dtype))
-        made = block_plans(0, indptr, indices, 20, weights=twos)
-        assert made.forward_weight.dtype == made.backward_weight.dtype == dtype
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_factors_of_one_are_no_weights(rng, dtype):
+    given, each = (0, *drawn(rng, SHAPES["plain"]), 20), {"by_edge": False, "dtype": np.dtype(dtype)}
+    assert block_plans(*given, weights=BlockWeights(np.ones(9), **each)).forward_weight is None
+    made = block_plans(*given, weights=BlockWeights(np.full(9, 2.0), **each))
+    assert made.forward_weight.dtype == made.backward_weight.dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -127,14 +113,10 @@ def test_factors_of_one_are_no_weights(rng):
         ({"indices": np.array([0, 20], np.int32)}, "source 20 is none of 20 rows"),
         ({"indices": np.array([0, -1], np.int32)}, "source -1 is none"),
         ({"loops": "missing"}, "has_loop: one for each destination"),
-        ({"weights": BlockWeights(np.ones(2), False, np.dtype(np.float32))}, "factor: one for each"),
+        ({"weights": BlockWeights(np.ones(2), False, F4)}, "factor: one for each"),
         (
-            {
-                "weights": BlockWeights(
-                    np.ones(1), False, np.dtype(np.float32), np.ones(3, np.float32), np.array([0, 3])
-                )
-            },
-            "edge: not of the graph",
+            {"weights": BlockWeights(np.ones(1), False, F4, np.ones(3, F4), np.array([0, 3]))},
+            "edge: not of the",
         ),
     ],
 )

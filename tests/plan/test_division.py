@@ -6,6 +6,7 @@ import math
 import time
 
 import numpy as np
+import pytest
 
 from mgg_hpc.plan.streaming.division import ROWS, RowBytes, divided, intervals
 
@@ -14,62 +15,42 @@ def test_intervals_are_even_and_small_enough(rng):
     for rows, most in rng.integers(1, 10000, (200, 2)):
         bounds = intervals(int(rows), int(most))
         sizes = np.diff(bounds)
-        assert bounds[0] == 0
-        assert bounds[-1] == rows
-        assert (sizes > 0).all()
-        assert sizes.max() <= max(most, ROWS)
+        assert (bounds[0], bounds[-1]) == (0, rows)
+        assert (sizes > 0).all() and sizes.max() <= max(most, ROWS)
         assert (sizes[:-1] == sizes[0]).all()
     assert intervals(0, 100).tolist() == [0, 0]
 
 
-def test_intervals_of_the_turned_grid_fit(rng):
-    for _ in range(100):
-        nbytes, rows, wide, kept = (
-            int(rng.integers(*each)) for each in ((1e5, 1e8), (1, 1e5), (16, 2048), (16, 2048))
-        )
-        found = divided(nbytes, rows, 2 * rows, 9 * rows, RowBytes(wide, kept), turned=True)
-        if found is None:
-            assert nbytes < 2 * ROWS * (wide + kept) * 4 / 3
-            continue
-        sums, chunks = (int(np.diff(bounds).max()) for bounds in (found.targets, found.sources))
-        assert 2 * sums * kept + 2 * chunks * wide <= nbytes
-
-
-def test_intervals_fit_where_the_smallest_do(rng):
-    for _ in range(300):
-        nbytes, rows, more, wide, kept = (
-            int(rng.integers(*each)) for each in ((1, 1e6), (1, 2e4), (1, 5), (16, 2048), (0, 2048))
-        )
-        found = divided(nbytes, rows, more * rows, 9 * rows, RowBytes(wide, kept))
-        least = min(rows, ROWS) * kept + 2 * ROWS * wide
-        assert (found is None) == (nbytes < least)
-        if found is not None:
-            sums, chunks = (int(np.diff(bounds).max()) for bounds in (found.targets, found.sources))
-            held = min(found.slots, len(found.sources) - 1)
-            assert sums * kept + held * chunks * wide <= nbytes
-
-
-def test_plans_of_each_chunk_fit_beside_rows(rng):
-    """And where nothing is found, no number of chunks would have fitted beside the smallest interval."""
+@pytest.mark.parametrize("cells", [0, 200])
+@pytest.mark.parametrize("turned", [False, True])
+def test_intervals_fit_where_any_do(rng, turned, cells):
+    """With plans of each chunk beside rows, too: if none is found, no number of chunks would have fitted."""
     refused = 0
     for _ in range(300):
+        ends = (1e4, 1e7) if cells else (1e5, 1e8) if turned else (1, 1e6)
         nbytes, rows, more, wide, kept, cell = (
             int(rng.integers(*each))
-            for each in ((1e4, 1e7), (1, 2e4), (1, 5), (16, 2048), (0, 2048), (1, 200))
+            for each in (ends, (1, 2e4), (1, 5), (16, 2048), (16 * turned, 2048), (0, cells + 1))
         )
         sources = more * rows
-        found = divided(nbytes, rows, sources, 9 * rows, RowBytes(wide, kept, cell))
+        found = divided(nbytes, rows, sources, 9 * rows, RowBytes(wide, kept, cell), turned=turned)
         if found is not None:
             sums, chunk = (int(np.diff(bounds).max()) for bounds in (found.targets, found.sources))
             count = len(found.sources) - 1
-            assert sums * kept + min(found.slots, count) * chunk * wide + count * rows * cell <= nbytes
+            held = 2 * sums * kept + 2 * chunk * wide if turned else sums * kept
+            held += 0 if turned else min(found.slots, count) * chunk * wide
+            assert held + count * rows * cell <= nbytes
             continue
         refused += 1
+        if turned:
+            assert nbytes < 2 * ROWS * (wide + kept) * 4 / 3 or cell
+            continue
         left = nbytes - min(rows, ROWS) * kept
+        assert cell or left < 2 * ROWS * wide
         for count in range(2, sources // ROWS):
             size = math.ceil(math.ceil(sources / count) / ROWS) * ROWS
             assert 2 * size * wide + math.ceil(sources / size) * rows * cell > left
-    assert 10 < refused < 290
+    assert turned or 10 < refused < 290
 
 
 def test_large_graphs_are_cut_at_once():
@@ -78,6 +59,5 @@ def test_large_graphs_are_cut_at_once():
     assert divided(10**4, rows, 4 * rows, 100 * rows, each) is None
     for nbytes in (10**6, 10**9):
         found = divided(nbytes, rows, 4 * rows, 100 * rows, each)
-        assert found.targets[-1] == rows
-        assert found.sources[-1] == 4 * rows
+        assert (found.targets[-1], found.sources[-1]) == (rows, 4 * rows)
     assert time.process_time() - began < 3

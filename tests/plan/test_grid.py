@@ -15,26 +15,43 @@ from mgg_hpc.plan.streaming import grid
 
 @pytest.mark.parametrize("name", cases.CASES)
 def test_plans_have_all_edges_in_the_order_of_their_chunks(rng, name):
+    """Of an interval in all chunks, in one, and over rows that are held."""
     case = cases.CASES[name](rng, 1)
     made = Gridded(case, cut(case.nodes, 11), cut(case.nodes, 26))
     for target, plan in enumerate(made.plans):
         indptr, indices = made.part(target)
+        rows = np.repeat(np.arange(plan.destinations), np.diff(indptr))
+        chunk = np.searchsorted(made.sources, indices, side="right") - 1
         assert (plan.chunks["kind"] == [OWNED] + [STREAMED] * (len(plan.chunks) - 1)).all()
         chunks = grid.chunks_of(plan)
+        assert sorted(chunks) == np.unique(chunk).tolist()
         assert (np.diff(chunks) > 0).all() if target % 2 == 0 else (np.diff(chunks) < 0).all()
-        first = np.append(0, made.sources[chunks])
-        rows = np.repeat(np.arange(plan.destinations), np.diff(indptr))
-        wanted, found = np.stack([rows, indices]), []
-        for segment in plan.segments:
-            edges = slice(int(segment["first_edge"]), int(segment["first_edge"] + segment["count"]))
-            source = plan.indices[edges] + first[segment["chunk"]]
-            np.testing.assert_array_equal(indices[plan.edge[edges]], source)
-            found += [(segment["destination"], each) for each in source]
-            last = first[segment["chunk"]] + plan.chunks["rows"][segment["chunk"]]
-            assert ((source >= first[segment["chunk"]]) & (source < last)).all()
-        order = np.lexsort(wanted[::-1])
-        assert sorted(found) == [tuple(each) for each in wanted.T[order]]
+        np.testing.assert_array_equal(plan.chunks["rows"][1:], np.diff(made.sources)[chunks])
+        segments = plan.segments[plan.segments["count"] > 0]
+        np.testing.assert_array_equal(
+            segments["first_edge"], np.cumsum(segments["count"]) - segments["count"]
+        )
+        place, destination = (np.repeat(segments[key], segments["count"]) for key in ("chunk", "destination"))
+        at = np.append(0, chunks)[place]
+        assert sorted(plan.edge) == list(range(len(indices)))
+        np.testing.assert_array_equal(destination, rows[plan.edge])
+        np.testing.assert_array_equal(at, chunk[plan.edge])
+        np.testing.assert_array_equal(made.sources[at] + plan.indices, indices[plan.edge])
         assert set(plan.segments["destination"]) == set(range(plan.destinations))
+        for number, cell in enumerate(grid.cell_plans(made.sources, indptr, indices, keep_edges=True)):
+            np.testing.assert_array_equal(np.sort(cell.edge), np.flatnonzero(chunk == number))
+            assert grid.chunks_of(cell).tolist() == [number] * bool(cell.edges)
+            np.testing.assert_array_equal(cell.indices, indices[cell.edge] - made.sources[number])
+            found = np.repeat(cell.segments["destination"], cell.segments["count"])
+            np.testing.assert_array_equal(found, rows[cell.edge])
+            assert set(cell.segments["destination"]) == set(range(cell.destinations))
+            held = grid.over_held_rows(cell, 3)
+            assert held.rank == 3 and held.local_edges == held.edges == cell.edges
+            assert held.chunks["rows"].tolist() == [cell.chunks["rows"].sum()]
+            by_row = np.sort(cell.segments, order="destination")
+            assert (np.diff(held.segments["destination"]) > 0).all() and (held.segments["chunk"] == 0).all()
+            for key in ("first_edge", "count"):
+                np.testing.assert_array_equal(held.segments[key], by_row[key])
 
 
 def fewest(chunk, slots, *, keeps_last):
@@ -84,57 +101,23 @@ def test_the_turn_reuses_what_is_held():
         grid.passed(np.arange(11), calls, 1)
 
 
-@pytest.mark.parametrize("name", cases.CASES)
-def test_plans_of_cells_have_the_edges_of_their_cells(rng, name):
-    case = cases.CASES[name](rng, 1)
-    made = Gridded(case, cut(case.nodes, 11), cut(case.nodes, 26))
-    for target in range(len(made.plans)):
-        indptr, indices = made.part(target)
-        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        for chunk, plan in enumerate(grid.cell_plans(made.sources, indptr, indices, keep_edges=True)):
-            low, high = made.sources[chunk], made.sources[chunk + 1]
-            edges = np.flatnonzero((indices >= low) & (indices < high))
-            assert sorted(plan.edge) == edges.tolist()
-            assert grid.chunks_of(plan).tolist() == [chunk] * bool(len(edges))
-            np.testing.assert_array_equal(plan.indices, indices[plan.edge] - low)
-            found = np.repeat(plan.segments["destination"], plan.segments["count"])
-            np.testing.assert_array_equal(found, rows[plan.edge])
-            assert set(plan.segments["destination"]) == set(range(plan.destinations))
-
-
-def test_a_plan_over_held_rows_has_the_same_edges(rng):
-    case = cases.CASES["ordinary"](rng, 1)
-    made = Gridded(case, cut(case.nodes, 11), cut(case.nodes, 26))
-    indptr, indices = made.part(1)
-    for plan in grid.cell_plans(made.sources, indptr, indices):
-        held = grid.over_held_rows(plan, 3)
-        assert held.rank == 3 and held.local_edges == held.edges == plan.edges
-        assert held.chunks["rows"].tolist() == [plan.chunks["rows"].sum()]
-        assert (np.diff(held.segments["destination"]) > 0).all() and (held.segments["chunk"] == 0).all()
-        by_row = np.argsort(plan.segments["destination"])
-        for name in ("first_edge", "count"):
-            np.testing.assert_array_equal(held.segments[name], plan.segments[name][by_row])
-
-
-def test_sums_stay_while_an_interval_without_edges_ends():
-    """There and back: 0 and 2 have edges in both chunks, 1 has none, and is complete at its last call."""
-    swaps = grid.swaps([2, 0, 1, 1, 0, 2], [4, 5, 0, 0, 6, 7])
-    assert swaps.adds.tolist() == [True, True, False, False, True, True]
-    assert swaps.ends.tolist() == [False, False, False, True, True, True]
-    assert swaps.writes.tolist() == [True, False, False, False, False, False]
-    assert swaps.reads.tolist() == [False, False, False, False, False, True]
-
-
-def test_intervals_end_at_the_same_call_where_ranks_wait_for_each_other():
-    """Whatever edges a rank has in the last call of an interval."""
-    edges = [[5, 0, 3, 0], [5, 4, 3, 1], [0, 0, 0, 0]]
-    made = [grid.swaps([0, 1, 1, 0], each, together=True) for each in edges]
-    assert [swaps.ends.tolist() for swaps in made] == [[False, False, True, True]] * 3
-    assert made[0].reads.tolist() == [False, False, False, True]
-    assert made[0].writes.tolist() == [True, False, False, False]
-
-
-def test_a_rank_without_edges_swaps_nothing():
-    swaps = grid.swaps([0, 1, 1, 0], [0, 0, 0, 0])
-    assert swaps.ends.tolist() == [False, False, True, True]
-    assert not swaps.adds.any() and not swaps.reads.any() and not swaps.writes.any()
+@pytest.mark.parametrize(
+    ("calls", "edges", "together", "adds", "ends", "writes", "reads"),
+    [  # there and back: 0 and 2 have edges in both chunks, 1 has none, and is complete at its last call
+        ([2, 0, 1, 1, 0, 2], [4, 5, 0, 0, 6, 7], False, "110011", "000111", "100000", "000001"),
+        # Where ranks wait for each other, whatever edges a rank has in the last call of an interval.
+        ([0, 1, 1, 0], [5, 0, 3, 0], True, "1011", "0011", "1000", "0001"),
+        ([0, 1, 1, 0], [5, 4, 3, 1], True, "1111", "0011", "1000", "0001"),
+        ([0, 1, 1, 0], [0, 0, 0, 0], True, "0011", "0011", "0000", "0000"),
+        ([0, 1, 1, 0], [0, 0, 0, 0], False, "0000", "0011", "0000", "0000"),
+    ],
+)
+def test_sums_are_swapped_while_others_are_made(calls, edges, together, adds, ends, writes, reads):
+    swaps = grid.swaps(calls, edges, together=together)
+    for found, wanted in (
+        (swaps.adds, adds),
+        (swaps.ends, ends),
+        (swaps.writes, writes),
+        (swaps.reads, reads),
+    ):
+        assert "".join("01"[each] for each in found.astype(int)) == wanted

@@ -1,71 +1,13 @@
-"""Halos in rounds: the same edges, each distinct remote row once, the most needed first."""
+"""What ranks send each other for halos, in rounds and in chunks; test_workload.py has what they ask for."""
 
 from __future__ import annotations
-
-import itertools
 
 import cases
 import numpy as np
 import pytest
 from world import plans_of
 
-from mgg_hpc.plan import halo, halo_schedule, workload
-from mgg_hpc.plan.layout import HALO, OWNED
-
-
-def source_of(plan, lists, edge, chunk):
-    """(PE, row of that PE) that an edge reads: looked up on the sending side."""
-    index = int(plan.indices[edge])
-    if plan.chunks[chunk]["kind"] == OWNED:
-        return plan.rank, index
-    place = int(plan.chunks[chunk]["first_row"]) + index
-    for (number, pe), first in np.ndenumerate(lists.places):
-        count = int(lists.counts[number, pe])
-        if first <= place < first + count:
-            skipped = int(lists.counts[:number, pe].sum())
-            return pe, int(lists.rows[pe][skipped + place - first])
-    raise AssertionError(f"place {place} belongs to nobody")
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize("name", cases.CASES)
-def test_every_edge_reads_the_row_it_read_before(rng, name, count):
-    case = cases.CASES[name](rng, 4)
-    for rank in range(4):
-        plan = workload.split(rank, case.bounds, *case.part(rank), keep_edges=True)
-        made, order, requests = halo.in_rounds(plan, count)
-        np.testing.assert_array_equal(np.sort(order), np.arange(len(plan.indices)))
-        np.testing.assert_array_equal(made.edge, plan.edge[order])
-        low = case.bounds[rank]
-        wanted = case.indices[case.indptr[low] :][made.edge] if made.edges else []
-        destinations = np.repeat(np.arange(plan.destinations), np.diff(case.part(rank)[0]))
-        seen = 0
-        for segment in made.segments:
-            for edge in range(segment["first_edge"], segment["first_edge"] + segment["count"]):
-                pe, row = source_of(made, requests, edge, segment["chunk"])
-                assert case.bounds[pe] + row == wanted[edge]
-                assert destinations[made.edge[edge]] == segment["destination"]
-                seen += 1
-        assert seen == made.edges
-        assert {int(kind) for kind in made.chunks["kind"][1:]} <= {HALO}
-        asked = [(pe, int(row)) for pe, rows in enumerate(requests.rows) for row in rows]
-        assert len(set(asked)) == len(asked) == len(plan.halo)
-
-
-def test_the_rows_that_most_edges_need_come_first(rng):
-    case = cases.hub(rng, 2)
-    plan = workload.split(0, case.bounds, *case.part(0))
-    made, _, _ = halo.in_rounds(plan, 4)
-    edges = []
-    for chunk in made.chunks[1:]:
-        mine = made.segments[chunk["first_segment"] : chunk["first_segment"] + chunk["segments"]]
-        uses = np.bincount(
-            np.concatenate([made.indices[s["first_edge"] : s["first_edge"] + s["count"]] for s in mine]),
-            minlength=chunk["rows"],
-        )
-        edges.append((int(uses.max()), int(uses.min())))
-    assert all(least >= most for (_, least), (most, _) in itertools.pairwise(edges))  # from round to round
-    assert sum(chunk["rows"] for chunk in made.chunks[1:]) == len(plan.halo)
+from mgg_hpc.plan import halo, halo_schedule
 
 
 def test_what_is_sent_is_what_was_asked_for(rng):
@@ -103,19 +45,15 @@ def test_chunks_fill_the_receivers_staging_once_each_with_a_signal_of_its_own(rn
                 assert (staged[part] < 0).all() and len(staged[part]) == len(sent)
                 staged[part] = case.bounds[sender] + sent
                 signals.append((int(push["signal"]), part.start, int(push["rows"]), sender))
-        lists = plan.lists.receive_counts[0]
-        owner = np.repeat(np.arange(3), lists)
+        owner = np.repeat(np.arange(3), plan.lists.receive_counts[0])
         np.testing.assert_array_equal(staged, case.bounds[owner] + plan.halo if len(owner) else [])
-        found = [(int(a["signal"]), int(a["first"]), int(a["rows"])) for a in schedule.arrivals]
-        assert sorted(found) == sorted(each[:3] for each in signals)
-        assert len({signal for signal, *_ in found}) == len(found)
-        assert dict(zip((a[0] for a in found), schedule.origins.tolist(), strict=True)) == {
-            s: pe for s, *_, pe in signals
-        }
-        assert all(signal < schedule.credits for signal, *_ in found)
+        arrivals = (schedule.arrivals[name].tolist() for name in ("signal", "first", "rows"))
+        assert sorted(zip(*arrivals, schedule.origins.tolist(), strict=True)) == sorted(signals)
+        numbers = schedule.arrivals["signal"]
+        assert len(np.unique(numbers)) == len(numbers) and (numbers < schedule.credits).all()
         assert schedule.signals == schedule.credits + 3 and schedule.signals == made[0].signals
-        assert schedule.owners.tolist() == np.flatnonzero(lists).tolist()
-        assert halo_schedule.crosses(plan) == bool(len(schedule.pushes) or found)
+        assert schedule.owners.tolist() == np.unique(owner).tolist()
+        assert halo_schedule.crosses(plan) == bool(len(schedule.pushes) or len(numbers))
         assert halo_schedule.extent(plan) == (plan.lists.capacity, plan.lists.most_sent)
 
 

@@ -1,11 +1,31 @@
-"""The choice of transfer from counts and costs."""
+"""The cost model: what it chooses, times against sums written out by hand, and clusters and hosts as described."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import cases
+import msgspec
 import numpy as np
 import pytest
+import tomli_w
 
-from mgg_hpc.plan.cost_model import RowCost, choose, choose_each, cold_reads, seconds
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan import counts, system
+from mgg_hpc.plan.cost_model import (
+    NOTHING,
+    Layer,
+    RowCost,
+    System,
+    aggregation,
+    choose,
+    choose_each,
+    cold_reads,
+    dense,
+    epoch,
+    seconds,
+    transfers,
+)
 
 NETWORK = {"get": RowCost(20e-6, 1e-9), "halo": RowCost(1e-7, 1e-9)}
 MEMORY = {"direct": RowCost(2e-9, 1e-11), "get": RowCost(5e-8, 1e-10), "halo": RowCost(2e-8, 2e-10)}
@@ -16,47 +36,199 @@ def one(*arguments):
     return {name: value for name, [value] in seconds(*arguments).items()}
 
 
-def test_seconds_are_rows_times_their_cost():
-    found = seconds(MEMORY, np.full(10, 100), cache_bytes=0, row_bytes=[64, 512])
-    for layer, size in enumerate((64, 512)):
-        assert found["direct"][layer] == pytest.approx(1000 * (2e-9 + size * 1e-11))
-        assert found["get"][layer] == pytest.approx(1000 * (5e-8 + size * 1e-10))
-        assert found["halo"][layer] == pytest.approx(10 * (2e-8 + size * 2e-10))
-
-
-def test_many_edges_to_few_rows_take_a_halo():
-    assert choose(one(MEMORY, np.full(10_000, 100), 0, [256])) == "halo"
-    assert choose(one(MEMORY, np.full(9_000, 1), 0, [256])) == "direct"
-
-
 def test_rows_that_a_cache_holds_are_read_once(rng):
     uses = rng.zipf(1.5, 1000).clip(max=10_000)
     falling = np.sort(uses)[::-1]
     for held in (0, 1, 17, 999, 1000, 5000):
         assert cold_reads(uses, held) == min(held, 1000) + falling[held:].sum()
-    found = one(MEMORY, uses, 17 * 256, [256])
-    assert found["direct"] == MEMORY["direct"].of(17 + falling[17:].sum(), 256)
+    found = seconds(MEMORY, uses, 17 * 256, [256, 17])
+    for name, rows in (("direct", 17 + falling[17:].sum()), ("get", uses.sum()), ("halo", 1000)):
+        assert found[name][0] == pytest.approx(rows * (MEMORY[name].row + 256 * MEMORY[name].byte))
 
 
-def test_out_of_reach_a_halo_costs_less_than_a_get_an_edge():
-    uses = np.full(20_000, 2)
-    assert choose(one(NETWORK, uses, 1 << 24, [256])) == "halo"
+@pytest.mark.parametrize(
+    ("times", "best"),
+    [
+        (one(MEMORY, np.full(10_000, 100), 0, [256]), "halo"),  # many edges to few rows
+        (one(MEMORY, np.full(9_000, 1), 0, [256]), "direct"),
+        (one(NETWORK, np.full(20_000, 2), 1 << 24, [256]), "halo"),  # out of reach, less than a get an edge
+        ({"get": 1.0, "halo": 1.0, "direct": 1.0}, "direct"),  # equals take what needs least
+        ({"get": 1.0, "halo": 1.0}, "get"),
+        ({"halo": 0.0}, "halo"),
+    ],
+)
+def test_the_best_transfer_is_chosen(times, best):
+    assert choose(times) == best
 
 
-def test_equals_take_what_needs_least():
-    assert choose({"get": 1.0, "halo": 1.0, "direct": 1.0}) == "direct"
-    assert choose({"get": 1.0, "halo": 1.0}) == "get"
-    assert choose({"halo": 0.0}) == "halo"
+# Per row a halo costs more here, per byte less.
+WIDE = {"direct": RowCost(1e-9, 1e-9), "halo": RowCost(4e-7, 1e-12)}
 
 
-def test_layers_differ_where_that_saves_more_than_a_tenth():
-    assert choose_each({"direct": [1.0, 9.0], "halo": [4.0, 4.0]}) == ["direct", "halo"]  # 5 instead of 8
-    assert choose_each({"direct": [1.0, 4.5], "halo": [1.9, 4.0]}) == ["direct"] * 2  # 5 instead of 5.5
-    assert choose_each({"direct": [1.0, 4.7], "halo": [1.9, 4.0]}) == ["direct", "halo"]  # 5 instead of 5.7
-    assert choose_each({"get": [2.0, 2.0, 2.0], "halo": [2.0, 2.0, 2.0]}) == ["get"] * 3
+@pytest.mark.parametrize(
+    ("times", "best"),
+    [
+        ({"direct": [1.0, 9.0], "halo": [4.0, 4.0]}, ["direct", "halo"]),  # 5 instead of 8
+        ({"direct": [1.0, 4.5], "halo": [1.9, 4.0]}, ["direct"] * 2),  # 5 instead of 5.5
+        ({"direct": [1.0, 4.7], "halo": [1.9, 4.0]}, ["direct", "halo"]),  # 5 instead of 5.7
+        ({"get": [2.0, 2.0, 2.0], "halo": [2.0, 2.0, 2.0]}, ["get"] * 3),
+        (seconds(WIDE, np.full(100, 1), 0, [64, 4096]), ["direct", "halo"]),
+    ],
+)
+def test_layers_differ_where_that_saves_more_than_a_tenth(times, best):
+    assert choose_each(times) == best
 
 
-def test_wide_and_narrow_rows_may_take_different_ways():
-    """Per row a halo costs more here, per byte less."""
-    costs = {"direct": RowCost(1e-9, 1e-9), "halo": RowCost(4e-7, 1e-12)}
-    assert choose_each(seconds(costs, np.full(100, 1), 0, [64, 4096])) == ["direct", "halo"]
+# ---- predictions
+
+COSTS = {"direct": RowCost(1e-8, 0.0), "get": RowCost(2e-8, 0.0), "halo": RowCost(3e-8, 1e-10)}
+FAR = {"get": RowCost(1e-6, 1e-9), "halo": RowCost(0.0, 1e-9)}
+MADE = System(
+    name="made up",
+    ranks_a_node=2,
+    edge=RowCost(3e-9, 1e-12),
+    miss=RowCost(5e-9, 7e-12),
+    segment=RowCost(2e-9, 3e-11),
+    operation=1e-9,
+    byte=1e-10,
+    layer=1e-4,
+    within=COSTS,
+    between=FAR,
+    fixed={"direct": 1e-5, "get": 2e-5, "halo": 3e-5},
+    message=1e-6,
+    cache_bytes=64 * 20,
+)
+
+
+def test_an_aggregation_on_one_node(rng):
+    case = cases.ordinary(rng, 2)
+    traffic = counts.of_all_ranks(case.bounds, case.part)
+
+    def missed(rows):
+        """The reads of rows that miss a cache of the 20 most used ones, which miss once."""
+        used = np.sort(np.unique(rows, return_counts=True)[1])[::-1]
+        return len(used[:20]) + int(used[20:].sum())
+
+    def of(transfer: str, each: counts.RankCounts) -> tuple[float, float]:
+        rows = case.part(each.rank)[1]
+        remote = rows[(rows < case.bounds[each.rank]) | (rows >= case.bounds[each.rank + 1])]
+        moved = {"direct": missed(remote), "get": len(remote), "halo": len(np.unique(remote))}[transfer]
+        reads = len(rows) * (3e-9 + 64e-12) + missed(rows) * (5e-9 + 64 * 7e-12)
+        return reads + each.segments[transfer] * (2e-9 + 192e-11), COSTS[transfer].of(moved, 64)
+
+    for hides, together in ((False, sum), (True, max)):
+        found = aggregation(replace(MADE, hides=hides), traffic, 64)
+        for name in COSTS:
+            taken = max(together(of(name, each)) for each in traffic.ranks)
+            assert found[name] == pytest.approx(MADE.fixed[name] + taken)
+    assert aggregation(MADE, traffic, 0) == dict.fromkeys(COSTS, 0.0)
+
+
+def test_rows_of_other_nodes_take_the_network(rng):
+    case = cases.ordinary(rng, 4)
+    traffic = counts.of_all_ranks(case.bounds, case.part)
+    assert transfers(MADE, 2) == ["direct", "get", "halo"]
+    assert transfers(MADE, 4) == ["get", "halo"]
+    edges, rows = (each.tolist() for each in traffic.between(2))
+    found = aggregation(replace(MADE, edge=NOTHING, miss=NOTHING, segment=NOTHING), traffic, 64)
+    packets = traffic.messages("halo", 64)
+    get = max(
+        COSTS["get"].of(each.remote_edges - far, 64) + FAR["get"].of(far, 64)
+        for each, far in zip(traffic.ranks, edges, strict=True)
+    )
+    halo = max(
+        COSTS["halo"].of(each.halo_rows - far, 64)
+        + FAR["halo"].of(far, 64)
+        + 1e-6 * packets[each.rank] * far / each.halo_rows
+        for each, far in zip(traffic.ranks, rows, strict=True)
+    )
+    assert (found["get"], found["halo"]) == pytest.approx(
+        (MADE.fixed["get"] + get, MADE.fixed["halo"] + halo)
+    )
+    assert min(rows) > 0
+
+
+def test_an_epoch_is_its_layers_and_the_fixed_rest(rng):
+    """More ranks on a machine take longer for the same work."""
+    case = cases.ordinary(rng, 2)
+    traffic = counts.of_all_ranks(case.bounds, case.part)
+    layers = [Layer(64, 0, 100.0, streamed=50.0), Layer(64, 64)]
+    found, once = epoch(MADE, traffic, traffic, layers), aggregation(MADE, traffic, 64)
+    rows = max(each.rows for each in traffic.ranks)
+    assert dense(MADE, rows, layers[0]) == pytest.approx(rows * (100e-9 + 50e-10))
+    for name in COSTS:
+        assert found.epoch(name) == pytest.approx(3 * once[name] + rows * 105e-9 + 2e-4)
+    assert found.epoch() == pytest.approx(min(found.epoch(name) for name in COSTS))
+    alone = replace(MADE, within=dict.fromkeys(COSTS, NOTHING), fixed=dict.fromkeys(COSTS, 0.0))
+    once, slow = (epoch(each, traffic, traffic, layers) for each in (alone, alone.slower(3.0)))
+    assert slow.epoch("get") == pytest.approx(3 * once.epoch("get"))
+    assert alone.slower(3.0).within == alone.within
+
+
+# ---- descriptions
+
+
+def described(rng, kind) -> dict:
+    """Return a description of this kind with a number of its own for each key."""
+    names = [each.name for each in msgspec.structs.fields(kind)]
+    found = {key: float(rng.uniform(1, 1e3)) for key in names if key not in ("name", "kernels", "basis")}
+    found |= {"ranks_a_node": int(rng.integers(1, 9))}
+    return found | ({"kernels": "this"} if kind is system.Hosts else {})
+
+
+@pytest.mark.parametrize("kind", [system.Cluster, system.Hosts])
+def test_a_file_describes_hosts_or_a_cluster(rng, tmp_path, kind):
+    path, given = tmp_path / "ours.toml", described(rng, kind)
+    path.write_text(tomli_w.dumps(given))
+    found = system.named(str(path))
+    assert type(found) is kind and found.name == "ours"
+    assert {key: getattr(found, key) for key in given} == given
+    for wrong, said in (
+        ({"network_gbs": 1.0}, r"ours\.toml: unknown key network_gbs; did you mean network_gb_s\?"),
+        ({"network_gb_s": 0.0}, r"ours\.toml: expected .*network_gb_s"),
+    ):
+        path.write_text(tomli_w.dumps(given | wrong))
+        with pytest.raises(InputError, match=said):
+            system.named(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("dgx-h10", "did you mean dgx-h100"), ("x.json", "dgx-a100, dgx-h100")]
+)
+def test_a_cluster_of_no_name_names_those_there_are(name, said):
+    assert system.named("dgx-h100").ranks_a_node == 8
+    with pytest.raises(InputError, match=said):
+        system.named(name)
+
+
+def test_a_transfer_takes_what_the_links_of_its_ranks_take(rng):
+    """Seconds of rows of so many bytes, from the description's own units."""
+    given = system.Cluster(name="c", **described(rng, system.Cluster))
+    found = system.of_cluster(given, given.ranks_a_node)
+    rows, size = 1000, 512
+    memory, cache = (size / (1e9 * rate) for rate in (given.memory_gb_s, given.cache_gb_s))
+    assert found.miss.of(1, size) + found.edge.of(1, size) == pytest.approx(memory * (1 + 4 / size))
+    assert found.edge.of(1, size) == pytest.approx(cache + memory * 4 / size)
+    link, network, packing = (
+        rows * size / (1e9 * rate) for rate in (given.link_gb_s, given.network_gb_s, given.memory_gb_s / 2)
+    )
+    messages = rows / (1e6 * given.messages_million_s)
+    within = {"direct": link, "get": link, "halo": link + packing}
+    between = {"get": network + messages, "halo": network + packing}
+    for costs, wanted in ((found.within, within), (found.between, between)):
+        assert {name: costs[name].of(rows, size) for name in wanted} == pytest.approx(wanted, rel=1e-12)
+    far = system.of_cluster(given, given.ranks_a_node + 1)
+    for made, latency in ((found, given.link_us), (far, given.network_us)):
+        wanted = 1e-6 * (latency + given.launch_us)
+        assert made.hides and made.halo_rounds == 1
+        assert made.fixed == pytest.approx(dict.fromkeys(("direct", "get", "halo"), wanted), rel=1e-12)
+    # Hosts take what this one takes but for the network.
+    hosts = system.Hosts(name="h", **described(rng, system.Hosts))
+    theirs = system.of_hosts(hosts, found)
+    get, wanted = theirs.between["get"], (1e-6 * hosts.get_us, 1e-9 / hosts.network_gb_s, True)
+    assert (get.row, get.byte, get.together) == pytest.approx(wanted)
+    assert theirs.ranks_a_node == hosts.ranks_a_node
+    more = {name: theirs.fixed[name] - cost for name, cost in found.fixed.items()}
+    assert more == pytest.approx(dict.fromkeys(more, 1e-6 * hosts.network_us))
+    same = {name: getattr(theirs, name) for name in ("name", "ranks_a_node", "between", "fixed", "hides")}
+    assert replace(found, **same) == theirs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from types import SimpleNamespace
 
 import cases
 import numpy as np
@@ -15,7 +16,7 @@ from mgg_hpc.data.generate import sbm
 from mgg_hpc.data.graph import csr_from_edges
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import partitioners
-from mgg_hpc.plan.partitioners import Pattern, SliceOfRows, ldg, metis
+from mgg_hpc.plan.partitioners import Pattern, SliceOfRows, check_memory, checked, ldg, metis
 
 
 def pattern_of(indptr, indices, cut: int = 3) -> Pattern:
@@ -35,30 +36,21 @@ def symmetric(source, destination, nodes):
 
 
 def halo_rows(indptr, indices, part) -> int:
-    """Pairs of a part and a row of another one that it needs, counted edge by edge."""
-    return len(
-        {
-            (part[v], u)
-            for u, v in zip(*reference.edge_list(indptr, indices), strict=True)
-            if part[u] != part[v]
-        }
-    )
+    """Pairs of a part and a row of another one that it needs."""
+    source, row = reference.edge_list(indptr, indices)
+    far = part[source] != part[row]
+    return len(np.unique(np.stack([part[row[far]], source[far]]), axis=1).T)
 
 
 def hard_cases(rng):
-    yield "no edges", (np.zeros(8, np.int64), np.zeros(0, np.int32))
-    yield "one node", (np.zeros(2, np.int64), np.zeros(0, np.int32))
-    yield "a self loop", (np.array([0, 1]), np.zeros(1, np.int32))
     yield "fewer nodes than parts", symmetric([0, 1], [1, 2], 3)
-    hub = np.zeros(60, np.int64), np.arange(1, 61)
-    yield "hub", symmetric(*hub, 61)
     halves = np.concatenate([rng.integers(0, 30, (2, 80)), rng.integers(30, 60, (2, 80))], axis=1)
     yield "disconnected", symmetric(*halves, 70)
-    indptr, indices, _ = csr_from_edges([0, 1, 0, 1, 2, 2], [1, 0, 1, 0, 2, 2], 4)
-    yield "copies of edges", (indptr, indices)
+    yield "star", symmetric(np.zeros(60, np.int64), np.arange(1, 61), 61)
+    yield "copies of edges", csr_from_edges([0, 1, 0, 1, 2, 2], [1, 0, 1, 0, 2, 2], 4)[:2]
     for name, case in cases.CASES.items():
         made = case(rng, 3)
-        yield name, symmetric(*reference.edge_list(made.indptr, made.indices), made.nodes)
+        yield name, symmetric(*made.edge_list, made.nodes)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
@@ -104,24 +96,19 @@ def test_a_good_numbering_is_not_lost(rng):
 
 
 def test_metis_gets_neither_self_loops_nor_copies(rng, monkeypatch):
-    given = {}
-
-    class Taken:
-        Options = staticmethod(lambda **options: options)
-        CSRAdjacency = staticmethod(lambda indptr, indices: given.update(indptr=indptr, indices=indices))
-
-        @staticmethod
-        def part_graph(parts, adjacency, **options):
-            return type("Found", (), {"vertex_part": [0] * (len(given["indptr"]) - 1)})
-
-    monkeypatch.setitem(sys.modules, "pymetis", Taken)
+    given = []
+    taken = SimpleNamespace(
+        Options=lambda **options: options,
+        CSRAdjacency=lambda *arrays: given.extend(arrays),
+        part_graph=lambda *_, **__: SimpleNamespace(vertex_part=[0] * 12),
+    )
+    monkeypatch.setitem(sys.modules, "pymetis", taken)
     ends = rng.integers(0, 12, (2, 60))
     indptr, indices, _ = csr_from_edges(*np.concatenate([ends, ends[::-1], ends, ends[::-1]], axis=1), 12)
     metis.assign(pattern_of(indptr, indices), 3)
-    rows = np.repeat(np.arange(12), np.diff(given["indptr"])).tolist()
-    assert list(zip(rows, given["indices"].tolist(), strict=True)) == sorted(
-        {(v, u) for u, v in zip(*reference.edge_list(indptr, indices), strict=True) if u != v}
-    )
+    found = zip(*map(np.ndarray.tolist, reference.edge_list(*map(np.asarray, given))), strict=True)
+    edges = zip(*map(np.ndarray.tolist, reference.edge_list(indptr, indices)), strict=True)
+    assert sorted(found) == sorted({(u, v) for u, v in edges if u != v})
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -158,40 +145,52 @@ def test_parts_become_ranges(rng):
     part[part == 3] = 4  # a part without rows
     order = rng.permutation(30)
     rows, bounds = partitioners.arranged(part, 5, order)
-    wanted = [row for each in range(5) for row in order.tolist() if part[row] == each]
-    assert rows.tolist() == wanted
+    np.testing.assert_array_equal(rows, order[np.argsort(part[order], kind="stable")])
     assert bounds.tolist() == [sum(part < each) for each in range(6)]
 
 
-def test_what_cannot_be_done_is_said(rng, monkeypatch):
-    indptr, indices, _ = csr_from_edges([0, 1, 2], [1, 2, 3], 9)
-    with pytest.raises(InputError, match="some edge has no reverse"):
-        metis.assign(pattern_of(indptr, indices), 2)
-    with pytest.raises(InputError, match=r"method metis takes up to .* more by --memory, or use ldg$"):
-        partitioners.check_memory("metis", 9, 3, 100)
-    with pytest.raises(InputError, match=r"method ldg takes up to .* or use edges$"):
-        partitioners.check_memory("ldg", 9, 3, 100)
+@pytest.mark.parametrize(
+    ("said", "call"),
+    [
+        ("some edge has no reverse", lambda: metis.assign(pattern_of(*csr_from_edges([0], [1], 9)[:2]), 2)),
+        ("metis takes up to .* more by --memory, or use ldg$", lambda: check_memory("metis", 9, 3, 100)),
+        ("ldg takes up to .* or use edges$", lambda: check_memory("ldg", 9, 3, 100)),
+        (r"a.npy is float64 \[9\]; expected .* integers \[9\]", lambda: checked("a.npy", np.zeros(9), 9, 2)),
+        (
+            r"a.npy: row 4 has the part 2; expected 0 .. 1$",
+            lambda: checked("a.npy", np.array([0, 1, 0, 1, 2, -1]), 6, 2),
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said(said, call):
+    with pytest.raises(InputError, match=said):
+        call()
+
+
+def test_without_metis_what_to_install_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(InputError, match=r"needs pymetis; install it with `pip install mgg-hpc\[metis\]`$"):
         metis.assign(pattern_of(*symmetric([0], [1], 9)), 2)
-    with pytest.raises(
-        InputError, match=r"a.npy is float64 \[9\]; expected the part of each node, integers \[9\]"
-    ):
-        partitioners.checked("a.npy", np.zeros(9), 9, 2)
-    with pytest.raises(InputError, match=r"a.npy: row 4 has the part 2; expected 0 .. 1$"):
-        partitioners.checked("a.npy", np.array([0, 1, 0, 1, 2, -1]), 6, 2)
 
 
-def test_the_native_module_refuses_what_is_no_csr():
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"first": wrong} for wrong in (1, -1)),
+        *({"indptr": wrong} for wrong in ((0, 2), (0, 2, 1))),
+        *({"indices": wrong} for wrong in ((1, 2), (-1, 0))),
+        {"capacity": 0},
+        {"load": ()},
+        *({"part": wrong} for wrong in ((0, 2), (0, -2), (2, 0), (-2, 0))),
+        {"first": 1, "part": (9, 0, 0)},
+    ],
+)
+def test_the_native_module_refuses_what_is_no_csr(wrong):
     def call(first=0, indptr=(0, 1, 2), indices=(1, 0), weight=(1, 1), capacity=9, load=(1, 1), part=(0, 1)):
         arrays = np.array(indptr, np.int64), np.array(indices, np.int32), np.array(weight, np.int64)
         _graph.stream_rows(first, *arrays, capacity, np.array(load, np.int64), np.array(part, np.int32))
 
     call()
-    wrong = [{"first": 1}, {"first": -1}, {"indptr": (0, 2)}, {"indptr": (0, 2, 1)}, {"indices": (1, 2)}]
-    wrong += [{"indices": (-1, 0)}, {"capacity": 0}, {"load": ()}, {"part": (0, 2)}, {"part": (0, -2)}]
-    wrong += [{"part": (2, 0)}, {"part": (-2, 0)}, {"first": 1, "part": (9, 0, 0)}]
-    for arguments in wrong:
-        with pytest.raises(ValueError, match="partition: "):
-            call(**arguments)
     call(part=(0, 1, 9))  # of a row that these have nothing to do with: it is not read for each slice
+    with pytest.raises(ValueError, match="partition: "):
+        call(**wrong)

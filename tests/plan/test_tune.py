@@ -11,7 +11,7 @@ from cost_surfaces import CPU, GPU, KNOBS, surface
 
 from mgg_hpc.plan.tune import MOST_POINTS, REPEATS, ROUNDS, Knob, Search, search
 
-# Shares of searches within 5 percent, of 10,000 (tests/cost_surfaces.py 10000). Where steps of 10 percent lie between
+# Shares of searches within 5 percent, of 10,000. Where steps of 10 percent lie between
 # equal times, some searches stop on such a step; where knobs are coupled, some stop in another valley.
 SHARES = {
     "cpu": {"": 0.999, "ties": 0.989, "coupled": 0.9},
@@ -32,31 +32,22 @@ def test_the_setting_found_is_nearly_the_best_after_few_points(rng, device, kind
     assert np.mean(losses <= 0.05) >= cost_surfaces.least_share(share, len(ends)), np.sort(losses)[-20:]
 
 
-def test_a_setting_that_was_lucky_once_is_not_kept():
-    """The default takes 1 s, another setting 0.5 s at first and then 1.1 s."""
-    times = {(8, -1): iter([0.5] * REPEATS + [1.1] * ROUNDS)}
-    found = search(CPU, lambda setting: next(times[setting]) if setting in times else 1.0, (16, -1))
-    assert [step.knob for step in found.steps[-2 * ROUNDS :]] == ["compare"] * 2 * ROUNDS
-    assert found.best == (16, -1) and found.gain == 0
-
-
-@pytest.mark.parametrize("lucky", [0, 1])
-def test_of_repeated_times_the_least_counts(lucky):
-    """Of a setting's two in the search, and of its three in the comparison; the default takes 1 s, and then 0.95 s."""
-    searched, compared = [3.0, 3.0], [3.0, 3.0, 3.0]
-    searched[lucky], compared[2 * lucky] = 0.8, 0.9
-    times = {(8, -1): iter(searched + compared), (16, -1): iter([1.0] * REPEATS + [0.95] * ROUNDS)}
+@pytest.mark.parametrize(
+    ("searched", "compared", "default", "gain"),
+    [  # what another setting takes in the search and in the comparison; the default 1 s, and then so long
+        ([0.5] * REPEATS, [1.1] * ROUNDS, 1.0, 0),  # lucky once
+        ([0.8, 3.0], [0.9, 3.0, 3.0], 0.95, 1 - 0.9 / 0.95),  # of repeated times the least counts
+        ([3.0, 0.8], [3.0, 3.0, 0.9], 0.95, 1 - 0.9 / 0.95),
+        ([0.5] * REPEATS, [0.995] * ROUNDS, 1.0, 0),  # less than a hundredth is not worth it
+        ([0.5] * REPEATS, [0.98] * ROUNDS, 1.0, 0.02),
+    ],
+)
+def test_a_setting_is_kept_that_saves_time_again(searched, compared, default, gain):
+    times = {(8, -1): iter(searched + compared), (16, -1): iter([1.0] * REPEATS + [default] * ROUNDS)}
     found = search(CPU, lambda setting: next(times[setting]) if setting in times else 2.0, (16, -1))
-    assert found.best == (8, -1) and found.seconds == (0.95, 0.9)
-    assert found.gain == pytest.approx(1 - 0.9 / 0.95)
-
-
-@pytest.mark.parametrize(("saved", "kept"), [(0.005, False), (0.02, True)])
-def test_a_setting_that_saves_less_than_a_hundredth_is_not_kept(saved, kept):
-    times = {(8, -1): iter([0.5] * REPEATS + [1 - saved] * ROUNDS)}
-    found = search(CPU, lambda setting: next(times[setting]) if setting in times else 1.0, (16, -1))
-    assert found.best == ((8, -1) if kept else (16, -1))
-    assert found.gain == pytest.approx(saved if kept else 0)
+    assert [step.knob for step in found.steps[-2 * ROUNDS :]] == ["compare"] * 2 * ROUNDS
+    assert found.best == ((8, -1) if gain else (16, -1)) and found.gain == pytest.approx(gain)
+    assert found.seconds == (default, min(compared) if gain else default)
 
 
 def test_knobs_are_moved_in_their_order_and_ps_retreats_while_wpb_grows():
@@ -67,17 +58,8 @@ def test_knobs_are_moved_in_their_order_and_ps_retreats_while_wpb_grows():
         return 1.0 if ps * wpb == 128 and ps == 16 else 0.9 if (ps, wpb) == (8, 16) else 2.0
 
     found = search(GPU, seconds, (16, 4, 8), most=100)
-    order = [step.knob for step in found.steps]
-    assert list(dict.fromkeys(order)) == [
-        "start",
-        "ps",
-        "dist",
-        "wpb",
-        "ps against dist",
-        "retreat",
-        "around",
-        "compare",
-    ]
+    order = dict.fromkeys(step.knob for step in found.steps)
+    assert " > ".join(order) == "start > ps > dist > wpb > ps against dist > retreat > around > compare"
     assert found.best == (8, 4, 16) and found.gain == pytest.approx(0.1)
 
 
@@ -90,22 +72,17 @@ def test_where_time_is_known_on_both_sides_a_parabola_says_where_to_look(bottom,
     assert moved == {2, 6} | ({4 + step} if step else set())
 
 
-def test_settings_that_cannot_be_measured_are_passed_over(rng):
-    seconds = surface(rng, GPU, "valley")
-    found = search(GPU, seconds.__getitem__, (16, 4, 8), allowed=lambda setting: setting[2] <= 8)
-    assert all(setting[2] <= 8 for setting in (step.setting for step in found.steps))
-
-
 def test_settings_that_do_not_fit_are_measured_once_and_take_no_point(rng):
-    seconds = surface(rng, GPU, "valley")
-    fits = {
-        setting: value if setting[0] * setting[1] <= 32 else math.inf for setting, value in seconds.items()
-    }
-    found = search(GPU, fits.__getitem__, (8, 4, 8))
+    """And those that are not allowed never."""
+    times = surface(rng, GPU, "valley")
+    fits = {each: value if each[0] * each[1] <= 32 else math.inf for each, value in times.items()}
+    found = search(GPU, fits.__getitem__, (8, 4, 8), allowed=lambda setting: setting[2] <= 8)
+    asked = [step.setting for step in found.steps]
+    assert all(setting[2] <= 8 for setting in asked)
     refused = [step.setting for step in found.steps if math.isinf(step.seconds)]
     assert len(refused) == len(set(refused)) and found.points <= MOST_POINTS
-    assert len({step.setting for step in found.steps}) == found.points + len(refused)
-    assert fits[found.best] <= 1.3 * min(fits.values())
+    assert len(set(asked)) == found.points + len(refused)
+    assert fits[found.best] <= 1.3 * min(value for each, value in fits.items() if each[2] <= 8)
 
 
 def test_searches_that_are_told_the_same_go_the_same_way(rng):

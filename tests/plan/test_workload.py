@@ -1,163 +1,231 @@
-"""Plans against what they must say, edge by edge, by a route of their own: sets and loops."""
+"""Plans against what they must say of each edge, in NumPy by sorting; also for more nodes than 32 bits count."""
 
 from __future__ import annotations
 
-import time
-from bisect import bisect
-from collections import Counter
+import dataclasses
 
 import cases
 import numpy as np
 import pytest
+from jobs import blocks
 
-from mgg_hpc.plan import adjacency, workload
-from mgg_hpc.plan.layout import DIRECT, OWNED, RowFormat
-from mgg_hpc.plan.ranges import edge_balanced
-
-
-def listed_edges(case, rank):
-    """(destination, source) of a rank's edges, in the order of the CSR, with global ids."""
-    indptr, indices = case.part(rank)
-    low = int(case.bounds[rank])
-    return [(low + v, int(u)) for v in range(len(indptr) - 1) for u in indices[indptr[v] : indptr[v + 1]]]
+from mgg_hpc.data import symmetry
+from mgg_hpc.data.store import open_graph
+from mgg_hpc.data.writer import write
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan import adjacency, counts, halo, workload
+from mgg_hpc.plan.layout import DIRECT, HALO, OWNED
 
 
-def planned_edges(plan, bounds, rank):
-    """The same from a plan's segments, in the plan's order."""
-    found = []
-    for segment in plan.segments:
-        chunk = plan.chunks[segment["chunk"]]
-        first = int(bounds[chunk["pe"]] + chunk["first_row"])
-        for edge in range(segment["first_edge"], segment["first_edge"] + segment["count"]):
-            found.append((int(bounds[rank] + segment["destination"]), first + int(plan.indices[edge])))
-    return found
+def places(plan, degree):
+    """The chunk and the destination of each edge, in the plan's order, which is by both."""
+    chunk, destination, count = (plan.segments[name] for name in ("chunk", "destination", "count"))
+    np.testing.assert_array_equal(np.lexsort((destination, chunk)), np.arange(len(count)))
+    assert len(np.unique(plan.segments[["chunk", "destination"]])) == len(count)
+    filled = plan.segments[count > 0]
+    np.testing.assert_array_equal(filled["first_edge"], workload.prefix_sum(filled["count"])[:-1])
+    np.testing.assert_array_equal(destination[count == 0], np.flatnonzero(degree == 0))
+    assert (chunk[count == 0] == 0).all()
+    np.testing.assert_array_equal(np.bincount(chunk, minlength=len(plan.chunks)), plan.chunks["segments"])
+    np.testing.assert_array_equal(
+        workload.prefix_sum(plan.chunks["segments"])[:-1], plan.chunks["first_segment"]
+    )
+    return np.repeat(chunk, count), np.repeat(destination, count)
+
+
+def check(rank, bounds, indptr, indices, rounds):
+    """Compare all steps of one rank with its edges."""
+    ranks, degree = len(bounds) - 1, np.diff(indptr)
+    rows = np.repeat(np.arange(len(degree)), degree)
+    owner = np.searchsorted(bounds, indices, side="right") - 1
+    needed, uses = np.unique(indices[owner != rank], return_counts=True)
+    edges = workload.split(rank, bounds, indptr, indices, keep_edges=True)
+    assert workload.split(rank, bounds, indptr, indices).edge is None
+    np.testing.assert_array_equal(edges.halo_bounds, np.searchsorted(needed, bounds))
+    pe_of = np.repeat(np.arange(ranks), np.diff(edges.halo_bounds))
+    np.testing.assert_array_equal(bounds[pe_of] + edges.halo, needed)
+    assert edges.halo.dtype == edges.indices.dtype == np.int32
+
+    plan, steps = workload.direct(edges), (rank - owner) % ranks  # from rank to rank, backwards
+    assert edges.plan_nbytes == 2 * plan.segments.nbytes + plan.indices.nbytes + plan.halo.nbytes
+    assert (plan.local_edges, plan.remote_edges) == ((owner == rank).sum(), (owner != rank).sum())
+    assert plan.chunks["kind"].tolist() == [OWNED] + [DIRECT] * (len(plan.chunks) - 1)
+    pe = plan.chunks["pe"].astype(int)
+    assert ((rank - pe) % ranks).tolist() == np.unique([0, *steps]).tolist()
+    np.testing.assert_array_equal(plan.chunks["rows"], np.diff(bounds)[pe])
+    chunk, destination = places(plan, degree)
+    np.testing.assert_array_equal(plan.edge, np.argsort(steps, kind="stable"))
+    np.testing.assert_array_equal(destination, rows[plan.edge])
+    np.testing.assert_array_equal(bounds[pe[chunk]] + plan.indices, indices[plan.edge])
+
+    np.testing.assert_array_equal(halo.uses(edges), uses)
+    made, order, requests = halo.in_rounds(edges, rounds)
+    round_of = np.empty(len(needed), int)  # the rows that most edges need come first
+    round_of[np.lexsort((needed, -uses))] = np.arange(len(needed)) * rounds // max(1, len(needed))
+    staged, taken = np.full(len(needed), -1), np.zeros(ranks, int)
+    for (number, other), count in np.ndenumerate(requests.counts):
+        first = requests.places[number, other]
+        asked = requests.rows[other][taken[other] : taken[other] + count]
+        staged[first : first + count] = bounds[other] + asked
+        taken[other] += count
+    np.testing.assert_array_equal(staged, needed[np.lexsort((needed, round_of))])
+    assert made.chunks["kind"].tolist() == [OWNED] + [HALO] * rounds
+    assert (made.chunks["pe"] == rank).all() and made.chunks["rows"][0] == len(degree)
+    np.testing.assert_array_equal(made.chunks["rows"][1:], np.bincount(round_of, minlength=rounds))
+    np.testing.assert_array_equal(
+        made.chunks["first_row"][1:], workload.prefix_sum(made.chunks["rows"][1:])[:-1]
+    )
+    chunk, destination = places(made, degree)
+    np.testing.assert_array_equal(np.sort(order), np.arange(len(indices)))
+    np.testing.assert_array_equal(made.edge, edges.edge[order])
+    np.testing.assert_array_equal(destination, rows[made.edge])
+    local = chunk == 0
+    source = np.append(
+        bounds[rank] + made.indices[local],
+        staged[made.chunks["first_row"][chunk[~local]] + made.indices[~local]],
+    )
+    np.testing.assert_array_equal(source, indices[made.edge])
+    again = (np.diff(chunk) == 0) & (np.diff(destination) == 0)
+    assert (np.diff(order)[again] > 0).all()
+    unordered = halo.in_rounds(dataclasses.replace(edges, edge=None), rounds, ordered=False)
+    assert unordered[1] is None
+    np.testing.assert_array_equal(unordered[0].indices, made.indices)
 
 
 @pytest.mark.parametrize("block", [1, 3, 32])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 5])
 @pytest.mark.parametrize("name", cases.CASES)
-def test_a_plan_holds_each_edge_once_in_segments_of_its_owner(rng, monkeypatch, name, ranks, block):
+def test_plans_hold_each_edge_once_and_ask_for_each_row_once(rng, monkeypatch, name, ranks, block):
     monkeypatch.setattr(workload, "CHUNKS", block)  # several runs of rows, or one
-    case = cases.CASES[name](rng, ranks)
+    case, kind = cases.CASES[name](rng, ranks), np.int64 if rng.integers(2) else np.int32
     for rank in range(ranks):
-        plan = workload.build(rank, case.bounds, *case.part(rank), keep_edges=True)
-        wanted, found = listed_edges(case, rank), planned_edges(plan, case.bounds, rank)
-        assert Counter(found) == Counter(wanted)
-        assert [wanted[e] for e in plan.edge] == found
-        ends = plan.segments[["chunk", "destination"]]
-        assert len(np.unique(ends)) == len(ends)
-        assert set(plan.segments["destination"]) == set(range(plan.destinations))
-        assert (plan.segments["count"] > 0).sum() + np.isin(
-            np.arange(plan.destinations), [v - case.bounds[rank] for v, _ in wanted], invert=True
-        ).sum() == len(plan.segments)
+        indptr, indices = case.part(rank)
+        check(rank, case.bounds, indptr, indices.astype(kind), int(rng.integers(1, 9)))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("name", cases.CASES)
-def test_chunks_split_local_from_remote_and_name_the_halo(rng, name, ranks):
-    case = cases.CASES[name](rng, ranks)
-    for rank in range(ranks):
-        plan = workload.build(rank, case.bounds, *case.part(rank))
-        assert plan.chunks[0]["kind"] == OWNED and plan.chunks[0]["pe"] == rank
-        assert (plan.chunks["kind"][1:] == DIRECT).all()
-        steps = (rank - plan.chunks["pe"].astype(int)) % ranks  # from rank to rank, backwards
-        assert (np.diff(steps) > 0).all()
-        owner = [
-            int(np.flatnonzero((case.bounds[:-1] <= u) & (u < case.bounds[1:]))[0])
-            for _, u in listed_edges(case, rank)
-        ]
-        assert plan.local_edges == owner.count(rank)
-        assert plan.remote_edges == len(owner) - owner.count(rank)
-        for peer in range(ranks):
-            needed = sorted(
-                {
-                    u - case.bounds[peer]
-                    for (_, u), o in zip(listed_edges(case, rank), owner, strict=True)
-                    if o == peer != rank
-                }
-            )
-            part = plan.halo[plan.halo_bounds[peer] : plan.halo_bounds[peer + 1]]
-            assert part.tolist() == needed
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [60_000, 3_000_000])
+def test_a_rank_of_many_edges(rng, spread):
+    """Several runs of rows for the threads, and halos that are found by marks and by sorting."""
+    ranks, edges = 4, 400_000
+    bounds = np.append(np.sort(rng.integers(spread, size=ranks)), spread)
+    bounds[0] = 0
+    rows = int(bounds[2] - bounds[1])
+    degree = np.bincount(rng.integers(rows, size=edges) // 3, minlength=rows)
+    indices = (spread * rng.random(edges) ** 3).astype(np.int64)
+    check(1, bounds, workload.prefix_sum(degree), indices, 8)
+
+
+@pytest.fixture
+def far(rng):
+    """A rank's part of a graph of more than 2^40 nodes: (rank, bounds, indptr, indices)."""
+    ranks, rank = 600, 520
+    rows = np.full(ranks, 2**31 - 1)
+    rows[rank], rows[3], rows[7] = 200, 0, 5
+    bounds = workload.prefix_sum(rows)
+    assert bounds[rank] > 2**40
+    degree = rng.integers(0, 8, 200)
+    near = bounds[rank] + rng.integers(0, 200, int(degree.sum()))
+    anywhere = rng.integers(0, bounds[-1], len(near))
+    few = bounds[-1] - 1 - rng.integers(0, 40, len(near))
+    indices = np.choose(rng.integers(0, 3, len(near)), [near, anywhere, few])
+    return rank, bounds, workload.prefix_sum(degree), indices
+
+
+def test_more_nodes_than_32_bits_count_pass_each_step(far):
+    rank, bounds, indptr, indices = far
+    check(rank, bounds, indptr, indices, 3)
+    looped = adjacency.with_self_loops(int(bounds[rank]), indptr, indices, None)
+    check(rank, bounds, looped[0], looped[1], 8)
+    found = counts.of_rank(rank, bounds, indptr, indices, rounds=3)
+    edges = workload.split(rank, bounds, indptr, indices)
+    assert found.halo_rows == len(edges.halo) and found.local_edges == edges.local_edges
+    owner = np.searchsorted(bounds, indices, side="right") - 1
+    np.testing.assert_array_equal(found.edges, np.bincount(owner, minlength=len(bounds) - 1))
+    assert found.segments["direct"] == len(workload.direct(edges).segments)
+    assert found.segments["halo"] == len(halo.in_rounds(edges, 3)[0].segments)
+    rows = np.repeat(np.arange(bounds[rank], bounds[rank + 1]), np.diff(indptr))
+    mine = symmetry.csr_imbalance(int(bounds[rank]), indptr, indices, None)
+    back = symmetry.imbalance(symmetry.EdgeSlice(0, indices, rows, None))
+    assert (mine + back) % 2**64 == 0 and mine != 0
+
+
+def test_ranks_of_2_to_the_31_rows_are_refused(far):
+    _, bounds, indptr, indices = far
+    with pytest.raises(InputError, match="of at most 2\\^31 - 1; use more ranks"):
+        workload.split(0, np.array([0, 2**31, *bounds[-1:] + 2**31]), indptr[:1], indices[:0])
+
+
+def test_files_with_ids_of_64_bits_are_read_and_planned(rng, tmp_path):
+    case = cases.ordinary(rng, 3)
+    graph = dataclasses.replace(blocks(case.nodes), indptr=case.indptr, directed=True)
+    write(tmp_path / "wide.h5", dataclasses.replace(graph, indices=case.indices.astype(np.int64)))
+    with open_graph(tmp_path / "wide.h5") as opened:
+        assert opened.index_dtype == np.int64
+        for rank in range(3):
+            part = opened.slice(int(case.bounds[rank]), int(case.bounds[rank + 1]))
+            assert part.indices.dtype == np.int64
+            check(rank, case.bounds, part.indptr, part.indices, 2)
 
 
 @pytest.mark.parametrize("ps", [1, 3, 256])
 @pytest.mark.parametrize("name", cases.CASES)
 def test_partitions_of_a_size_are_counted_by_destination_and_owner(rng, name, ps):
+    """And a chunk's CSR is the local or remote CSR of the paper."""
     case = cases.CASES[name](rng, 3)
     for rank in range(3):
-        low, high = case.bounds[rank], case.bounds[rank + 1]
-        edges = Counter((v, bisect(case.bounds[1:].tolist(), u)) for v, u in listed_edges(case, rank))
-        local = sum(-(-count // ps) for (_, owner), count in edges.items() if owner == rank)
-        remote = sum(-(-count // ps) for (_, owner), count in edges.items() if owner != rank)
-        without = len(set(range(low, high)) - {v for v, _ in edges})
-        plan = workload.build(rank, case.bounds, *case.part(rank))
-        assert plan.partitions(ps) == (local + without, remote)
-
-
-def test_chunk_csr_is_the_local_and_remote_csr_of_the_paper(rng):
-    case = cases.ordinary(rng, 4)
-    plan = workload.build(2, case.bounds, *case.part(2))
-    low = int(case.bounds[2])
-    found = []
-    for number, chunk in enumerate(plan.chunks):
-        indptr, rows = plan.csr(number)
-        first = case.bounds[chunk["pe"]]
-        found += [
-            (low + v, int(first + u))
-            for v in range(plan.destinations)
-            for u in rows[indptr[v] : indptr[v + 1]]
-        ]
-    assert Counter(found) == Counter(listed_edges(case, 2))
+        indptr, indices = case.part(rank)
+        owner = np.searchsorted(case.bounds, indices, side="right") - 1
+        edges = np.zeros((len(indptr) - 1, 3), int)
+        np.add.at(edges, (np.repeat(np.arange(len(edges)), np.diff(indptr)), owner), 1)
+        parts = (-(-edges // ps)).sum(axis=0)
+        without = np.count_nonzero(np.diff(indptr) == 0)
+        plan = workload.build(rank, case.bounds, indptr, indices)
+        assert plan.partitions(ps) == (parts[rank] + without, parts.sum() - parts[rank])
+        for number, pe in enumerate(plan.chunks["pe"]):
+            found, rows = plan.csr(number)
+            np.testing.assert_array_equal(np.diff(found), edges[:, pe])
+            np.testing.assert_array_equal(case.bounds[pe] + rows, indices[owner == pe])
 
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_plan_of_a_matrix_has_its_entries_in_one_chunk_of_its_own(rng, rank):
     case = cases.CASES["empty_rows"](rng, 1)
     plan = workload.rectangular(rank, case.indptr, case.indices, 100)
-    assert planned_edges(plan, np.zeros(rank + 1, np.int64), rank) == listed_edges(case, 0)
+    _, destination = places(plan, np.diff(case.indptr))
+    np.testing.assert_array_equal(destination, case.edge_list[1])
+    np.testing.assert_array_equal(plan.indices, case.indices)
     assert plan.chunks[["pe", "rows"]].tolist() == [(rank, 100)] and plan.transfer == "none"
-    assert set(plan.segments["destination"]) == set(range(len(case.indptr) - 1))
     assert plan.halo_bounds.tolist() == [0] * (rank + 2) and not len(plan.halo)
 
 
-def test_self_loops_are_added_where_missing_and_kept_where_present():
-    indptr, indices = np.array([0, 2, 2, 4]), np.array([5, 0, 6, 5], np.int32)
-    weight = np.array([0.5, 2.0, 3.0, 4.0], np.float32)
-    new_indptr, new_indices, new_weight = adjacency.with_self_loops(4, indptr, indices, weight)
-    assert new_indptr.tolist() == [0, 3, 4, 6]  # rows 4, 5 and 6: only 6 has its loop
-    assert new_indices.tolist() == [5, 0, 4, 5, 6, 5]
-    assert new_weight.tolist() == [0.5, 2.0, 1.0, 1.0, 3.0, 4.0]
-    assert adjacency.in_degree(new_indptr, new_weight).tolist() == [3.5, 1.0, 7.0]
-    roots = adjacency.inverse_square_root(np.array([4.0, 0.0, -1.0]))
-    assert roots.tolist() == [0.5, 0.0, 0.0]
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_self_loops_are_added_and_replaced(rng, kind, replace):
+    """Behind the others of a row; its degree is a sum of weights."""
+    degree = rng.integers(0, 6, 300) * (rng.random(300) < 0.7)
+    indptr, first = workload.prefix_sum(degree), (1 << 40) if kind is np.int64 else 1000
+    indices = (first + rng.integers(0, 300, int(indptr[-1]))).astype(kind)
+    some = rng.random(len(indices)) < 0.2
+    indices[some] = (first + np.repeat(np.arange(300), degree)).astype(kind)[some]
+    weight = rng.normal(size=len(indices)).astype(np.float32)
+    wanted = []
+    for v, own in enumerate(range(first, first + 300)):
+        part = slice(indptr[v], indptr[v + 1])
+        row = list(zip(indices[part].tolist(), weight[part].tolist(), strict=True))
+        row = [each for each in row if each[0] != own or not replace]
+        wanted.append(row if any(u == own for u, _ in row) else [*row, (own, 1.0)])
+    ends, values = zip(*(each for row in wanted for each in row), strict=True)
+    arrays = workload.prefix_sum(np.array([*map(len, wanted)])), np.array(ends, kind), np.float32(values)
+    if replace:
+        found, arrays = adjacency.with_one_self_loop(first, indptr, indices), arrays[:2]
+    else:
+        found = adjacency.with_self_loops(first, indptr, indices, weight)
+        sums = [sum(value for _, value in row) for row in wanted]
+        np.testing.assert_allclose(adjacency.in_degree(found[0], found[2]), sums, atol=1e-5)
+    for a, b in zip(found, arrays, strict=True):
+        np.testing.assert_array_equal(a, b, strict=True)
 
 
-@pytest.mark.parametrize("name", cases.CASES)
-def test_bytes_of_a_plan_are_known_before_it_is_made(rng, name):
-    case = cases.CASES[name](rng, 3)
-    for rank in range(3):
-        split = workload.split(rank, case.bounds, *case.part(rank))
-        plan = workload.direct(split)
-        made = 2 * plan.segments.nbytes + plan.indices.nbytes + plan.halo.nbytes
-        assert split.plan_nbytes == made
-
-
-def test_rows_are_padded_to_16_bytes():
-    for width in cases.WIDTHS:
-        for kind in (np.float32, np.float64):
-            row = RowFormat(np.dtype(kind), width)
-            assert row.row_bytes % 16 == 0 and 0 <= row.row_bytes - width * np.dtype(kind).itemsize < 16
-
-
-@pytest.mark.data
-def test_building_plans_of_cnr_2000_takes_under_two_seconds(data_folder):
-    arrays = np.load(data_folder / "cnr_2000" / "cnr_2000.npz", allow_pickle=False)
-    indptr, indices = arrays["indptr"], arrays["indices"]
-    began = time.process_time()  # of one core: nothing here runs in parallel
-    bounds = edge_balanced(indptr, 4)
-    for rank in range(4):
-        low, high = bounds[rank], bounds[rank + 1]
-        workload.build(
-            rank, bounds, indptr[low : high + 1] - indptr[low], indices[indptr[low] : indptr[high]]
-        )
-    assert time.process_time() - began < 2
+def test_roots_of_what_is_not_above_0_are_0():
+    assert adjacency.inverse_square_root(np.array([4.0, 0.0, -1.0])).tolist() == [0.5, 0.0, 0.0]

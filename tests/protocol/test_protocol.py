@@ -47,64 +47,62 @@ ELEMENTS = {
 }
 
 
-def search(text: str, options: str, folder: Path, *compiled: str) -> tuple[int, str | None]:
-    """(states, what is wrong or None) of a model in a world."""
+@pytest.fixture
+def search(require, tmp_path):
+    """search(model, options): (states, what is wrong or None) of a model in a world."""
+    for program in ("spin", "gcc"):
+        require(shutil.which(program) is not None, f"no {program}", f"apt install {program}")
 
     def done(*command: str, seconds: float = 60.0) -> str:
-        said = programs.run(*command, cwd=folder, timeout=seconds)
+        said = programs.run(*command, cwd=tmp_path, timeout=seconds)
         assert said.returncode == 0, said.stdout + said.stderr
         return said.stdout + said.stderr
 
-    (folder / MODEL.name).write_text(text)
-    done("spin", "-a", *options.split(), MODEL.name)
-    done("gcc", *compiled, "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=6000", "-o", "pan", "pan.c")
-    said = done("./pan", "-m200000", seconds=SECONDS)
-    # Not exhaustive where the depth or the memory that it was given did not do.
-    assert "max search depth too small" not in said and "out of memory" not in said, said
-    states = re.search(r"([\d.e+]+) states, stored", said)
-    errors = re.search(r"errors: (\d+)", said)
-    assert states and errors, said
-    wrong = re.search(r"pan:\d+: (.*) \(at depth", said)
-    assert (wrong is not None) == (errors[1] != "0"), said
-    return int(float(states[1])), wrong and wrong[1]
+    def search(model: Path, options: str = "", compiled: str = "-O2") -> tuple[int, str | None]:
+        done("spin", "-a", *options.split(), str(model))
+        done("gcc", *compiled.split(), "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=6000", "-o", "pan", "pan.c")
+        said = done("./pan", "-m200000", seconds=SECONDS)
+        # Not exhaustive where the depth or the memory that it was given did not do.
+        assert "max search depth too small" not in said and "out of memory" not in said, said
+        states, errors = re.search(r"([\d.e+]+) states, stored", said), re.search(r"errors: (\d+)", said)
+        assert states and errors, said
+        wrong = re.search(r"pan:\d+: (.*) \(at depth", said)
+        assert (wrong is not None) == (errors[1] != "0"), said
+        return int(float(states[1])), wrong and wrong[1]
+
+    return search
 
 
-@pytest.fixture
-def check(require, tmp_path):
-    """check(options): (states, what is wrong or None)."""
-    for program in ("spin", "gcc"):
-        require(shutil.which(program) is not None, f"no {program}", f"apt install {program}")
-    return lambda options: search(MODEL.read_text(), options, tmp_path, "-O2")
+def elements(model: Path) -> list[str]:
+    """What a model may be without."""
+    return sorted({*re.findall(r"WITHOUT_([A-Z_]+)", model.read_text())})
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("world", drawn(WORLDS, 4))
-def test_nothing_is_lost_overwritten_or_waited_for_in_vain(check, world):
-    states, wrong = check(WORLDS[world])
+def test_nothing_is_lost_overwritten_or_waited_for_in_vain(search, world):
+    states, wrong = search(MODEL, WORLDS[world])
     assert wrong is None
     assert states > 10_000  # or nothing was searched
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("element", drawn(ELEMENTS, 4))
-def test_each_element_that_is_taken_away_is_missed(check, element):
-    _, wrong = check(f"{WORLDS[ELEMENTS[element]]} -DWITHOUT_{element}")
-    assert wrong and re.match(r"assertion violated|invalid end state", wrong)
-
-
-def test_every_element_of_the_model_is_taken_away_once():
-    assert set(re.findall(r"WITHOUT_([A-Z_]+)", MODEL.read_text())) == set(ELEMENTS)
-
-
-@pytest.mark.long
-def test_warps_of_a_block_read_no_row_before_they_know_of_it(check, tmp_path):
-    states, wrong = search(BLOCK.read_text(), "", tmp_path, "-O2")
+def test_warps_of_a_block_read_no_row_before_they_know_of_it(search):
+    states, wrong = search(BLOCK)
     assert wrong is None
     assert states > 100_000
 
 
+MISSED = [(MODEL, element, WORLDS[world], "-O2") for element, world in ELEMENTS.items()]
+MISSED = [*drawn(MISSED, 4), *drawn([(BLOCK, element, "", "-O0 -w") for element in elements(BLOCK)], 3)]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("element", drawn(set(re.findall(r"WITHOUT_([A-Z_]+)", BLOCK.read_text())), 3))
-def test_each_element_of_the_hand_over_is_missed(check, tmp_path, element):
-    _, wrong = search(BLOCK.read_text(), f"-DWITHOUT_{element}", tmp_path, "-O0", "-w")
+@pytest.mark.parametrize(("model", "element", "world", "compiled"), MISSED, ids=str)
+def test_each_element_that_is_taken_away_is_missed(search, model, element, world, compiled):
+    _, wrong = search(model, f"{world} -DWITHOUT_{element}", compiled)
     assert wrong and re.match(r"assertion violated|invalid end state", wrong)
+
+
+def test_every_element_of_the_model_is_taken_away_once():
+    assert elements(MODEL) == sorted(ELEMENTS)

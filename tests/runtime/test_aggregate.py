@@ -1,19 +1,20 @@
-"""The host kernels against the float64 reference, over the table of hard cases."""
+"""The host kernels over the table of cases, and what is theirs alone: caches, slices of rows, instruction sets."""
 
 from __future__ import annotations
 
-import itertools
 import os
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import cases
 import ml_dtypes
 import numpy as np
+import programs
 import pytest
 import reference
 import scipy.sparse
+from gpu.pes import table
+from gpu.pes.engine import Engine
 from tiers import drawn
 from world import SMALL, play
 
@@ -25,76 +26,19 @@ from mgg_hpc.runtime.backends.host.components import padded
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
-TRANSFERS = ("direct", "get", "halo")
+HOST = Engine.host()
 # Instruction sets that this machine has but does not take by default.
 OTHERS = sorted({*_host.instruction_sets()} - {_host.instruction_set()})
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-HALVES = [np.dtype(np.float16), BFLOAT16]
+HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 KINDS = [np.dtype(np.float32), np.dtype(np.float64), *HALVES]
 
 
-def summed(case, x, weight=None, reduce="sum"):
-    """The sums, in float64, over the edges of the whole graph."""
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    return reference.aggregate(source, destination, case.nodes, x, weight, reduce)
-
-
-def weights(rng, case):
-    """Weights of all edges, some of which are 0: with others above 0 alone, with any, and of some rows all."""
-    weight, destination = (
-        rng.standard_normal(len(case.indices)),
-        reference.edge_list(case.indptr, case.indices)[1],
-    )
-    weight = np.where(destination % 5 < 2, np.abs(weight), weight)
-    return np.where((rng.random(len(weight)) < 0.2) | (destination % 5 == 2), 0, weight)
-
-
-def check(case, x, out, weight=None):
-    wanted = summed(case, x, weight)
-    bound = reference.error_bound(*reference.edge_list(case.indptr, case.indices), case.nodes, x, weight)
-    assert out.shape == wanted.shape
-    assert (np.abs(out.astype(np.float64) - wanted) <= bound).all()
-
-
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("ranks", "transfer"), [(1, "direct"), *((ranks, transfer) for ranks in (2, 4) for transfer in TRANSFERS)]
-)
-@pytest.mark.parametrize("name", cases.CASES)
-def test_sums_are_within_the_error_bound(rng, name, ranks, transfer):
-    """Four of the widths are drawn anew in each run."""
-    case = cases.CASES[name](rng, ranks)
-    widths = rng.choice(cases.WIDTHS, 4, replace=False)
-    for width, kind in itertools.product(widths, (np.float32, np.float64)):
-        x = rng.standard_normal((case.nodes, width)).astype(kind)
-        check(case, x, play(case, x, transfer=transfer))
-        weight = weights(rng, case).astype(kind)
-        check(case, x, play(case, x, weight=weight, transfer=transfer), weight)
-
-
-def test_the_bound_holds_where_all_roundings_go_one_way():
-    """Three large terms and nine small ones, each of which is rounded away: more than by chance."""
-    x = np.array([[0.67]] + 3 * [[0.499 * 2**-22]], np.float32)
-    source, destination = np.repeat(np.arange(4), 3), np.zeros(12, np.int64)
-    found = np.float32(0)
-    for term in x[source, 0]:
-        found += term
-    error = abs(float(found) - reference.aggregate(source, destination, 1, x).item())
-    by_chance = np.finfo(np.float32).eps * 12**0.5 * float(found)
-    assert by_chance < error <= reference.error_bound(source, destination, 1, x).item()
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("transfer", TRANSFERS)
-@pytest.mark.parametrize("name", cases.CASES)
-@pytest.mark.parametrize("kind", HALVES, ids=str)
-def test_half_rows_are_summed_in_float32(rng, kind, name, transfer):
-    case = cases.CASES[name](rng, 4)
-    for width in rng.choice([1, 7, 8, 16, 33, 129, 513], 3, replace=False):
-        x = rng.standard_normal((case.nodes, width)).astype(kind)
-        check(case, x, play(case, x, transfer=transfer))
-        weight = weights(rng, case).astype(np.float32)
-        check(case, x, play(case, x, weight=weight, transfer=transfer), weight)
+@pytest.mark.parametrize("line", list(table.host_entries()), ids=str)
+def test_the_table(rng, line):
+    """Three of the widths are drawn anew in each run."""
+    for width in rng.choice(cases.WIDTHS, 3, replace=False):
+        table.check(HOST, replace(line, width=int(width)), rng)
 
 
 @pytest.mark.parametrize("kind", HALVES, ids=str)
@@ -129,32 +73,18 @@ def test_stored_sums_are_rounded_to_the_nearest(rng, kind):
     assert np.isnan(out[~valid].astype(np.float32)).all()
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("transfer", TRANSFERS)
-@pytest.mark.parametrize("reduce", ["mean", "max"])
-@pytest.mark.parametrize("name", cases.CASES)
-def test_means_and_maxima(rng, name, reduce, transfer):
-    case = cases.CASES[name](rng, 4)
-    for width in (7, 48):
-        x = rng.standard_normal((case.nodes, width)) - 3.0  # below the 0 that an empty maximum might leave
-        weight = weights(rng, case)
-        for w in (None, weight):
-            out = play(case, x, weight=w, reduce=reduce, transfer=transfer)
-            np.testing.assert_allclose(out, summed(case, x, w, reduce), rtol=1e-12, atol=1e-12)
-
-
 def test_a_maximum_keeps_not_a_number(rng):
     case = cases.hub(rng, 2)
     x = rng.standard_normal((case.nodes, 5)).astype(np.float32)
     x[3] = np.nan
-    wanted = summed(case, x, reduce="max")
+    wanted = reference.aggregate(*case.edge_list, case.nodes, x, reduce="max")
     assert np.isnan(wanted).any() and not np.isnan(wanted).all()
     np.testing.assert_array_equal(play(case, x, reduce="max"), wanted.astype(np.float32))
 
 
 @pytest.mark.slow
 @pytest.mark.sampled
-@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("transfer", table.TRANSFERS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_results_that_no_cache_holds(rng, kind, transfer):
     """Large results of whole cache lines are stored past the caches."""
@@ -189,15 +119,6 @@ def test_what_is_stored_past_the_caches_ends_with_its_row(rng, kind, lines):
         assert np.isnan(beyond[nodes:].astype(np.float32)).all()
 
 
-def test_staging_is_used_in_turn(rng):
-    """Rows that change from call to call: none may arrive in the place of another call's."""
-    case = cases.all_remote(rng, 4)
-    first = rng.integers(-100, 100, (case.nodes, 33)).astype(np.float32)
-    for calls in (1, 2, 3, 7):
-        changing = play(case, first, transfer="halo", calls=calls, change=True)
-        np.testing.assert_array_equal(changing, summed(case, first + calls - 1))
-
-
 @pytest.mark.slow
 def test_a_long_row_of_equal_values_does_not_drift():
     """Rounding errors of equal signs add up; blocks of sqrt(n) terms keep them within eps sqrt(n)."""
@@ -205,36 +126,10 @@ def test_a_long_row_of_equal_values_does_not_drift():
     case = cases.csr(np.zeros(edges, np.int64), np.zeros(edges, np.int64), 1, np.array([0, 1]))
     x = np.full((1, 16), 0.1, np.float32)
     for geometry in (SMALL, Geometry(256, 16, 16), Geometry(edges, 16, 2)):
-        check(case, x, play(case, x, geometry=geometry))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hub", "ordinary", "rank_without_rows"])
-def test_the_same_bits_whatever_the_threads_do(rng, name):
-    case = cases.CASES[name](rng, 4)
-    x = rng.standard_normal((case.nodes, 40)).astype(np.float32)
-    for transfer in TRANSFERS:
-        first = play(case, x, threads=1, transfer=transfer)
-        for threads in (1, 2, 3, 8):
-            for _ in range(5):
-                np.testing.assert_array_equal(play(case, x, threads=threads, transfer=transfer), first)
-
-
-@pytest.mark.parametrize("relu", [False, True])
-def test_the_epilogue_scales_adds_the_bias_and_clips(rng, relu):
-    case = cases.hub(rng, 4)
-    x = rng.standard_normal((case.nodes, 33))
-    scale, bias = rng.standard_normal(case.nodes), rng.standard_normal(33)
-    wanted = summed(case, x) * scale[:, None] + bias
-    for transfer in TRANSFERS:
-        out = play(case, x, epilogue=lambda mine: Epilogue(scale[mine].copy(), bias, relu), transfer=transfer)
-        np.testing.assert_allclose(out, np.maximum(wanted, 0) if relu else wanted, rtol=1e-11, atol=1e-11)
-
-
-def test_relu_does_not_hide_nan(rng):
-    case = cases.self_loops(rng, 1)
-    x = np.full((case.nodes, 5), np.nan, np.float32)
-    assert np.isnan(play(case, x, epilogue=lambda mine: Epilogue(relu=True))).all()
+        ends = (*case.edge_list, 1, x)
+        table.within(
+            play(case, x, geometry=geometry), reference.aggregate(*ends), reference.error_bound(*ends)
+        )
 
 
 def test_nothing_is_read_from_other_rows(rng):
@@ -247,18 +142,6 @@ def test_nothing_is_read_from_other_rows(rng):
     assert (out[1:5] == 0).all()
 
 
-def python(*arguments, **environment):
-    """Run Python with more in its environment."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("isa", drawn(OTHERS, 1))
 def test_the_other_instruction_sets(rng, isa):
@@ -266,15 +149,15 @@ def test_the_other_instruction_sets(rng, isa):
     drawn = rng.permutation([name for name in cases.CASES if name != "hub"])[:2]
     tests = f"(hub or {' or '.join(drawn)}) and not instruction or test_random"
     here = Path(__file__).parent
-    others = [str(here / "test_edges.py"), str(here.parent / "nn" / "test_random.py")]
+    files = [__file__, here.parent / "nn" / "test_random.py"]
     options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--tier=test"]
-    done = python(*options, __file__, *others, "-k", tests, MGG_ISA=isa)
+    done = programs.python(*options, *files, "-k", tests, env=os.environ | {"MGG_ISA": isa})
     assert done.returncode == 0, done.stdout
 
 
 def test_an_unknown_instruction_set_is_refused_by_name():
     code = "from mgg_hpc.runtime.backends.native import load; load()"
-    done = python("-c", code, MGG_ISA="mmx")
+    done = programs.python("-c", code, env=os.environ | {"MGG_ISA": "mmx"})
     assert "InputError: MGG_ISA=mmx: this build has" in done.stderr
 
 

@@ -30,52 +30,50 @@ FAR = 1 << 32  # bytes
 FORMAT = RowFormat(np.dtype(np.float32), 1024)
 ROWS = FAR // FORMAT.row_bytes + 40  # of each rank
 LAST = ROWS - 20  # the rows from here on have values; an offset that lost its upper bits finds zeros
+RANK_BOUNDS = np.array([0, ROWS, 2 * ROWS])
 
 
 @pytest.fixture(autouse=True)
 def sparse(monkeypatch):
-    """Backends allocate memory that is not there before it is touched."""
+    """Backends allocate memory that is not there before it is touched, and files are not filled."""
     for module in (components, serial):
         monkeypatch.setattr(module, "aligned_zeros", untouched)
+    monkeypatch.setattr(os, "posix_fallocate", lambda file, offset, size: os.truncate(file, offset + size))
 
 
-class Far:
-    """Two ranks with ``ROWS`` rows each, of which the last 20 have values, and four destinations."""
+def pair():
+    world = World(2)
+    return [SerialBackend(rank, world, Options(SMALL, 1)) for rank in range(2)]
 
-    def __init__(self, rng):
-        self.bounds = np.array([0, ROWS, 2 * ROWS])
-        self.x = rng.integers(1, 100, (2, 20, 1024)).astype(np.float32)
-        world = World(2)
-        self.backends = [SerialBackend(rank, world, Options(SMALL, 1)) for rank in range(2)]
-        counts = np.diff(self.bounds)
-        self.rows = [backend.rows(counts, FORMAT, symmetric=True) for backend in self.backends]
-        for rows, values in zip(self.rows, self.x, strict=True):
-            rows.local[LAST:] = values
-        self.source, self.indptr = rng.integers(0, 40, 80), np.array([0, 3, 3, 60, 80])
 
-    @property
-    def indices(self):
-        """Sources as rows of the graph."""
-        return self.source // 20 * ROWS + LAST + self.source % 20
+def on_both(call):
+    """What call(rank) returns of two ranks."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(call, range(2)))
 
-    def values(self, source):
-        return self.x.reshape(40, 1024)[source]
 
-    def wanted(self, reduce, weight=None):
-        destination = np.repeat(np.arange(4), np.diff(self.indptr))
-        return reference.aggregate(self.source, destination, 4, self.values(np.arange(40)), weight, reduce)
+@pytest.fixture
+def held(rng):
+    """(backends, rows, values [40, 1024]) of two ranks with ``ROWS`` rows each, of which the last 20 have values."""
+    values, backends = rng.integers(1, 100, (40, 1024)).astype(np.float32), pair()
+    rows = [backend.rows(np.diff(RANK_BOUNDS), FORMAT, symmetric=True) for backend in backends]
+    for rank, own in enumerate(rows):
+        own.local[LAST:] = values[20 * rank :][:20]
+    return backends, rows, values
+
+
+def rows_of_the_graph(source):
+    return source // 20 * ROWS + LAST + source % 20
 
 
 @pytest.mark.parametrize("reached", ["all", "own"])
-def test_rows_beyond_4_gib_are_gathered(rng, reached):
-    far = Far(rng)
+def test_rows_beyond_4_gib_are_gathered(rng, held, reached):
     which = rng.integers(0, 40, 50)
-    ids = which // 20 * ROWS + LAST + which % 20
-    for rank, (backend, rows) in enumerate(zip(far.backends, far.rows, strict=True)):
+    for rank, (backend, rows) in enumerate(zip(*held[:2], strict=True)):
         addresses = rows.addresses if reached == "all" else np.where(np.arange(2) == rank, rows.addresses, 0)
         out = components.padded(50, FORMAT)
-        backend.gather(replace(rows, addresses=addresses), far.bounds, ids, out)
-        np.testing.assert_array_equal(out, far.values(which))
+        backend.gather(replace(rows, addresses=addresses), RANK_BOUNDS, rows_of_the_graph(which), out)
+        np.testing.assert_array_equal(out, held[2][which])
 
 
 def staged_far(plan):
@@ -88,31 +86,31 @@ def staged_far(plan):
 
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo", "halo in far staging"])
 @pytest.mark.parametrize("reduce", ["sum", "max", "ties"])
-def test_rows_beyond_4_gib_are_summed(rng, transfer, reduce):
-    far = Far(rng)
-    edges = [workload.split(rank, far.bounds, far.indptr, far.indices, keep_edges=True) for rank in range(2)]
+def test_rows_beyond_4_gib_are_summed(rng, held, transfer, reduce):
+    (backends, rows, values), ties = held, reduce == "ties"
+    source, indptr = rng.integers(0, 40, 80), np.array([0, 3, 3, 60, 80])
+    given = RANK_BOUNDS, indptr, rows_of_the_graph(source)
+    edges = [workload.split(rank, *given, keep_edges=True) for rank in range(2)]
+    plans = [workload.direct(each, transfer) for each in edges]
     if transfer.startswith("halo"):
         plans = [plan for plan, _ in halo.of_all_ranks(edges, 2)]
-        plans = [staged_far(plan) for plan in plans] if transfer != "halo" else plans
-    else:
-        plans = [workload.direct(each, transfer) for each in edges]
-    for backend, plan in zip(far.backends, plans, strict=True):
-        backend.prepare(plan, FORMAT)
-    weight = rng.integers(0, 4, 80).astype(np.float32)
+        plans = plans if transfer == "halo" else [*map(staged_far, plans)]
+    weight = None if ties else rng.integers(0, 4, 80).astype(np.float32)
 
     def run(rank):
-        backend, plan, out = far.backends[rank], plans[rank], components.padded(4, FORMAT)
-        if reduce == "ties":
-            reached = np.empty((4, 1024), np.float32)
-            backend.edges.max_ties(plan, far.rows[rank], out, reached)
+        backend, plan, out = backends[rank], plans[rank], components.padded(4, FORMAT)
+        if ties:
+            backend.edges.max_ties(plan, rows[rank], out, np.empty((4, 1024), np.float32))
         else:
-            backend.aggregate(plan, "mul", reduce, far.rows[rank], out, edge=weight[plan.edge])
+            backend.aggregate(plan, "mul", reduce, rows[rank], out, edge=weight[plan.edge])
         return out
 
-    with ThreadPoolExecutor(2) as pool:
-        wanted = far.wanted("max") if reduce == "ties" else far.wanted(reduce, weight)
-        for out in pool.map(run, range(2)):
-            np.testing.assert_array_equal(out, wanted)
+    for backend, plan in zip(backends, plans, strict=True):
+        backend.prepare(plan, FORMAT)
+    ends = source, np.repeat(np.arange(4), np.diff(indptr))
+    wanted = reference.aggregate(*ends, 4, values, weight, "max" if ties else reduce)
+    for out in on_both(run):
+        np.testing.assert_array_equal(out, wanted)
 
 
 def test_edges_beyond_4_gib_are_sampled():
@@ -143,16 +141,13 @@ def test_values_beyond_4_gib_of_a_csr_matrix_are_taken(rng):
 
 def test_rows_beyond_4_gib_are_dropped_as_others_are(rng):
     """Three rows, 9 GiB apart, which are as wide as the result's."""
-    values, apart = rng.standard_normal((3, 40)).astype(np.float32), 9 << 28
-    x = np.lib.stride_tricks.as_strided(
-        untouched(4 * (2 * apart + 40)).view(np.float32), (3, 40), (4 * apart, 4)
-    )
+    values, apart, found = rng.standard_normal((3, 40)).astype(np.float32), 9 << 28, []
+    memory = untouched(4 * (2 * apart + 40)).view(np.float32)
+    x = np.lib.stride_tricks.as_strided(memory, (3, 40), (4 * apart, 4))
     x[:] = values
-    ids, key, found = np.arange(3), RngKey(0.4, 5, 3, 1), []
     for given in (x, values):
-        out = components.padded(3, RowFormat(values.dtype, 40))
-        Far(rng).backends[0].dropout(given, out, ids, key)
-        found.append(out)
+        found.append(components.padded(3, RowFormat(values.dtype, 40)))
+        pair()[0].dropout(given, found[-1], np.arange(3), RngKey(0.4, 5, 3, 1))
     np.testing.assert_array_equal(*found)
 
 
@@ -161,51 +156,37 @@ def test_rows_beyond_4_gib_are_dropped_as_others_are(rng):
 BOUNDS = np.append(0, np.arange(LAST, ROWS + 1, 5))  # of source intervals: the first has no edges
 
 
-def memory_store(values, folder):
-    rows = untouched(ROWS * FORMAT.row_bytes).view(np.float32).reshape(ROWS, 1024)
-    rows[LAST:] = values
-    return HostStore(FORMAT, ROWS, rows=rows)
-
-
-def dataset_store(values, folder, direct):
-    """Rows of a sparse file that begin beyond 4 GiB, not with a block."""
-    offset = FAR + 24
-    with (folder / "dataset").open("wb") as file:
-        file.seek(offset + LAST * FORMAT.row_bytes)
-        file.write(values.tobytes())
-    return FileStore.over(folder / "dataset", offset, FORMAT, ROWS, direct=direct)
-
-
-def scratch_store(values, folder, direct):
+def store_of(place, values, folder):
+    """A store whose last 20 rows have values: of a file that begins beyond 4 GiB, not with a block, "dataset"."""
+    direct = "direct" in place
+    if place == "memory":
+        rows = untouched(ROWS * FORMAT.row_bytes).view(np.float32).reshape(ROWS, 1024)
+        rows[LAST:] = values
+        return HostStore(FORMAT, ROWS, rows=rows)
+    if "dataset" in place:
+        offset = FAR + 24
+        with (folder / "dataset").open("wb") as file:
+            file.seek(offset + LAST * FORMAT.row_bytes)
+            file.write(values.tobytes())
+        return FileStore.over(folder / "dataset", offset, FORMAT, ROWS, direct=direct)
     store = FileStore(FORMAT, ROWS, folder, direct=direct)
     store.write(LAST, values[:7])
     store.write(LAST + 7, values[7:])
     return store
 
 
-STORES = {
-    "memory": memory_store,
-    "dataset": lambda values, folder: dataset_store(values, folder, False),
-    "direct": lambda values, folder: dataset_store(values, folder, True),
-    "scratch": lambda values, folder: scratch_store(values, folder, False),
-    "direct scratch": lambda values, folder: scratch_store(values, folder, True),
-}
-
-
-@pytest.mark.parametrize("place", STORES)
-def test_rows_of_a_store_beyond_4_gib_are_read(rng, tmp_path, monkeypatch, place):
+@pytest.mark.parametrize("place", ["memory", "dataset", "direct dataset", "scratch", "direct scratch"])
+def test_rows_of_a_store_beyond_4_gib_are_read(rng, tmp_path, place):
     """By a pass, alone and as the second rank of a chain, whose slots are larger than 4 GiB too; and by themselves."""
-    monkeypatch.setattr(os, "posix_fallocate", lambda file, offset, size: os.truncate(file, offset + size))
-    values = rng.integers(1, 100, (20, 1024)).astype(np.float32)
-    store = STORES[place](values, tmp_path)
+    values, backends = rng.integers(1, 100, (20, 1024)).astype(np.float32), pair()
+    store = store_of(place, values, tmp_path)
     np.testing.assert_array_equal(store.read(LAST + 2, 13), values[2:15])
     source, indptr = rng.integers(0, 20, 50), np.array([0, 30, 30, 50])
     plan = grid.grid_plan(BOUNDS, grid.turned(0, len(BOUNDS) - 1), indptr, LAST + source)
     order = grid.passed(BOUNDS, [grid.chunks_of(plan)], 3)
-    nbytes, world = order.slots * slot_bytes(order.capacity, FORMAT), World(2)
-    backends = [SerialBackend(rank, world, Options(SMALL, 1)) for rank in range(2)]
     wanted = reference.aggregate(source, np.repeat(np.arange(3), np.diff(indptr)), 3, values)
     for chains in ([], [[1, 0]]):
+        nbytes = order.slots * slot_bytes(order.capacity, FORMAT)
         buffers = [ChunkBuffer(backend, nbytes, chains) for backend in backends]
 
         def run(rank, buffers=buffers):
@@ -214,9 +195,8 @@ def test_rows_of_a_store_beyond_4_gib_are_read(rng, tmp_path, monkeypatch, place
                 backends[rank].aggregate(plan, "copy", "sum", rows, out)
             return out
 
-        with ThreadPoolExecutor(2) as pool:
-            for out in pool.map(run, range(2)):
-                np.testing.assert_array_equal(out, wanted)
+        for out in on_both(run):
+            np.testing.assert_array_equal(out, wanted)
     store.close()
 
 
@@ -229,7 +209,5 @@ def test_bytes_beyond_4_gib_of_a_file_are_written_and_read(rng, tmp_path, direct
         values = rng.integers(1, 256, 9000, dtype=np.uint8)
         opened.write(offset, values)
         np.testing.assert_array_equal(opened.read(offset, 9000), values)
-        with (tmp_path / "file").open("rb") as plain:
-            plain.seek(offset)
-            assert plain.read(9000) == values.tobytes()
+        assert os.pread(file, 9000, offset) == values.tobytes()
     opened.close()

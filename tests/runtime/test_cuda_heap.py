@@ -21,19 +21,31 @@ MIB = 1 << 20
 H200 = Limits("H200", 132, 1024, 2048, 32, 227 << 10, 228 << 10, 1024)
 
 
+@pytest.fixture
+def environment(monkeypatch):
+    """The environment, empty."""
+    monkeypatch.setattr(os, "environ", {})
+    return os.environ
+
+
 @pytest.mark.parametrize(
     ("mib", "first", "later"),
     [  # of a block: mapped in MiB with NVSHMEM's own granule, and once it runs
         (0.001, 1024, 512),
         (512, 1024, 512),
         (512.001, 1536, 1024),
-        (1024, 1536, 1024),
         (60_000, 60_928, 60_416),
     ],
 )
-def test_memory_is_mapped_in_granules(mib, first, later):
-    assert mapped_bytes(round(mib * MIB), started=False) == first * MIB
-    assert mapped_bytes(round(mib * MIB), started=True) == later * MIB
+def test_memory_is_mapped_in_granules(environment, mib, first, later):
+    """And what is announced for a block has room for it."""
+    nbytes = round(mib * MIB)
+    assert mapped_bytes(nbytes, started=False) == first * MIB
+    assert mapped_bytes(nbytes, started=True) == later * MIB
+    heap.announce(first * MIB)
+    heap.need_room(nbytes, growing=False)
+    with pytest.raises(InputError, match="NVSHMEM_SYMMETRIC_SIZE allows"):
+        heap.need_room(nbytes + heap.GRANULE, growing=False)
 
 
 @pytest.mark.parametrize(
@@ -46,27 +58,31 @@ def test_rings_of_what_comes_over_a_network(ps, far_ps, dist, mib):
     assert taken == round((100 + mib) * MIB)
 
 
-def place(number: int, free: float, node: int = 0) -> Place:
-    return Place((node, f"0000:{number:02x}:00.0"), "NVIDIA H200", round(free * 2**30))
+def places(*of: tuple[int, float] | tuple[int, float, int]) -> list[Place]:
+    """GPUs by number and free GiB, on the first node or another."""
+    return [
+        Place((more[0] if more else 0, f"0000:{number:02x}:00.0"), "NVIDIA H200", round(free * 2**30))
+        for number, free, *more in of
+    ]
 
 
 @pytest.mark.parametrize(
     ("places", "gib", "said"),
     [
-        ([place(1, 10), place(2, 10)], 10, None),
+        (places((1, 10), (2, 10)), 10, None),
         (
-            [place(1, 10), place(2, 9.99)],
+            places((1, 10), (2, 9.99)),
             10,
             "rank 1's NVIDIA H200 needs 10.0 GiB of symmetric memory, and has 10.0",
         ),
-        ([place(1, 10), place(1, 10)], 5, None),
+        (places((1, 10), (1, 10)), 5, None),
         (
-            [place(1, 10), place(1, 10)],
+            places((1, 10), (1, 10)),
             5.5,
             "rank 0's NVIDIA H200 needs 11.0 GiB of symmetric memory for the 2 ranks",
         ),
-        ([place(1, 10), place(1, 10, node=1)], 10, None),  # the same place on another node
-        ([place(1, 40), place(2, 80), place(2, 80)], 50, "rank 0's NVIDIA H200 needs 50.0 GiB"),
+        (places((1, 10), (1, 10, 1)), 10, None),  # the same place on another node
+        (places((1, 40), (2, 80), (2, 80)), 50, "rank 0's NVIDIA H200 needs 50.0 GiB"),
     ],
 )
 def test_what_does_not_fit_is_said_with_both_numbers_and_the_largest_rank(places, gib, said):
@@ -77,19 +93,18 @@ def test_what_does_not_fit_is_said_with_both_numbers_and_the_largest_rank(places
         assert found.startswith(said) and "as large as that of rank 7, the largest" in found
 
 
-def test_nvshmem_is_told_the_size_unless_the_user_has(monkeypatch):
-    monkeypatch.setattr(os, "environ", {})
+def test_nvshmem_is_told_the_size_unless_the_user_has(environment):
     heap.announce(3 << 30)
-    assert os.environ == {heap.SIZE: str(3 << 30), heap.MOST: str(128 << 30)}
-    monkeypatch.setattr(os, "environ", {heap.SIZE: "1G"})
+    assert (environment[heap.SIZE], environment.pop(heap.MOST)) == (str(3 << 30), str(128 << 30))
+    environment[heap.SIZE] = "1G"
     heap.announce(100 << 30)
-    assert os.environ == {heap.SIZE: "1G", heap.MOST: str(200 << 30)}
+    assert (environment[heap.SIZE], environment[heap.MOST]) == ("1G", str(200 << 30))
 
 
-def test_more_than_the_heap_may_have_is_refused_before_nvshmem_is_asked(monkeypatch):
+def test_more_than_the_heap_may_have_is_refused_before_nvshmem_is_asked(environment):
     """A heap that does not grow has what was announced at the start, less a granule."""
+    environment |= {heap.SIZE: str((512 << 20) + 65536), heap.MOST: "1g"}
     module = Allocator()
-    monkeypatch.setattr(os, "environ", {heap.SIZE: str((512 << 20) + 65536), heap.MOST: "1g"})
     memory = SymmetricMemory(module, HostArrays(), grows=False)
     memory.reserve(40_000)
     with pytest.raises(InputError, match=r"NVSHMEM_SYMMETRIC_SIZE allows 0\.0 GiB"):
@@ -98,18 +113,9 @@ def test_more_than_the_heap_may_have_is_refused_before_nvshmem_is_asked(monkeypa
     memory.grows = True
     memory.reserve(40_000)
     assert memory.held == 80_000
-    os.environ[heap.MOST] = "many"
+    environment[heap.MOST] = "many"
     with pytest.raises(InputError, match='NVSHMEM_MAX_MEMORY_PER_GPU = "many": expected bytes'):
         memory.reserve(1)
-
-
-@pytest.mark.parametrize("nbytes", [1, 512 * MIB, 512 * MIB + 1, 70_000 * MIB])
-def test_what_is_announced_for_a_block_has_room_for_it(monkeypatch, nbytes):
-    monkeypatch.setattr(os, "environ", {})
-    heap.announce(mapped_bytes(nbytes, started=False))
-    heap.need_room(nbytes, growing=False)
-    with pytest.raises(InputError, match="NVSHMEM_SYMMETRIC_SIZE allows"):
-        heap.need_room(nbytes + heap.GRANULE, growing=False)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +123,9 @@ def test_what_is_announced_for_a_block_has_room_for_it(monkeypatch, nbytes):
     [(True, "0", True, True), (False, "0", True, False), (True, "1", True, False), (True, "0", False, False)],
 )
 def test_the_heap_grows_where_all_gpus_have_vmm_and_it_is_not_disabled(
-    monkeypatch, device, disabled, others, wanted
+    environment, monkeypatch, device, disabled, others, wanted
 ):
-    monkeypatch.setattr(os, "environ", {heap.NO_VMM: disabled})
+    environment[heap.NO_VMM] = disabled
     monkeypatch.setattr(heap.mpi, "agree", lambda comm: contextlib.nullcontext())
     comm = SimpleNamespace(allgather=lambda mine: [mine, others])
     assert heap.grows(comm, SimpleNamespace(virtual_memory=lambda: device)) == wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,39 +11,21 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import device
 
 
-class Node:
-    """One rank's view of a node whose ranks all give the same."""
-
-    def __init__(self, gathered=None):
-        self._gathered = gathered
-
-    def Get_size(self):  # noqa: N802
-        return 1
-
-    def Get_rank(self):  # noqa: N802
-        return 0
-
-    def allgather(self, value):
-        return [value] if self._gathered is None else [*self._gathered, value]
+def node(*gathered, rank=0):
+    """One rank's view of a node whose other ranks give this; of none, alone."""
+    return SimpleNamespace(
+        Get_size=lambda: 1, Get_rank=lambda: rank, allgather=lambda value: [*gathered, value]
+    )
 
 
-class Module:
+def module(places, why="", uuids=None, use=lambda number: None):
     """A _cuda that sees these GPUs."""
-
-    def __init__(self, places, why="", uuids=None):
-        self.places, self.why, self.uuids, self.used = places, why, uuids, []
-
-    def devices(self):
-        return len(self.places), self.why
-
-    def device_places(self):
-        return self.places
-
-    def device_uuids(self):
-        return self.uuids or [f"uuid of {place}" for place in self.places]
-
-    def use_device(self, number):
-        self.used.append(number)
+    return SimpleNamespace(
+        devices=lambda: (len(places), why),
+        device_places=lambda: places,
+        device_uuids=lambda: uuids or [f"uuid of {place}" for place in places],
+        use_device=use,
+    )
 
 
 def given(seen, numbers):
@@ -69,22 +52,16 @@ def test_every_rank_takes_its_own_whoever_sees_what(rng):
 
 
 @pytest.mark.parametrize(
-    ("seen", "taken"),
+    ("seen", "share", "taken"),
     [
-        ([["a"], ["b"], ["c"]], [0, 0, 0]),  # Slurm shows each rank its own
-        ([["a", "b", "c"]] * 3, [0, 1, 2]),  # or all of them
-        ([["a", "b"], ["a"]], [1, 0]),  # the second has no other
+        ([["a"], ["b"], ["c"]], False, "abc"),  # Slurm shows each rank its own
+        ([["a", "b", "c"]] * 3, False, "abc"),  # or all of them
+        ([["a", "b"], ["a"]], False, "ab"),  # the second has no other
+        ([["a", "b"]] * 4, True, "aabb"),  # spread evenly
     ],
 )
-def test_as_launchers_show_them(seen, taken):
-    found = device.assign(seen, False)
-    assert sorted(given(seen, found)) == sorted(given(seen, taken))
-    assert len(seen[0]) == 3 or found == taken
-
-
-def test_ranks_that_share_are_spread_evenly():
-    found = device.assign([["a", "b"]] * 5, True)
-    assert sorted((found.count(0), found.count(1))) == [2, 3]
+def test_as_launchers_show_them(seen, share, taken):
+    assert "".join(sorted(given(seen, device.assign(seen, share)))) == taken
 
 
 @pytest.mark.parametrize(
@@ -101,67 +78,57 @@ def test_too_few_gpus_are_named_with_both_numbers(seen, message):
 
 
 @pytest.fixture
-def alone(monkeypatch, tmp_path):
-    """One rank on the node; the folder of PCI devices is another."""
+def near(monkeypatch, tmp_path):
+    """One rank on the node; near(place, text) writes which cores are near a GPU, as the kernel does."""
     monkeypatch.setattr(device.mpi, "node", lambda comm: comm)
     monkeypatch.setattr(device, "_BUS", tmp_path)
 
+    def write(place, text):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "local_cpulist").write_text(text)
 
-def list_cores(folder, place, text):
-    """Write which cores are near a GPU, as the kernel does."""
-    (folder / place).mkdir()
-    (folder / place / "local_cpulist").write_text(text)
+    return write
 
 
-def test_a_rank_without_a_gpu_says_what_it_was_shown(alone, monkeypatch):
+def test_a_rank_without_a_gpu_says_what_it_was_shown(near, monkeypatch):
     monkeypatch.setenv(device.VISIBLE, "")
     with pytest.raises(InputError, match=r"^no CUDA device \(no device\); CUDA_VISIBLE_DEVICES is '' there$"):
-        device.take(Node(), Module([], "no device"))
+        device.take(node(), module([], "no device"))
 
 
-def test_a_gpu_that_cannot_be_used_is_an_error_of_its_rank(alone):
-    module, busy = Module(["a"]), RuntimeError("choosing a GPU: busy or unavailable")
-    module.use_device = lambda number: (_ for _ in ()).throw(busy)
+def test_a_gpu_that_cannot_be_used_is_an_error_of_its_rank(near):
+    def use(number):
+        raise RuntimeError("choosing a GPU: busy or unavailable")
+
     with pytest.raises(InputError, match=r"^rank 0 cannot use its GPU: choosing a GPU: busy or unavailable$"):
-        device.take(Node(), module)
+        device.take(node(), module(["a"], use=use))
 
 
-def test_parts_of_one_gpu_share_its_place_and_are_taken_one_each(alone):
-    module = Module(["0000:3B:00.0"] * 2, uuids=["mig 1", "mig 2"])
-    node = Node([(["mig 1", "mig 2"], None, "")])
-    node.Get_rank = lambda: 1
-    assert device.take(node, module) == device.GpuAssignment(0, "mig 1", "0000:3B:00.0", 1)
+def test_parts_of_one_gpu_share_its_place_and_are_taken_one_each(near):
+    parts = module(["0000:3B:00.0"] * 2, uuids=["mig 1", "mig 2"])
+    taken = device.take(node((["mig 1", "mig 2"], None, ""), rank=1), parts)
+    assert taken == device.GpuAssignment(0, "mig 1", "0000:3B:00.0", 1)
 
 
-def test_a_rank_takes_its_gpu_and_stays_near_it(alone, tmp_path):
-    before = os.sched_getaffinity(0)
-    near = {min(before)}
-    list_cores(tmp_path, "0000:3b:00.0", f"{min(before)},4000-4003\n")
-    module = Module(["0000:3B:00.0"])
+def test_a_rank_takes_its_gpu_and_stays_near_it(near):
+    """Unless it is bound already."""
+    before, place, used = os.sched_getaffinity(0), "0000:3B:00.0", []
+    near(place.lower(), f"{min(before)},4000-4003\n")
     try:
-        assignment = device.take(Node(), module)
-        assert (assignment, module.used) == (
-            device.GpuAssignment(0, "uuid of 0000:3B:00.0", "0000:3B:00.0", 1),
-            [0],
-        )
+        assignment = device.take(node(), module([place], use=used.append))
+        assert (assignment, used) == (device.GpuAssignment(0, f"uuid of {place}", place, 1), [0])
+        device.stay_near(node(frozenset({4095})), assignment)
         assert os.sched_getaffinity(0) == before
-        device.stay_near(Node(), assignment)
-        assert os.sched_getaffinity(0) == near
+        device.stay_near(node(), assignment)
+        assert os.sched_getaffinity(0) == {min(before)}
     finally:
         os.sched_setaffinity(0, before)
-
-
-def test_who_is_bound_already_stays_where_it_is(alone, tmp_path):
-    list_cores(tmp_path, "a", "0-1\n")
-    before = os.sched_getaffinity(0)
-    device.stay_near(Node([frozenset({4095})]), device.GpuAssignment(0, "a", "a", 1))
-    assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize(
     ("text", "cores"), [("0-3,8", {0, 1, 2, 3, 8}), ("", set()), ("7", {7}), ("x-y", set())]
 )
-def test_lists_of_cores(alone, tmp_path, text, cores):
-    list_cores(tmp_path, "a", f"{text}\n")
+def test_lists_of_cores(near, text, cores):
+    near("a", f"{text}\n")
     assert device.near_cores("A") == cores
     assert device.near_cores("none") == frozenset()

@@ -9,6 +9,6 @@ from builds import made
 
 @pytest.mark.slow
 def test_no_acknowledgement_is_lost():
-    """Rows that arrive while nobody calls the transport are acknowledged all the same; packets keep their places."""
+    """Rows that arrive while nobody calls the transport are acknowledged all the same."""
     ended = programs.run(made("acknowledged") / "acknowledged")
     assert (ended.returncode, ended.stdout) == (0, "done\n")

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import jobs
+import programs
 import pytest
 from tiers import long_except
 
@@ -54,15 +55,21 @@ pytestmark = pytest.mark.slow
 SOON = 10.0  # seconds within which all ranks must have ended, on a machine that has other work too
 
 
+@pytest.fixture
+def system_mpi(require):
+    """The library of the machine's own MPI."""
+    try:
+        return find_mpi.system_library()
+    except InputError:
+        return require(False, "no MPI of the machine's own", "apt install openmpi-bin libopenmpi-dev")
+
+
 @pytest.fixture(params=long_except(["wheel", "system"], "wheel"))
-def mpi_environment(request, require):
+def mpi_environment(request):
     """The environment that selects each MPI."""
     environment = environment_without_mpi()
     if request.param == "system":
-        try:
-            environment["MPI4PY_LIBMPI"] = str(find_mpi.system_library())
-        except InputError:
-            require(False, "no MPI of the machine's own", "apt install openmpi-bin libopenmpi-dev")
+        environment["MPI4PY_LIBMPI"] = str(request.getfixturevalue("system_mpi"))
     return environment
 
 
@@ -110,6 +117,9 @@ class Job:
             assert self.process.poll() is None
             time.sleep(0.01)
 
+    def alive(self):
+        return [int(path.name) for path in self.pids.iterdir() if launch._alive(int(path.name))]
+
     def end(self):
         try:
             out, err = self.process.communicate(timeout=60)
@@ -118,11 +128,11 @@ class Job:
             self.process.communicate(timeout=10)
             raise
         deadline = time.monotonic() + SOON  # a killed process may need a moment to disappear
-        while any(launch._alive(int(path.name)) for path in self.pids.iterdir()):
+        while left := self.alive():
             if time.monotonic() > deadline:
-                for path in self.pids.iterdir():
+                for pid in left:
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(path.name), signal.SIGKILL)
+                        os.kill(pid, signal.SIGKILL)
                 pytest.fail("a rank outlived its job")
             time.sleep(0.01)
         return self.process.returncode, out, err
@@ -139,72 +149,56 @@ def run(tmp_path, mpi_environment, nothing_left):
     return run
 
 
-def only(line):
-    return 2, "", [f"mgg: error: {line}"]
+LATE = "w = mpi.SharedWindow(mpi.node(comm), 1 << 20)\ntell()\nraise InputError('row 3')"
 
 
 @pytest.mark.parametrize(
-    ("body", "ranks", "ended"),
+    ("body", "ranks"),
     [
-        ("comm.Barrier()", 2, (0, "", [])),
-        ("raise InputError('row 3: no such thing')", 3, only("row 3: no such thing")),  # of all ranks
-        (
-            "with mpi.agree(comm):\n  if comm.rank == 2: raise InputError('two\\'s rows')",
-            3,
-            only("two's rows"),
-        ),
-        ("w = mpi.SharedWindow(mpi.node(comm), 1 << 20)\ntell()\nraise InputError('late')", 2, only("late")),
+        ("comm.Barrier()", 2),
+        ("raise InputError('row 3')", 3),
+        ("with mpi.agree(comm):\n  if comm.rank == 2: raise InputError('row 3')", 3),
+        (LATE, 2),
     ],
     ids=["success", "all", "one", "open window"],
 )
-def test_success_is_silent_and_wrong_input_one_line(run, body, ranks, ended):
-    assert run(body, ranks=ranks) == ended
+def test_success_is_silent_and_wrong_input_one_line(run, body, ranks):
+    wrong = "row 3" in body
+    assert run(body, ranks=ranks) == (2 * wrong, "", ["mgg: error: row 3"] * wrong)
 
 
 def test_wrong_input_that_other_ranks_never_hear_of_still_ends_them(run):
-    body = """
-    if comm.rank == 1:
-        raise InputError("only rank one saw it")
-    comm.Barrier()
-    """
-    code, _, err = run(body)
-    assert code == 2
-    assert [line for line in err if "mgg: error" in line] == ["mgg: error: only rank one saw it"]
+    code, _, err = run("if comm.rank == 1:\n  raise InputError('one saw it')\ncomm.Barrier()")
+    assert (code, [line for line in err if "mgg: error" in line]) == (2, ["mgg: error: one saw it"])
 
 
-def launched(environment, call):
-    """(exit code, stdout, stderr) of a Python process that calls a function of `launch`."""
-    program = f"import sys; from mgg_hpc.runtime import launch; sys.exit(launch.{call})"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_wrong_input_before_mpi_starts_is_one_line(mpi_environment, nothing_left):
-    ended = launched(mpi_environment, "process_launch(3, ['train'])")
-    assert ended == (2, "", "mgg: error: Missing argument 'JOB'. (see 'mgg train --help')\n")
-
-
+# Its launcher would end the first rank when another one has ended.
 SLOW_FIRST = """
 import os, sys, time
 if "0" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK")):
     time.sleep(1.0)
 from mgg_hpc.runtime import exit_code
-exit_code.report("mgg: error: all of them are wrong", 2)
+exit_code.report("mgg: error: row 3", 2)
 sys.exit(2)
 """
+UNCAUGHT = "from mgg_hpc.runtime import mpi\nmpi.world()\nraise mpi.InputError('row 3')\n"
 
 
-def test_the_first_rank_speaks_however_late_it_comes(tmp_path, mpi_environment, nothing_left):
-    """Its launcher would end it when another one has ended."""
-    (tmp_path / "rank.py").write_text(SLOW_FIRST)
-    ended = launched(mpi_environment, f"run([sys.executable, {str(tmp_path / 'rank.py')!r}], 3)")
-    assert ended == (2, "", "mgg: error: all of them are wrong\n")
-
-
-def test_other_failures_return_1(run):
-    code, _, err = run("return 1")
-    assert (code, len(err)) == (1, 1)
+@pytest.mark.parametrize(
+    ("call", "script", "said"),
+    [
+        ("process_launch(3, ['train'])", "", "Missing argument 'JOB'. (see 'mgg train --help')"),
+        ("run([sys.executable, {}], 3)", SLOW_FIRST, "row 3"),
+        ("run([sys.executable, {}], 2)", UNCAUGHT, "row 3"),
+    ],
+    ids=["before MPI starts", "the first rank speaks, however late", "nobody catches it"],
+)
+def test_wrong_input_of_any_kind_is_one_line(tmp_path, mpi_environment, nothing_left, call, script, said):
+    (tmp_path / "rank.py").write_text(script)
+    call = call.format(repr(str(tmp_path / "rank.py")))
+    program = f"import sys; from mgg_hpc.runtime import launch; sys.exit(launch.{call})"
+    done = programs.python("-c", program, env=mpi_environment)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"mgg: error: {said}\n")
 
 
 FAILS = "if {ranks}: raise ZeroDivisionError('of rank', comm.rank)\ncomm.Barrier()"
@@ -233,18 +227,14 @@ def test_an_uncaught_error_ends_all_ranks_with_one_message(run, body, said):
 
 
 def test_killed_rank_ends_all_ranks(run):
-    body = """
-    comm.Barrier()
-    if comm.rank == 1:
-        os.kill(os.getpid(), 9)
-    time.sleep(30)
-    """
     start = time.monotonic()
-    code, _, err = run(body)
+    code, _, err = run("comm.Barrier()\nif comm.rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(30)")
     assert time.monotonic() - start < SOON
     mpich = "a rank crashed, was killed, or could not start (its launcher returned 9)"
     open_mpi = "a rank was ended by SIGKILL; is the machine out of memory?"
     assert (code, err[-1]) in [(1, f"mgg: error: {mpich}"), (128 + 9, f"mgg: error: {open_mpi}")]
+    code, _, err = run("return 1")
+    assert (code, len(err)) == (1, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -277,7 +267,7 @@ def test_killed_launch_takes_its_ranks_along(tmp_path, mpi_environment):
     time.sleep(0.3)
     start = time.monotonic()
     job.process.kill()
-    while any(launch._alive(int(path.name)) for path in job.pids.iterdir()):
+    while job.alive():
         assert time.monotonic() - start < SOON
         time.sleep(0.05)
     job.process.communicate()
@@ -288,24 +278,18 @@ def test_killed_launch_takes_its_ranks_along(tmp_path, mpi_environment):
 
 
 @pytest.mark.long
-def test_launcher_of_another_mpi_is_one_line(tmp_path, mpi_environment, nothing_left, require):
-    other = "system" if "MPI4PY_LIBMPI" not in mpi_environment else "wheel"
-    try:
-        wrong = Path(find_mpi.system_library()) if other == "system" else None
-    except InputError:
-        require(False, "no MPI of the machine's own", "apt install openmpi-bin libopenmpi-dev")
-    found = find_mpi.library(environment_without_mpi() | ({find_mpi.LIBRARY: str(wrong)} if wrong else {}))
-    script = tmp_path / "job.py"
+def test_launcher_of_another_mpi_is_one_line(tmp_path, mpi_environment, nothing_left, system_mpi):
+    of_wheel = "MPI4PY_LIBMPI" not in mpi_environment
+    other = {find_mpi.LIBRARY: str(system_mpi)} if of_wheel else {}
+    found = find_mpi.library(environment_without_mpi() | other)
+    script, status = tmp_path / "job.py", tmp_path / "status"
     script.write_text(PREAMBLE + "    pass" + POSTAMBLE)
-    status = tmp_path / "status"
     command = [find_mpi.launcher(found), "-n", "3", sys.executable, script]
     told = {"MGG_RANKS": "3", "MGG_STATUS": str(status)}
     environment = mpi_environment | find_mpi.launcher_environment(found) | told
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = [line for line in ended.stderr.splitlines() if "mgg: error" in line]
-    assert len(lines) == 1
-    assert "the launcher started 3 ranks" in lines[0]
-    assert "but MPI has 1: Python loads" in lines[0]
+    (line,) = [line for line in ended.stderr.splitlines() if "mgg: error" in line]
+    assert "the launcher started 3 ranks" in line and "but MPI has 1: Python loads" in line
     assert status.read_text() == "2\n"
 
 
@@ -335,15 +319,7 @@ def test_one_rank_ends_as_python_does(tmp_path, mpi_environment, error, code):
         f"atexit.register(print, 'at exit')\nlog = open({str(tmp_path / 'log')!r}, 'w')\n"
         f"mpi.world()\nlog.write('epoch 1')\nraise {error}\n"
     )
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=mpi_environment, capture_output=True, text=True, check=False)
+    done = programs.python(script, env=mpi_environment)
     assert (done.returncode, done.stdout, (tmp_path / "log").read_text()) == (code, "at exit\n", "epoch 1")
     assert done.stderr.count("Traceback") == (code == 1)
     assert done.stderr.startswith("mgg: error: row 3\n" if code == 2 else "mgg: error: ValueError: broken\n")
-
-
-def test_wrong_input_that_nobody_catches_is_one_line_and_returns_2(tmp_path, mpi_environment):
-    script = tmp_path / "program.py"
-    script.write_text("from mgg_hpc.runtime import mpi\nmpi.world()\nraise mpi.InputError('row 3')\n")
-    ended = launched(mpi_environment, f"run([sys.executable, {str(script)!r}], 2)")
-    assert ended == (2, "", "mgg: error: row 3\n")

@@ -9,7 +9,6 @@ from world import SMALL, plans_of, play
 
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import BY_WIDTH, Geometry, Options
-from mgg_hpc.runtime.backends.host.components import padded
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
@@ -26,9 +25,9 @@ def test_every_geometry_gives_the_bits_of_the_first(rng, name, transfer):
 
 
 def test_rows_of_one_size_have_a_geometry_of_their_own(rng):
-    """Schedules that no size uses any more are dropped."""
+    """Schedules that no size uses any more are dropped; calls are timed by plan and size."""
     case = cases.hub(rng, 1)
-    plan = plans_of(case, "direct")[0]
+    (plan,) = plans_of(case, "direct")
     backend = SerialBackend(0, World(1), Options(SMALL))
     narrow, wide = (RowFormat(np.dtype(np.float32), dim) for dim in (8, 40))
     first = backend.schedule(plan, narrow)
@@ -43,9 +42,7 @@ def test_rows_of_one_size_have_a_geometry_of_their_own(rng):
     backend.retune(plan, wide, Geometry(16, 7, 2))
     assert backend.schedule(plan, wide) is not larger  # it was dropped
     rows = backend.rows(np.array([case.nodes]), wide, symmetric=True)
-    out = padded(plan.destinations, wide)
-    backend.aggregate(plan, "copy", "sum", rows, out)
-    assert {call: seconds > 0 for call, seconds in backend.stream.meter.calls.items()} == {
-        (plan, wide.row_bytes): True
-    }
-    assert backend.stream.meter.seconds == backend.stream.meter.taken().calls[plan, wide.row_bytes]
+    backend.aggregate(plan, "copy", "sum", rows, backend.memory.padded(plan.destinations, wide))
+    meter, key = backend.stream.meter, (plan, wide.row_bytes)
+    assert [*meter.calls] == [key] and meter.calls[key] > 0
+    assert meter.seconds == meter.taken().calls[key]

@@ -45,42 +45,42 @@ def same(sampled: Sampled, expected, *, weighted: bool) -> None:
             assert hop.factor.tolist() == factor
 
 
+def check(indptr, indices, seeds, fanouts, *, seed=SEED, step=0, sampler=None, **more):
+    """Compare a sample with the definition. more: weight, ids."""
+    sampler = sampler or Sampler(indptr, indices, **more)
+    got = sampler.sample(np.asarray(seeds), fanouts, seed=seed, step=step, edges=True)
+    expected = reference.sample(indptr, indices, seeds, fanouts, seed=seed, step=step, **more)
+    same(got, expected, weighted=more.get("weight") is not None)
+    return got
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("fanouts", [[3, 2], [5, -1], [64], [65], [4, 1, 1], [-1, 6], []])
-def test_draws_are_those_of_the_definition(fanouts, weighted, dtype):
-    rng = np.random.default_rng(1)
+def test_draws_are_those_of_the_definition(rng, fanouts, weighted, dtype):
     indptr, indices = graph_of(hard_degrees(rng), dtype=dtype)
-    weight = (
-        (rng.random(len(indices)) * (rng.random(len(indices)) < 0.8)).astype(np.float32) if weighted else None
-    )
-    ids = rng.integers(0, 1 << 47, len(indptr) - 1)
-    sampler = Sampler(indptr, indices, weight=weight, ids=ids)
+    some = rng.random(len(indices)) * (rng.random(len(indices)) < 0.8)
+    more = {"weight": some.astype(np.float32)} if weighted else {}
+    more["ids"] = rng.integers(0, 1 << 47, len(indptr) - 1)
+    sampler = Sampler(indptr, indices, **more)
     for step, count in ((0, 7), (7, 1), (2**32 - 2, len(indptr) - 1)):
         seeds = rng.permutation(len(indptr) - 1)[:count]
-        got = sampler.sample(seeds, fanouts, seed=SEED, step=step, edges=True)
-        expected = reference.sample(
-            indptr, indices, seeds, fanouts, seed=SEED, step=step, weight=weight, ids=ids
-        )
-        same(got, expected, weighted=weighted)
+        check(indptr, indices, seeds, fanouts, step=step, sampler=sampler, **more)
 
 
 @pytest.mark.parametrize("fanout", [1, 64, 100, 256, 257, 999])
 def test_large_fanouts(fanout):
-    indptr, indices = graph_of([1000, 40, 0, 1500])
-    got = Sampler(indptr, indices).sample(np.array([3, 0, 1, 2]), [fanout], seed=5, step=9, edges=True)
-    same(got, reference.sample(indptr, indices, [3, 0, 1, 2], [fanout], seed=5, step=9), weighted=False)
+    check(*graph_of([1000, 40, 0, 1500]), [3, 0, 1, 2], [fanout], step=9)
 
 
 @pytest.mark.parametrize("fanout", [10, 200, 300])
 def test_words_that_would_favour_some_neighbours_are_refused(fanout):
     """With 3e8 in-edges, which take no memory before they are written, one word in 45 is refused."""
     degree = 300_000_000
-    indptr, indices = np.array([0, degree]), np.zeros(degree, np.int32)
-    sampler, refused = Sampler(indptr, indices), 0
+    given = np.array([0, degree]), np.zeros(degree, np.int32)
+    sampler, refused = Sampler(*given), 0
     for step in range(1200 // fanout):
-        got = sampler.sample(np.array([0]), [fanout], seed=1, step=step, edges=True)
-        same(got, reference.sample(indptr, indices, [0], [fanout], seed=1, step=step), weighted=False)
+        check(*given, [0], [fanout], seed=1, step=step, sampler=sampler)
         counts = range(degree - fanout + 1, degree + 1)
         words = (reference.word(1, step + 1, 0xE000, 0, pick) for pick in range(fanout))
         refused += sum(drawn * n % 2**32 < 2**32 % n for drawn, n in zip(words, counts, strict=True))
@@ -90,58 +90,37 @@ def test_words_that_would_favour_some_neighbours_are_refused(fanout):
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_more_rows_than_there_was_room_for_are_told_apart(dtype):
     """A batch of 1,000 rows and more, from few seeds, by one sampler that makes several: the table of rows grows."""
-    indptr, indices = graph_of([6] * 3000, dtype=dtype)
-    sampler = Sampler(indptr, indices)
+    given = graph_of([6] * 3000, dtype=dtype)
+    sampler = Sampler(*given)
     for step in range(2):
-        seeds = np.arange(8) + 100 * step
-        got = sampler.sample(seeds, [6, 6, 5], seed=SEED, step=step, edges=True)
+        got = check(*given, np.arange(8) + 100 * step, [6, 6, 5], step=step, sampler=sampler)
         assert len(got.nodes) > 1000
-        same(got, reference.sample(indptr, indices, seeds, [6, 6, 5], seed=SEED, step=step), weighted=False)
 
 
 def test_one_node_and_none():
     for degree in (0, 1, 3):
-        indptr, indices = np.array([0, degree]), np.zeros(degree, np.int32)
-        got = Sampler(indptr, indices).sample(np.array([0]), [2, 2], seed=0, step=0, edges=True)
-        same(got, reference.sample(indptr, indices, [0], [2, 2], seed=0, step=0), weighted=False)
-    none = Sampler(np.zeros(1, np.int64), np.zeros(0, np.int32)).sample(
-        np.zeros(0, np.int64), [3], seed=0, step=0
-    )
+        check(np.array([0, degree]), np.zeros(degree, np.int32), [0], [2, 2])
+    nothing = np.zeros(0, np.int64)
+    none = Sampler(np.zeros(1, np.int64), nothing.astype(np.int32)).sample(nothing, [3], seed=0, step=0)
     assert not len(none.nodes) and none.hops[0].indptr.tolist() == [0] and none.hops[0].edge is None
-    got = Sampler(*graph_of([2, 2])).sample(np.zeros(0, np.int64), [2, -1], seed=0, step=0)
+    got = Sampler(*graph_of([2, 2])).sample(nothing, [2, -1], seed=0, step=0)
     assert not len(got.nodes) and [hop.indptr.tolist() for hop in got.hops] == [[0], [0]]
-
-
-def test_all_neighbours_in_the_order_of_the_graph():
-    rng = np.random.default_rng(3)
-    indptr, indices = graph_of(hard_degrees(rng))
-    seeds = rng.permutation(len(indptr) - 1)
-    got = Sampler(indptr, indices).sample(seeds, [-1], seed=0, step=0)
-    assert (got.nodes[: len(seeds)] == seeds).all() and (got.hops[0].factor == 1).all()
-    for at, row in enumerate(seeds):
-        of_row = got.hops[0].indices[got.hops[0].indptr[at] : got.hops[0].indptr[at + 1]]
-        assert (got.nodes[of_row] == indices[indptr[row] : indptr[row + 1]]).all()
 
 
 # ---- distributions
 
 
-def places_of_rows(count, degree, fanout, *, weight=None, seed=SEED, step=3) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places that were drawn for each of ``count`` rows, ascending [count, fanout], and the factors."""
-    indptr = np.arange(count + 1) * degree
-    indices = np.zeros(count * degree, np.int32)
+def places_of_rows(count, degree, fanout, *, weight=None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places that were drawn for each of ``count`` rows, ascending [count, fanout], and their factors."""
+    indptr, indices = np.arange(count + 1) * degree, np.zeros(count * degree, np.int32)
     weights = None if weight is None else np.tile(np.asarray(weight, np.float32), count)
-    got = Sampler(indptr, indices, weight=weights).sample(
-        np.arange(count), [fanout], seed=seed, step=step, edges=True
-    )
-    (hop,) = got.hops
+    sampler = Sampler(indptr, indices, weight=weights)
+    (hop,) = sampler.sample(np.arange(count), [fanout], seed=SEED, step=3, edges=True).hops
     assert hop.edge is not None and (np.diff(hop.indptr) == fanout).all()
-    places = hop.edge.reshape(count, fanout) - indptr[:-1, None]
-    factor = hop.factor.reshape(count, -1)
-    if weight is None:
-        return np.sort(places, 1), factor
+    places, factor = hop.edge.reshape(count, fanout) - indptr[:-1, None], hop.factor.reshape(count, -1)
     order = np.argsort(places, 1)
-    return np.take_along_axis(places, order, 1), np.take_along_axis(factor, order, 1)
+    factor = factor if weight is None else np.take_along_axis(factor, order, 1)
+    return np.take_along_axis(places, order, 1), factor
 
 
 def assert_sets(places, degree, probability) -> None:
@@ -162,33 +141,6 @@ def test_every_set_of_neighbours_is_equally_likely(degree, fanout):
     places, _ = places_of_rows(10**6 // fanout, degree, fanout)
     sets = list(itertools.combinations(range(degree), fanout))
     assert_sets(places, degree, dict.fromkeys(sets, 1 / len(sets)))
-
-
-@pytest.mark.parametrize(
-    ("degree", "fanout"), [(40, 15), (64, 63), (65, 64), (300, 10), (400, 100), (600, 300)]
-)
-def test_every_neighbour_is_equally_likely(degree, fanout):
-    """10^6 draws; a row's draws differ from each other, which makes numbers vary (d - k) / (d - 1) times as much."""
-    rows = 10**6 // fanout
-    places, factor = places_of_rows(rows, degree, fanout)
-    assert (np.diff(places, axis=1) > 0).all() and (factor == degree / fanout).all()
-    expected = rows * fanout / degree
-    value = ((np.bincount(places.ravel(), minlength=degree) - expected) ** 2).sum() / expected
-    assert LIKELY < chi2.sf(value * (degree - 1) / (degree - fanout), degree - 1) < 1 - LIKELY
-
-
-def test_steps_and_hops_and_seeds_draw_anew():
-    """One row that leads to itself, in 2 x 5,000 steps of 2 hops: sets of a hop, and of the hops together."""
-    sampler = Sampler(np.array([0, 4]), np.zeros(4, np.int32))
-    drawn = []
-    for seed, step in itertools.product((1, 2), range(5000)):
-        hops = sampler.sample(np.array([0]), [1, 1], seed=seed, step=step, edges=True).hops
-        drawn.append([hop.edge[0] for hop in hops])
-    first, second = np.array(drawn).T
-    pairs = dict.fromkeys(itertools.product(range(4), range(4, 8)), 1 / 16)
-    assert_sets(np.stack([first, second + 4], 1), 8, pairs)
-    assert_sets(np.stack([first[:5000], first[5000:] + 4], 1), 8, pairs)  # of two seeds
-    assert_sets(np.stack([first[:-1], first[1:] + 4], 1), 8, pairs)  # of two steps
 
 
 def successive(weight, fanout) -> dict[tuple[int, ...], float]:
@@ -229,8 +181,7 @@ def test_factors_make_sums_unbiased(weight):
 # ---- threads, memory, errors
 
 
-def test_the_same_on_any_number_of_threads():
-    rng = np.random.default_rng(4)
+def test_the_same_on_any_number_of_threads(rng):
     indptr, indices = graph_of(rng.integers(0, 40, 20_000))
     weight = rng.random(len(indices), np.float32)
     for sampler in (Sampler(indptr, indices), Sampler(indptr, indices, weight=weight)):
@@ -246,38 +197,33 @@ def test_the_same_on_any_number_of_threads():
             assert list(pool.map(batch, range(24))) == alone
 
 
-def test_refusals():
+@pytest.mark.parametrize(
+    ("match", "given"),
+    [
+        ("seeds: .*3", {"seeds": [0, 3]}),
+        ("seeds: .*-1", {"seeds": [-1]}),
+        ("seeds: .*2.* twice", {"seeds": [2, 1, 2]}),
+        *(("fanouts", {"fanouts": fanouts}) for fanouts in ([0], [-2], [3, 0])),
+        ("hops", {"fanouts": [1] * 0x1001}),
+        *(("step", {"step": step}) for step in (-1, 2**32 - 1)),
+        *(("indptr", {"indptr": np.array(indptr, np.int64)}) for indptr in ([0, 2, 5], [])),
+        ("weight: one for each", {"weight": np.ones(5, np.float32)}),
+        *(("weight: neg", {"weight": np.float32([1, 0, bad, 1, 1, 1])}) for bad in (-1, np.nan, np.inf)),
+        ("ids", {"ids": np.zeros(2, np.int64)}),
+    ],
+)
+def test_refusals(match, given):
     indptr, indices = graph_of([2, 3, 1])
-    seeds = np.array([0, 2])
-
-    def refused(match, *, at=seeds, fanouts=(2,), step=0, indptr=indptr, indices=indices, **arrays):
-        with pytest.raises(ValueError, match=match):
-            Sampler(indptr, indices, **arrays).sample(at, fanouts, seed=0, step=step)
-
-    refused("seeds: .*3", at=np.array([0, 3]))
-    refused("seeds: .*-1", at=np.array([-1]))
-    refused("seeds: .*2.* twice", at=np.array([2, 1, 2]))
-    for fanouts in ([0], [-2], [3, 0]):
-        refused("fanouts", fanouts=fanouts)
-    refused("hops", fanouts=[1] * 0x1001)
-    for step in (-1, 2**32 - 1):
-        refused("step", step=step)
-    for epoch in (0, 2**32):
-        with pytest.raises(ValueError, match="epoch"):
-            shuffled(seeds, 0, epoch)
-    refused("indptr", indptr=indptr[:-1])
-    refused("indptr", indptr=np.zeros(0, np.int64))
-    refused("weight: one for each", weight=np.ones(5, np.float32))
-    for bad in (-1, np.nan, np.inf):
-        refused("weight: neg", weight=np.array([1, 0, bad, 1, 1, 1], np.float32))
-    refused("ids", ids=np.zeros(2, np.int64))
+    call = {"seeds": [0, 2], "fanouts": (2,), "step": 0, "indptr": indptr} | given
+    seeds, fanouts, step = (call.pop(name) for name in ("seeds", "fanouts", "step"))
+    with pytest.raises(ValueError, match=match):
+        Sampler(indices=indices, **call).sample(np.array(seeds), fanouts, seed=0, step=step)
 
 
 # ---- the order of an epoch
 
 
-def test_shuffled_by_the_definition():
-    rng = np.random.default_rng(5)
+def test_shuffled_by_the_definition(rng):
     ids = rng.integers(0, 1 << 47, 300)
     for epoch in (1, 2, 2**32 - 1):
         order = shuffled(ids, SEED, epoch)
@@ -286,6 +232,13 @@ def test_shuffled_by_the_definition():
         assert (ids[other][shuffled(ids[other], SEED, epoch)] == ids[order]).all()
     assert not len(shuffled(np.zeros(0, np.int64), 1, 1))
     assert shuffled(np.array([7]), 1, 1).tolist() == [0]
+    for epoch in (0, 2**32):
+        with pytest.raises(ValueError, match="epoch"):
+            shuffled(ids, 0, epoch)
+    order = shuffled(np.arange(200_000), 1, 1)  # of a large number: a permutation, by ascending words
+    assert (np.sort(order) == np.arange(200_000)).all()
+    keys = [reference.word(1, 1, 0xF000, int(node), 0) for node in order[::5000]]
+    assert keys == sorted(keys)
 
 
 def test_every_order_is_equally_likely():
@@ -294,10 +247,3 @@ def test_every_order_is_equally_likely():
     seen = [orders.index(tuple(shuffled(ids, 8, epoch))) for epoch in range(1, 24_001)]
     value = ((np.bincount(seen, minlength=24) - 1000) ** 2 / 1000).sum()
     assert LIKELY < chi2.sf(value, 23) < 1 - LIKELY
-
-
-def test_a_large_order_is_a_permutation():
-    order = shuffled(np.arange(200_000), 1, 1)
-    assert (np.sort(order) == np.arange(200_000)).all()
-    keys = [reference.word(1, 1, 0xF000, int(node), 0) for node in order[::5000]]
-    assert keys == sorted(keys)

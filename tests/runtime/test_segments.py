@@ -1,52 +1,57 @@
-"""What killed jobs leave: found by its name, by who made it and by whether a process still maps it."""
+"""What killed jobs leave: found by its name, by who made it and by whether a process still maps it or runs."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from mgg_hpc.runtime import segments
+from mgg_hpc.runtime import exit_code, launch, segments
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "FOLDER", tmp_path / "shm")
+    monkeypatch.setattr(segments, "NOTES_FOLDER", tmp_path / "notes")
+    for name in ("shm", "notes"):
+        (tmp_path / name).mkdir()
+    return tmp_path
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_notes_of_cores_go_when_no_rank_can_read_them(tmp_path, monkeypatch, running):
-    monkeypatch.setattr(segments, "FOLDER", tmp_path / "shm")
-    monkeypatch.setattr(segments, "NOTES_FOLDER", tmp_path)
+def test_notes_of_cores_go_when_no_rank_can_read_them(folder, monkeypatch, running):
     monkeypatch.setattr(segments, "_MANAGER", "sleep" if running else "no such program")
-    for name in ("hydra_hwloc_xmlfile_a1B2c3", "hydra_other"):
-        (tmp_path / name).touch()
-    manager = subprocess.Popen(["sleep", "30"])
-    try:
+    note = folder / "notes" / "hydra_hwloc_xmlfile_a1B2c3"
+    for path in (note, note.with_name("hydra_other")):
+        path.touch()
+    with subprocess.Popen(["sleep", "30"]) as manager:
         comm = Path(f"/proc/{manager.pid}/comm")
         while comm.read_text() != "sleep\n":  # Popen returns a moment before the kernel renames the process
             time.sleep(1e-3)
-        expected = [] if running else [tmp_path / "hydra_hwloc_xmlfile_a1B2c3"]
-        assert segments.left_since(0.0) == segments.stale() == expected
-        assert segments.left_since(time.time() + 60) == []
-        monkeypatch.setattr(segments, "_STARTING_SECONDS", -1.0)
-        assert segments.stale() == [tmp_path / "hydra_hwloc_xmlfile_a1B2c3"]
-    finally:
-        manager.kill()
-        manager.wait()
+        try:
+            assert segments.left_since(0.0) == segments.stale() == ([] if running else [note])
+            assert segments.left_since(time.time() + 60) == []
+            monkeypatch.setattr(segments, "_STARTING_SECONDS", -1.0)
+            assert segments.stale() == [note]
+        finally:
+            manager.kill()
 
 
-def test_only_unmapped_segments_of_known_names_are_stale(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "FOLDER", tmp_path)
-    monkeypatch.setattr(segments, "NOTES_FOLDER", tmp_path / "absent")
+def test_only_unmapped_segments_of_known_names_are_stale(folder, monkeypatch):
     monkeypatch.setattr(segments, "_YOUNG_SECONDS", -1.0)
+    shm, start = folder / "shm", time.time() - 60
     for name in ("mpich_shm_1", "vader_segment.h.1", "someone_elses"):
-        (tmp_path / name).write_bytes(b"x" * 100)
-    start = time.time() - 60
-    with (tmp_path / "mpich_shm_2").open("w+") as held:
+        (shm / name).write_bytes(b"x" * 100)
+    with (shm / "mpich_shm_2").open("w+") as held:
         held.write("x")
         held.flush()
         assert sorted(path.name for path in segments.stale()) == ["mpich_shm_1", "vader_segment.h.1"]
         assert segments.left_since(start + 3600) == []
         segments.remove(segments.left_since(start))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mpich_shm_2", "someone_elses"]
+    assert sorted(path.name for path in shm.iterdir()) == ["mpich_shm_2", "someone_elses"]
 
 
 def test_a_segment_that_is_opened_before_it_is_mapped_is_in_use(tmp_path, monkeypatch):
@@ -54,10 +59,21 @@ def test_a_segment_that_is_opened_before_it_is_mapped_is_in_use(tmp_path, monkey
     name, opened = "/dev/shm/mpich_shm_1", tmp_path / "fd" / "3"
     opened.parent.mkdir()
     opened.symlink_to(name)
-
-    def closed(path: Path, **_: str) -> str:
-        opened.unlink()
-        return ""
-
-    monkeypatch.setattr(Path, "read_text", closed)
+    monkeypatch.setattr(Path, "read_text", lambda path, **_: opened.unlink() or "")
     assert segments._files_of(tmp_path, "/dev/shm/") == {name}
+
+
+@pytest.mark.parametrize("young", [False, True])
+@pytest.mark.parametrize("runs", [False, True])
+def test_the_folder_of_a_job_that_runs_or_may_be_about_to_is_not_stale(tmp_path, monkeypatch, young, runs):
+    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / "of something else").mkdir()
+    folder = tmp_path / f"{launch.FOLDER_PREFIX}1"
+    folder.mkdir()
+    if not young:
+        os.utime(folder, (time.time() - 86400,) * 2)
+    marks = [f"{exit_code.STATUS}={folder / launch._STATUS_FILE}"] * runs
+    monkeypatch.setattr(launch, "_processes", lambda mark: [1] if mark in marks else [])
+    assert launch.stale_folders() == ([] if young or runs else [folder])
+    monkeypatch.setattr(launch.os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert launch.stale_folders() == []

@@ -12,22 +12,24 @@ from mgg_hpc.errors import StoppedBySignal
 from mgg_hpc.runtime import mpi, signals
 
 
-@pytest.mark.parametrize("mine", [[], [signal.SIGUSR1]])
-@pytest.mark.parametrize("others", [0, 1])
-def test_all_ranks_stop_where_one_was_sent_a_signal(monkeypatch, mine, others):
+@pytest.mark.parametrize(
+    ("mine", "others", "who"),
+    [
+        ([], 0, None),
+        ([], 1, "a signal"),
+        *(([signal.SIGUSR1], others, "SIGUSR1") for others in (0, 1)),
+        ([], None, None),  # alone
+        ([signal.SIGTERM], None, "SIGTERM"),
+    ],
+)
+def test_all_ranks_stop_where_one_was_sent_a_signal(monkeypatch, mine, others, who):
+    comm = MPI.COMM_SELF
     monkeypatch.setattr(signals, "_first", mine)
-    monkeypatch.setattr(mpi, "_reduced", lambda comm, bits, operation: bits | others)
-    if not (mine or others):
-        signals.check(SimpleNamespace(), "nothing is saved")
+    if others is not None:
+        comm = SimpleNamespace()
+        monkeypatch.setattr(mpi, "_reduced", lambda comm, bits, operation: bits | others)
+    if who is None:
+        signals.check(comm, "nothing is saved")
         return
-    who = "SIGUSR1" if mine else "a signal"
     with pytest.raises(StoppedBySignal, match=f"^stopped by {who} before training began; nothing is saved$"):
-        signals.check(SimpleNamespace(), "nothing is saved")
-
-
-def test_one_rank_hears_itself_alone(monkeypatch):
-    monkeypatch.setattr(signals, "_first", [])
-    signals.check(MPI.COMM_SELF, "")
-    monkeypatch.setattr(signals, "_first", [signal.SIGTERM])
-    with pytest.raises(StoppedBySignal, match="stopped by SIGTERM"):
-        signals.check(MPI.COMM_SELF, "")
+        signals.check(comm, "nothing is saved")

@@ -59,9 +59,8 @@ def test_a_process_that_was_stopped_is_left_alone(tmp_path):
     """Ctrl-Z, or a job that Slurm suspends: what the clock shows afterwards is not this rank's time."""
     program = tmp_path / "job.py"
     program.write_text(textwrap.dedent(STEPS))
-    process = subprocess.Popen(
-        [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, str(program)], **pipes)
     process.stdout.readline()
     time.sleep(0.2)
     process.send_signal(signal.SIGSTOP)

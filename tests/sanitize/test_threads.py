@@ -69,18 +69,6 @@ def make(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def built():
-    """The folder of the programs."""
-    return builds.made("schedules")
-
-
-@pytest.fixture(scope="module")
-def program(built):
-    """The program that runs the schedules as they are."""
-    return built / "schedules"
-
-
-@pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """The hard cases by every transfer, many calls in a row, and a graph whose halo takes several packets."""
     folder = tmp_path_factory.mktemp("plans")
@@ -88,31 +76,29 @@ def files(tmp_path_factory):
     large = cases.csr(*rng.integers(0, 6000, (2, 30_000)), 6000, cases.even(6000, RANKS))
     paths = {}
     for transfer in plans.TRANSFERS:
-        for name, make in cases.CASES.items():
-            path = folder / f"{transfer}-{name}"
-            paths[path.name] = plans.write(path, make(rng, RANKS), rng, transfer, 33, 8, SMALL)
-        path = folder / f"{transfer}-large"
-        paths[path.name] = plans.write(path, large, rng, transfer, 129, 5, Geometry(16, 4, 4))
+        given = {name: (make(rng, RANKS), rng, transfer, 33, 8, SMALL) for name, make in cases.CASES.items()}
+        given["large"] = (large, rng, transfer, 129, 5, Geometry(16, 4, 4))
+        for name, words in given.items():
+            paths[f"{transfer}-{name}"] = plans.write(folder / f"{transfer}-{name}", *words)
     return paths
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a program of `compiler` to its end or to the first report."""
+    """run(program, threads, reach, fault, *files): to its end or to the first report."""
     (tmp_path / "suppressions").write_text(SUPPRESSIONS)
+    environment = os.environ | {
+        "TSAN_OPTIONS": f"suppressions={tmp_path / 'suppressions'} halt_on_error=1",
+        "OMP_WAIT_POLICY": "passive",  # there are more threads than cores
+    }
+    # Addresses that some kernels choose at random are more than the sanitizer of older compilers can take.
+    fixed = ["setarch", "--addr-no-randomize"]
+    can = subprocess.run([*fixed, "true"], capture_output=True, check=False).returncode == 0
 
-    def run(program, threads, reach, fault, *paths):
-        # Addresses that some kernels choose at random are more than the sanitizer of older compilers can take.
-        fixed = ["setarch", "--addr-no-randomize"]
-        can = subprocess.run([*fixed, "true"], capture_output=True, check=False).returncode == 0
-        command = [*(fixed if can else []), program, str(threads), reach, fault, *paths]
-        environment = os.environ | {
-            "TSAN_OPTIONS": f"suppressions={tmp_path / 'suppressions'} halt_on_error=1",
-            "OMP_WAIT_POLICY": "passive",  # there are more threads than cores
-        }
-        with subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as child:
+    def run(program, *arguments):
+        command = [*(fixed if can else []), builds.made("schedules") / program, *map(str, arguments)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=environment, **pipes) as child:
             try:
                 out, err = child.communicate()
             finally:
@@ -131,8 +117,8 @@ def reported(done):
 
 @pytest.mark.parametrize("reach", ["near", "far"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_schedules_are_free_of_races(program, files, run, threads, reach):
-    done = run(program, threads, reach, "none", *files.values())
+def test_schedules_are_free_of_races(files, run, threads, reach):
+    done = run("schedules", threads, reach, "none", *files.values())
     assert (done.returncode, done.stdout) == (0, f"{len(files)}\n"), done.stderr[-6000:]
 
 
@@ -145,11 +131,11 @@ def test_schedules_are_free_of_races(program, files, run, threads, reach):
         ("shared", 3, "near", "direct-large"),
     ],
 )
-def test_a_planted_race_is_reported(program, files, run, fault, threads, reach, name):
-    done = run(program, threads, reach, fault, files[name])
+def test_a_planted_race_is_reported(files, run, fault, threads, reach, name):
+    done = run("schedules", threads, reach, fault, files[name])
     assert reported(done), done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("name", WEAKENED)
-def test_a_weaker_memory_order_is_reported(built, files, run, name):
-    assert reported(run(built / f"weak-{name}", 3, "near", "none", *files.values()))
+def test_a_weaker_memory_order_is_reported(files, run, name):
+    assert reported(run(f"weak-{name}", 3, "near", "none", *files.values()))

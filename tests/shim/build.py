@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -32,38 +31,21 @@ class Build:
 
     def __post_init__(self) -> None:
         binding = Path(nanobind.source_dir())
+        own = "shim shim_memory shim_counts runtime_shim nvshmem_shim module_shim"
+        bound = "module_cuda module_cuda_edges module_cuda_traversal module_device module_nvshmem"
+        of_rows = [
+            Path(name) for name in ("sums/halo.cu", "sums/get.cu", "sums/aggregate.cu", "edges/edges.cu")
+        ]
         self.sources = {
             "nanobind": (binding / "nb_combined.cpp", ("-w",)),
-            **{
-                name: (SHIM / f"{name}.cpp", ())
-                for name in (
-                    "shim",
-                    "shim_memory",
-                    "shim_counts",
-                    "runtime_shim",
-                    "nvshmem_shim",
-                    "module_shim",
-                    "exercises",
-                )
-            },
-            **{
-                name: (CUDA / "python" / f"{name}.cpp", ())
-                for name in (
-                    "module_cuda",
-                    "module_cuda_edges",
-                    "module_cuda_traversal",
-                    "module_device",
-                    "module_nvshmem",
-                )
-            },
+            **{name: (SHIM / f"{name}.cpp", ()) for name in own.split()},
+            **{name: (CUDA / "python" / f"{name}.cpp", ()) for name in bound.split()},
             "load_all": (CUDA / "gpu" / "load_all.cpp", ()),
             "rows": (CUDA / "gpu" / "rows" / "rows.cu", ()),
             "traverse": (CUDA / "gpu" / "traversal" / "traverse.cu", ()),
             **{
                 f"{source.stem}_{name}": (CUDA / "gpu" / source, (f"-DMGG_ROWS={of}",))
-                for source in map(
-                    Path, ("sums/halo.cu", "sums/get.cu", "sums/aggregate.cu", "edges/edges.cu")
-                )
+                for source in of_rows
                 for name, of in TYPES.items()
             },
         }
@@ -83,18 +65,9 @@ class Build:
         target = (first or self.folder) / f"{name}.o"
         if first:
             source = next(path for path in (first / _relative(source), source) if path.exists())
-        command = [
-            self.compiler,
-            "-std=c++17",
-            "-O1",
-            "-g1",
-            "-fPIC",
-            "-fvisibility=hidden",
-            "-DMGG_SHIM",
-            f"-DMGG_SHIM_BULK={self.bulk:d}",
-            f"-DNB_DOMAIN={self.domain}",  # types of modules that are loaded side by side are not the same
-            "-Wall",
-        ]
+        command = [self.compiler, "-std=c++17", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-DMGG_SHIM"]
+        # Types of modules that are loaded side by side are not the same.
+        command += [f"-DMGG_SHIM_BULK={self.bulk:d}", f"-DNB_DOMAIN={self.domain}", "-Wall"]
         command += ["-Wno-unknown-pragmas", *self.flags, *more, *(f"-I{path}" for path in include)]
         done = subprocess.run(
             [*command, "-x", "c++", "-c", source, "-o", target], capture_output=True, text=True, check=False
@@ -158,9 +131,3 @@ def with_other_text(file: str, old: str, new: str) -> str:
 def _relative(source: Path) -> str:
     """Return what `Build.rewritten` calls a source."""
     return str(source.relative_to(CUDA)) if source.is_relative_to(CUDA) else source.name
-
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    print(Build("g++", folder, tuple(sys.argv[2:])).whole())

@@ -16,42 +16,42 @@ from mgg_hpc.tools.bench import graphs
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from harness import pes
-from harness.ranks import Way
+from harness.ranks import Variant
 
-WAYS = ("halo", "get", "bulk", "direct", "sum")
+VARIANTS = ("halo", "get", "bulk", "direct", "sum")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.4, 0.95])
-def test_every_way_of_two_pes_sums_the_same_and_moves_each_row_once_or_each_edge(rng, engine, share):
+def test_every_variant_of_two_pes_sums_the_same_and_moves_each_row_once_or_each_edge(rng, engine, share):
     graph = graphs.read("rmat:6:4")
     subject = pes.Subject(graph, 9, share, shim_device(engine, int(rng.integers(1 << 60))))
     own = subject.plans[0].destinations
     remote = graph.indices[: graph.indptr[own]]
     remote = remote[remote >= own]
     crossing = dict.fromkeys(("get", "direct"), len(remote)) | {"sum": 0}
-    calls = {way: subject.way(way) for way in WAYS}
-    for way, call in calls.items():
+    calls = {name: subject.variant(name) for name in VARIANTS}
+    for name, call in calls.items():
         engine.module.shim_counts()
         call()
-        rows = crossing.get(way, len(np.unique(remote)))
-        assert engine.module.shim_counts()["crossed"] == rows * subject.format.row_bytes, way
+        rows = crossing.get(name, len(np.unique(remote)))
+        assert engine.module.shim_counts()["crossed"] == rows * subject.format.row_bytes, name
         adjacency = sparse.csr_matrix((np.ones(graph.edges), graph.indices, graph.indptr))[:own]
         expected = adjacency @ subject.x.astype(np.float64)
         np.testing.assert_allclose(np.asarray(subject.out), expected, rtol=1e-4, atol=1e-4)
         assert call.crossing == rows
     ms, more = subject.measure(calls | {"cut": subject.cut("get", Geometry(3, 2, 2))}, turns=2)
-    assert {name: len(taken) for name, taken in ms.items()} == dict.fromkeys((*WAYS, "cut"), 2)
+    assert {name: len(taken) for name, taken in ms.items()} == dict.fromkeys((*VARIANTS, "cut"), 2)
     assert more["halo"]["crossing_bytes"] == 4 * 9 * len(np.unique(remote))
     assert subject.columns()["remote_edges"] == len(remote)
     assert subject.columns()["halo_rows"] == len(np.unique(remote))
 
 
 @pytest.mark.long
-def test_a_way_with_other_sums_is_an_error(engine):
+def test_a_variant_with_other_sums_is_an_error(engine):
     subject = pes.Subject(graphs.read("uniform:5:4"), 4, 0.3, shim_device(engine))
     with pytest.raises(AssertionError, match="nothing: some rows were not summed"):
-        subject.measure({"nothing": Way(lambda: None, 0)}, 1)
+        subject.measure({"nothing": Variant(lambda: None, 0)}, 1)
 
 
 @pytest.mark.long

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import cases
 import numpy as np
 import pytest
 import reference
+from gpu.pes.engine import Engine
 from gpu.pes.played import Played
-from world import SMALL, plans_of
+from gpu.pes.table import TRANSFERS
+from world import SMALL
 
-from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.arguments import Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
-from mgg_hpc.runtime.backends.simulated import World
-
-TRANSFERS = ["direct", "get", "halo"]
 REMOTE = ["ordinary", "all_remote", "one_way", "rank_without_rows"]
 WIDTH = 5
 
@@ -40,35 +34,24 @@ def counts_of_edges(case, weight):
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("case", REMOTE)
 def test_parts_on_a_host(rng, case, transfer):
+    """Each part is timed again and again."""
     made, x, weight = drawn(rng, case)
-    world, plans = World(3), plans_of(made, transfer)
-    backends = [SerialBackend(rank, world, Options(SMALL, 2)) for rank in range(3)]
-    rows = [each.rows(np.diff(made.bounds), RowFormat(x.dtype, WIDTH), symmetric=True) for each in backends]
-    for rank, (backend, plan) in enumerate(zip(backends, plans, strict=True)):
-        rows[rank].local[:] = x[made.rows(rank)]
-        backend.prepare(plan, rows[rank].format)
+    played = Played(Engine.host(), made, x, SMALL, transfer)
+    metered = [[] for _ in played.plans]
 
-    def play(rank):
-        backend, plan = backends[rank], plans[rank]
-        out = backend.memory.padded(plan.destinations, rows[rank].format)
-        edge = weight[made.edges(rank)][plan.edge]
-        parts = backend.phases(plan, "mul", rows[rank], out, edge=edge)
-        metered = []
-        for _ in range(3):  # each part is timed again and again
-            out[:] = np.nan
-            for part in (parts.transfer_only, parts.compute_only):
-                part()
-                metered.append(backend.stream.meter.taken())
-        return out, metered
+    def call(backend, plan, rows, out, mine):
+        parts = backend.phases(plan, "mul", rows, out["out"], edge=mine["edges"])
+        for part in 3 * (parts.transfer_only, parts.compute_only):
+            part()
+            metered[backend.collectives.rank].append(backend.stream.meter.taken())
 
-    with ThreadPoolExecutor(3) as pool:
-        played = list(pool.map(play, range(3)))
-    found = np.concatenate([out for out, _ in played])
+    (found,) = played.run(rng, [played.rows], {"out": played.format}, {"edges": weight}, call)
     # A halo's sums are of what has arrived; elsewhere they are of rows of ones.
     arrived = transfer == "halo"
-    np.testing.assert_array_equal(found, sums(made, x, weight) if arrived else counts_of_edges(made, weight))
-    for plan, (_, metered) in zip(plans, played, strict=True):
-        for move, add in zip(metered[::2], metered[1::2], strict=True):
+    wanted = sums(made, x, weight) if arrived else counts_of_edges(made, weight)
+    np.testing.assert_array_equal(found["out"], wanted)
+    for plan, each in zip(played.plans, metered, strict=True):
+        for move, add in zip(each[::2], each[1::2], strict=True):
             assert arrived or (move.local_bytes, move.remote_rows) == (0, plan.remote_edges)
             assert add.remote_rows == (len(plan.lists.send_rows) if arrived else 0)
 
@@ -92,15 +75,14 @@ def count_edges(backend, asked):
 def test_parts_over_the_shim(rng, engine, case, transfer, reach):
     made, x, weight = drawn(rng, case)
     played = Played(engine, made, x, SMALL, transfer, lambda a, b: a == b or reach == "near")
-    outs, parts = [], []
-    for backend, plan, rows, _, edges in played.each(rng):
-        out = engine.nan_rows(backend, plan.destinations, played.format)
-        edge = engine.array(weight[edges][plan.edge])
-        parts.append((backend.phases(plan, "mul", rows, out, edge=edge), edge))
-        outs.append(out)
+    outs, parts, asked = [], [], []
+    for rank, (backend, plan, rows) in enumerate(
+        zip(played.backends, played.plans, played.rows, strict=True)
+    ):
+        outs.append(engine.nan_rows(backend, plan.destinations, played.format))
+        edge = weight[made.edges(rank)][plan.edge]
+        parts.append(backend.phases(plan, "mul", rows, outs[-1], edge=edge))
         backend.ready(plan, rows)
-    asked = []
-    for backend in played.backends:
         count_edges(backend, asked)
     crossing = [
         len(plan.lists.send_rows) if transfer == "halo" else plan.remote_edges for plan in played.plans
@@ -111,10 +93,7 @@ def test_parts_over_the_shim(rng, engine, case, transfer, reach):
                 backend.stream.meter.taken()
             engine.seed(int(rng.integers(1 << 60)))
             asked.clear()
-            with engine.together(played.world) as of:
-                for rank, (part, _) in enumerate(parts):
-                    with of(rank):
-                        getattr(part, name)()
+            engine.together(played.world, [[getattr(part, name) for part in parts]])
             counted = [backend.stream.meter.taken() for backend in played.backends]
             assert not any(each.local_bytes for each in counted)
             moved = [0] * 3 if name == "compute_only" else crossing
@@ -125,7 +104,7 @@ def test_parts_over_the_shim(rng, engine, case, transfer, reach):
                 b.halo(plan).rows_pushed() for b, plan in zip(played.backends, played.plans, strict=True)
             ]
             assert sum(found) == turn * sum(len(plan.halo) for plan in played.plans)
-    found = np.concatenate([engine.numpy(out) for out in outs])
+    found = np.concatenate(outs)
     np.testing.assert_array_equal(found, counts_of_edges(made, weight))
     # What the parts share with the whole still works for it.
     wanted = sums(made, x, weight)

@@ -1,92 +1,25 @@
-"""The pipelined kernels over the shim: any PEs and ways to reach them, rows that cross, and effects of the knobs."""
+"""The pipelined kernels over the shim: effects of the knobs, an exchange that several calls share, and refusals."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import cases
 import numpy as np
 import pytest
-from gpu.pes import table
-from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
-from tiers import long_except
 from world import plans_of
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.arguments import Geometry
+from mgg_hpc.runtime.backends.arguments import Geometry, Rows
+from mgg_hpc.runtime.backends.edges import Attention
 from mgg_hpc.runtime.backends.simulated import all_reachable
 
-REACH = {
-    "all": lambda ranks: np.ones((ranks, ranks), bool),
-    "none": lambda ranks: np.eye(ranks, dtype=bool),
-    "nodes of two": lambda ranks: np.arange(ranks)[:, None] // 2 == np.arange(ranks) // 2,
-}
-REMOTE = ("ordinary", "all_remote", "hub")
 
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("transfer", ["get", "halo"])
-@pytest.mark.parametrize("reach", REACH)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("case", cases.CASES)
-def test_bits_equal_those_of_direct(rng, engine, case, ranks, reach, transfer):
-    entry = table.Entry(transfer, "float32", 33, case)
-    made = cases.CASES[case](rng, ranks)
-    table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), SMALL)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("case", ["ordinary", "hub", "all_remote"])
-@pytest.mark.parametrize("transfer", ["get", "halo"])
-@pytest.mark.parametrize("geometry", [Geometry(1, 1, 1), Geometry(7, 3, 4, 2), Geometry(8, 32, 1)], ids=str)
-def test_any_geometry(rng, engine, transfer, geometry, case):
-    entry = table.Entry(transfer, "bfloat16", 31, case)
-    made = cases.CASES[case](rng, 3)
-    table.compare(engine, made, entry, rng, transfer, REACH["nodes of two"](3), geometry)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("case", long_except(REMOTE, "ordinary", "all_remote"))
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
-    entry = table.Entry("halo", "float32", 129, case)
-    made = cases.CASES[case](rng, ranks)
-    reach = REACH[str(rng.choice(list(REACH)))](ranks)
-    for room in (0, 100_000):
-        table.compare(engine, made, entry, rng, "halo", reach, SMALL, deferred_bytes=room)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("reach", REACH)
-@pytest.mark.parametrize(
-    "case", ["ordinary", "one_way", "rank_without_rows", "duplicates", "self_loops", "no_edges"]
-)
-def test_each_distinct_remote_row_crosses_once_in_halo_and_once_an_edge_otherwise(rng, engine, case, reach):
-    made = cases.CASES[case](rng, 4)
-    x = rng.standard_normal((made.nodes, 33)).astype(np.float32)
-    for transfer in ("direct", "get", "halo"):
-        reaches = REACH["all" if transfer == "direct" else reach](4)
-        played = Played(
-            engine, made, x, transfer=transfer, reaches=lambda rank, peer, of=reaches: bool(of[rank, peer])
-        )
-        distinct = sum(len(np.unique(remote_sources(made, rank))) for rank in range(4))
-        edges = sum(len(remote_sources(made, rank)) for rank in range(4))
-        rows = distinct if transfer == "halo" else edges
-        engine.module.shim_counts()
-        for call in range(3):
-            played.aggregate(rng)
-            assert engine.module.shim_counts()["crossed"] == rows * played.format.row_bytes
-            if transfer == "halo":
-                pushed = [b.halo(p).rows_pushed() for b, p in zip(played.backends, played.plans, strict=True)]
-                assert sum(pushed) == (call + 1) * rows
-            metered = sum(backend.stream.meter.remote_rows for backend in played.backends)
-            assert metered == (call + 1) * rows
-
-
-def remote_sources(case, rank):
-    """Return the sources of a rank's edges that other ranks own."""
-    sources = case.part(rank)[1]
-    return sources[(sources < case.bounds[rank]) | (sources >= case.bounds[rank + 1])]
+def nowhere(rank, peer):
+    """No pointer leads to another PE."""
+    return rank == peer
 
 
 def schedule(engine, rng, geometry, reach):
@@ -96,7 +29,7 @@ def schedule(engine, rng, geometry, reach):
     source = nodes // 2 + rng.integers(0, nodes // 2, len(destination))
     case = cases.csr(source, destination, nodes, np.array([0, nodes // 2, nodes]))
     x = rng.standard_normal((nodes, 128)).astype(np.float32)  # a warp each row
-    reaches = (lambda rank, peer: rank == peer) if reach == "far" else all_reachable
+    reaches = nowhere if reach == "far" else all_reachable
     played = Played(engine, case, x, geometry, "get", reaches)
     backend, plan = played.backends[0], played.plans[0]
     out = backend.memory.padded(plan.destinations, played.format)
@@ -104,8 +37,8 @@ def schedule(engine, rng, geometry, reach):
     for _ in range(4):  # a lane that is late may ask when others have what they asked for
         engine.module.shim_counts()
         engine.seed(int(rng.integers(1 << 60)))
-        with engine.together(played.world) as of, of(0):
-            backend.aggregate(plan, "copy", "sum", played.rows[0], out)
+        call = partial(backend.aggregate, plan, "copy", "sum", played.rows[0], out)
+        engine.together(played.world, [[call]])
         found.append(engine.module.shim_counts())
     return max(found, key=lambda counts: counts["most_under_way"])
 
@@ -151,20 +84,11 @@ def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):
         np.testing.assert_array_equal(played.aggregate(rng), wanted)
 
 
-def test_ranks_that_need_no_rows_have_a_ring_of_the_same_size(rng, engine):
-    entry = table.Entry("get", "float32", 33, "one_way")
-    case = cases.one_way(rng, 3)
-    table.compare(engine, case, entry, rng, "get", REACH["none"](3), SMALL)
-
-
 def test_without_a_transport_all_pes_must_be_within_reach(rng, engine):
     case = cases.ordinary(rng, 2)
     x = rng.standard_normal((case.nodes, 5)).astype(np.float32)
     for transfer in ("get", "halo"):
-        reaches = REACH["none"](2)
-        played = Played(
-            engine, case, x, transfer=transfer, reaches=lambda rank, peer, of=reaches: bool(of[rank, peer])
-        )
+        played = Played(engine, case, x, transfer=transfer, reaches=nowhere)
         for backend in played.backends:
             backend.has_gets = False
         with pytest.raises(
@@ -173,35 +97,103 @@ def test_without_a_transport_all_pes_must_be_within_reach(rng, engine):
             played.aggregate(rng)
 
 
-def test_what_does_not_fit_is_refused_by_name(rng, engine):
+@pytest.mark.parametrize(
+    ("geometry", "transfer", "message"),
+    [
+        (
+            Geometry(64, 8, 4),
+            "get",
+            r"plan.ps = 64: a block takes [\d,]+ bytes of shared memory, but shim has 232,448; at most \d+$",
+        ),
+        (
+            Geometry(16, 32, 8),
+            "get",
+            r"plan.dist = 32: a block takes [\d,]+ bytes of shared memory.*; at most \d+$",
+        ),
+        (Geometry(1, 33, 1), "get", "plan.dist = 33: get has 32 stages under way at most"),
+        (
+            Geometry(1, 1, 33),
+            "halo",
+            "plan.wpb = 33: a block of 1056 threads, but shim takes 1024; at most 32",
+        ),
+        (
+            Geometry(2, 2, 33),
+            "direct",
+            "plan.wpb = 33: a block of 1056 threads, but shim takes 1024; at most 32",
+        ),
+        (
+            Geometry(2, 2, 32),
+            "direct",
+            r"1024 threads, .* hold \d+ of this kernel's; at most (1[6-9]|2[0-5])$",
+        ),
+    ],
+)
+def test_a_geometry_that_does_not_fit_is_refused(rng, engine, geometry, transfer, message):
+    case = cases.ordinary(rng, 2)
+    x = rng.standard_normal((case.nodes, 129 if transfer == "get" else 5)).astype(np.float32)
+    with pytest.raises(InputError, match=message):
+        Played(engine, case, x, geometry, transfer).aggregate(rng)
+
+
+def test_a_halo_that_is_not_prepared_for_a_call_is_refused(rng, engine):
     case = cases.ordinary(rng, 2)
     x = rng.standard_normal((case.nodes, 129)).astype(np.float32)
-
-    def refused(error, message, geometry, transfer="get", **more):
-        with pytest.raises(error, match=message):
-            Played(engine, case, x, geometry, transfer, **more).aggregate(rng)
-
-    refused(
-        InputError,
-        r"plan.ps = 64: a block takes [\d,]+ bytes of shared memory, but shim has 232,448; at most \d+$",
-        Geometry(64, 8, 4),
-    )
-    refused(
-        InputError,
-        r"plan.dist = 32: a block takes [\d,]+ bytes of shared memory, but shim has 232,448; at most (\d+)$",
-        Geometry(16, 32, 8),
-    )
-    refused(InputError, r"plan.dist = 33: get has 32 stages under way at most", Geometry(1, 33, 1))
-    refused(InputError, r"plan.wpb = 33: a block of 1056 threads", Geometry(1, 1, 33), "halo")
     played = Played(engine, case, x, transfer="halo")
-    backend, rows = played.backends[0], played.rows[0]
-    out = backend.memory.padded(played.plans[0].destinations, played.format)
-    other = plans_of(case, "halo", 1)[0]
-    with pytest.raises(ValueError, match="a plan with a halo must be prepared first"):
-        backend.aggregate(other, "copy", "sum", rows, out)
+    backend, plan = played.backends[0], played.plans[0]
     with pytest.raises(ValueError, match="GPUs take a plan of one round"):
         backend.prepare(plans_of(case, "halo", 3)[0], played.format)
     wider = backend.rows(np.diff(case.bounds), RowFormat(np.dtype(np.float32), 200), True)
-    out = backend.memory.padded(played.plans[0].destinations, wider.format)
+    out = backend.memory.padded(plan.destinations, wider.format)
     with pytest.raises(ValueError, match="halo: rows of 800 bytes; prepared for up to 528"):
-        backend.aggregate(played.plans[0], "copy", "sum", wider, out)
+        backend.aggregate(plan, "copy", "sum", wider, out)
+
+
+def test_bad_arguments_are_named(rng, engine):
+    case, float32 = cases.ordinary(rng, 2), np.float32
+    played = Played(engine, case, rng.standard_normal((case.nodes, 5)).astype(float32))
+    backend, plan, rows = played.backends[0], played.plans[0], played.rows[0]
+    out = backend.memory.padded(plan.destinations, played.format)
+    wide = backend.memory.padded(plan.destinations, RowFormat(np.dtype(float32), 6))
+    reached = np.array([rows.addresses[0], 0], np.uint64)
+    unreached = Rows(rows.format, reached, rows.counts, rows.buffer, 0, True)
+    private = backend.rows(np.diff(case.bounds), played.format, False)
+    of_float64 = backend.rows(np.array([1, 1]), RowFormat(np.dtype(np.float64), 5), False)
+    unprepared = plans_of(case, "halo")[0]
+
+    def aggregate(src=rows, out=out, plan=plan, op="copy", reduce="sum", edge=None):
+        backend.aggregate(plan, op, reduce, src, out, edge=edge)
+
+    def gather(ids, src=rows):
+        backend.gathers.rows(backend, src, case.bounds, ids, out[: len(ids)])
+
+    def attend(columns):
+        score = np.zeros((plan.destinations, columns), float32)
+        backend.edges.attend(plan, Attention(1, 5), rows, out, score=score)
+
+    for message, call, given in (
+        ("no such operation: op='copy', reduce='min'", aggregate, {"reduce": "min"}),
+        ("no such operation: op='mul'", aggregate, {"op": "mul"}),
+        (r"edge: float64 \[3\]; expected contiguous float32", aggregate, {"op": "mul", "edge": np.zeros(3)}),
+        (r"out: float32 \[\d+, 4\]; expected float32 \[\d+, 5\]", aggregate, {"out": out[:, :4]}),
+        ("out: rows 5 values apart, at .*; expected 8 apart", aggregate, {"out": out.copy()}),
+        ("out: rows 8 values apart, at address .*[4c]; expected", aggregate, {"out": wide[:, 1:]}),
+        ("a plan with a halo must be prepared first", aggregate, {"plan": unprepared}),
+        ("these are float64", aggregate, {"src": of_float64}),
+        ("rows of PE 1 are not reachable by pointer from PE 0", aggregate, {"src": private}),
+        (r"ids: int64 \[2\]; expected contiguous int64", gather, {"ids": np.array([3, 9, 4, 9])[::2]}),
+        (r"ids: int64 \[2, 2\]; expected contiguous", gather, {"ids": np.zeros((2, 2), np.int64)}),
+        (r"ids: int32 \[2\]; expected contiguous int64", gather, {"ids": np.zeros(2, np.int32)}),
+        (
+            "gather: rows of PE 1 are not reachable .* does not run",
+            gather,
+            {"ids": np.array([3]), "src": unreached},
+        ),
+        (r"score: float32 \[\d+, 2\]; expected rows of float32 \[\d+, 1\]", attend, {"columns": 2}),
+        ("attend: rows of 5 values; expected 6", attend, {"columns": 1}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(**given)
+    with pytest.raises(ValueError, match=r"weight: float64 \[3\]; expected contiguous float32 \[\d+\] or"):
+        backend.edges.weighted(plan, rows, np.zeros(3), out)
+    with pytest.raises(ValueError, match=r"out_edge: float32 \[\d+, 5\]; expected"):
+        backend.edges.sddmm(plan, rows, out, np.zeros((5, plan.edges), float32).T)

@@ -24,20 +24,18 @@ TAPES = ("gpu/edges/propagate.cuh", ("edges_float32",))
 GET = ("gpu/sums/get.cuh", ("get_float32",))
 HALO = ("gpu/sums/halo.cuh", ("halo_float32",))
 TRAVERSE = ("gpu/traversal/traverse.cuh", ("traverse",))
-EXERCISE = ("exercises.cpp", ("exercises",))
 
 PARTIAL = "    store_partial(task.slot, sum);\n"
 ARRIVED = "is_last(counters, hub.slots, group, word)"
 LAST = "if (before != 1) return false;"
 FIRST = "if (before != counter_start(slots, counter)) return false;"
 LAST_GROUP_BUT_ONE = "if (before != (counter < hub_groups(slots) ? 1 : 2)) return false;"
-PUT = "    device::put_signal_nbi(board.inbox[round], board.outbox[round], sizeof board.inbox[round], "
-SIGNAL = "&board.arrived[round],\n                           1, (call.me + 1) % call.pes);\n"
+PUT = "          device::put_signal_nbi(halo.staging + place, "
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One text of a source replaced by another; and what looks for it: an operation of the table, or an exercise."""
+    """One text of a source replaced by another; and the operation of the table that finds it."""
 
     where: tuple[str, tuple[str, ...]]
     old: str
@@ -54,8 +52,7 @@ def without(where: tuple[str, tuple[str, ...]], text: str, *by: str, **more: obj
 
 
 FAULTS = {
-    "a missing quiet": without(GATHER, "if (asked) device::quiet(device::default_channel);", "unreachable"),
-    "a missing quiet before use": without(EXERCISE, "if (lane == 0) device::quiet(round % 2);", "fetch"),
+    "a missing quiet": without(GATHER, "if (asked) device::quiet(device::default_channel);", "gather"),
     "a bulk copy that nobody waits for": without(SUMS, "      await(row);\n"),
     "a copy that nobody waits for": without(SUMS, "      await(row);\n", before=True),
     "a row of the ring that is asked for before all have read it": without(SUMS, "      have_read();\n"),
@@ -65,11 +62,6 @@ FAULTS = {
     ),
     "a missing __syncwarp": Fault(
         ROWS, "    worker.sync();\n    int32_t before = 0;\n", "    int32_t before = 0;\n"
-    ),
-    "a missing __syncwarp before a buffer is used again": without(
-        EXERCISE,
-        "device::sync_lanes(~0u);  // the row is there for all, and all have seen the one before",
-        "fetch",
     ),
     "a wrong buffer": Fault(SUMS, "ask(ahead, row);\n    }\n", "ask(ahead, (row + 1) % ring_rows);\n    }\n"),
     "a divergent shuffle": Fault(
@@ -93,19 +85,7 @@ FAULTS = {
         f"    const bool last = {ARRIVED};\n{PARTIAL}    if (!last) return;\n",
     ),
     "a signal of a put before its data": Fault(
-        EXERCISE,
-        PUT + SIGNAL,
-        "    device::put_signal_nbi(&board.inbox[round], board.outbox[round], 0, "
-        + SIGNAL.replace(");\n", "), ")
-        + (PUT + SIGNAL.replace("arrived[round]", "arrived[0]")).strip()
-        + "\n",
-        "ring",
-    ),
-    "a source that is written again too soon": without(
-        EXERCISE, "  if (lane == 0) device::quiet_puts();\n  device::sync_lanes(~0u);\n", "ring"
-    ),
-    "a signal that never comes": Fault(
-        EXERCISE, "if (lane == 0)\n    device::put_signal", "if (lane == 99)\n    device::put_signal", "ring"
+        HALO, PUT, f"          device::raise_signal(halo.signal + push.signal, call, push.pe);\n{PUT}", "halo"
     ),
     "a quiet on the wrong channel": Fault(GET, "quiet(channel(stage));", "quiet(channel(stage + 1));", "get"),
     "a stage that nobody waits for": without(GET, "          await_near(stage);\n", "get"),
@@ -234,31 +214,21 @@ FAULTS = {
 DRAWN = drawn(FAULTS, 6)  # by `make test-long`
 
 
-# Checks entries of the table, gathers rows of peers that pointers do not reach, or exercises the transport.
+# Checks entries of the table.
 LOOK = """
 import json, sys
 import numpy as np
 from pathlib import Path
-import cases
 from gpu.pes import table
 from gpu.pes.engine import Engine
-from shim.test_table import gather
 
 library, seed, turns, entries = map(json.loads, sys.argv[1:])
 engine, rng = Engine.shim(Path(library)), np.random.default_rng(seed)
-reached = {"unreachable": (), "one reached": (1,)}
-for by, dtype, width, case in turns * entries:
-    print(by, dtype, width, case, file=sys.stderr)
-    if by in table.OPERATIONS:
-        table.check(engine, table.Entry(by, dtype, width, case), rng)
-    elif by in reached:
-        gather(engine, cases.CASES[case](rng, 3), width, reached[by], rng)
-    else:
-        engine.module.shim_exercise(by, 3, int(rng.integers(1 << 60)))
+for entry in turns * entries:
+    print(*entry, file=sys.stderr)
+    table.check(engine, table.Entry(*entry), rng)
 print("unnoticed")
 """
-
-
 USUAL = {"halo": ("ordinary", "hub", "one_way"), "edges of a halo": ("one_way",)}
 
 

@@ -1,14 +1,13 @@
 """Tests of what runs over OpenSHMEM, on one host and across two."""
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
+from mpi.conftest import folder  # noqa: F401
 from ranks import (  # noqa: F401
     comm,
     pytest_collection_modifyitems,
-    pytest_configure,
     pytest_runtest_logreport,
     pytest_sessionfinish,
     pytest_sessionstart,
@@ -33,13 +32,3 @@ def built(require):
     """Nothing, where the native module is not built; fails where CI promises that it is."""
     found = list((Path(__file__).parents[2] / "mgg_hpc").glob("_shmem*.so"))
     require(bool(found), "mgg_hpc._shmem is not built", "apt install openmpi-bin libopenmpi-dev")
-
-
-@pytest.fixture
-def environment():
-    """This process's environment without what a launcher may have put there."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MGG_", "OMPI_", "PMI", "MPI4PY_"))
-    }

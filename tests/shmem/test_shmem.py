@@ -1,18 +1,28 @@
-"""The backend shmem on the ranks of one host: the table of hard cases, and training (`make test-long`)."""
+"""The backend shmem on the ranks of one host: the hard cases, traversals, and training (`make test-long`)."""
 
 from __future__ import annotations
 
-import os
-from functools import partial
 from pathlib import Path
 
-import cases
-import exchanged
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from exchanged import (  # noqa: F401 - tests
+    GEOMETRY,
+    by_transfer,
+    test_one_barrier_a_layer_is_enough,
+    test_rows_of_all_ranks_come_by_number,
+    test_sums_over_ranks_are_within_the_error_bound,
+    test_the_meter_counts_rows_that_cross,
+)
 from jobs import blocks, directed_weighted
+from mpi.traversal.test_traversals import (  # noqa: F401 - tests, and the fixture that they take
+    loaded,
+    test_bytes_that_cross_are_counted,
+    test_hard_cases,
+    test_results_are_those_of_one_rank,
+)
 from mpi4py import MPI
 
 import mgg_hpc as mgg
@@ -20,19 +30,13 @@ from mgg_hpc import config
 from mgg_hpc.data import writer
 from mgg_hpc.nn.autograd.aggregation import aggregate
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime import backends, mpi
+from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.shmem import ShmemBackend
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
-from mgg_hpc.traversal import part as parts
-from mgg_hpc.traversal import runs
 
 pytestmark = [pytest.mark.mpi, pytest.mark.long]
-
-# Between hosts there are no pointers: test_transport.py runs these tests there, without "direct".
-TRANSFERS = os.environ.get("MGG_TEST_TRANSFERS", ",".join(exchanged.TRANSFERS)).split(",")
-GEOMETRY = exchanged.GEOMETRY
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,29 +50,6 @@ def backend(comm):
     made = ShmemBackend(comm, Options(GEOMETRY, threads=2))
     yield made
     made.memory.close()
-
-
-@pytest.mark.parametrize("transfer", TRANSFERS)
-@pytest.mark.parametrize("name", cases.CASES)
-def test_sums_over_ranks_are_within_the_error_bound(rng, comm, backend, name, transfer):
-    exchanged.check_sums(rng, comm, backend, name, transfer)
-
-
-@pytest.mark.parametrize("name", ["ordinary", "one_way"])
-@pytest.mark.parametrize("transfer", TRANSFERS)
-def test_one_barrier_a_layer_is_enough(rng, comm, backend, transfer, name):
-    exchanged.check_many_layers(rng, comm, backend, transfer, name)
-
-
-@pytest.mark.parametrize("gets", [False, True])
-@pytest.mark.parametrize("name", ["ordinary", "rank_without_rows", "no_nodes"])
-def test_rows_of_all_ranks_come_by_number(rng, comm, backend, name, gets):
-    exchanged.check_gather(rng, comm, backend, name, gets=gets)
-
-
-@pytest.mark.parametrize("transfer", TRANSFERS)
-def test_the_meter_counts_rows_that_cross(rng, comm, backend, transfer):
-    exchanged.check_meter(rng, comm, backend, transfer)
 
 
 def test_rows_start_as_zeros_and_memory_is_used_again(comm, backend):
@@ -91,7 +72,7 @@ def test_a_heap_does_not_grow(comm, backend):
         backend.rows(np.full(comm.size, 1 << 34), RowFormat(np.dtype(np.float32), 8), symmetric=True)
 
 
-@pytest.mark.parametrize("transfer", TRANSFERS)
+@by_transfer
 def test_rows_of_opened_graphs_grow_within_the_heap(rng, comm, transfer):
     matrix = sp.random_array((60, 60), density=0.1, format="csr", rng=rng)
     dense = torch.from_numpy(matrix.toarray() != 0).double()
@@ -132,18 +113,14 @@ def losses(path: Path, comm: MPI.Intracomm, backend: str, transfer: str) -> np.n
     }
     job = build(config.from_tree(tree, "test"), comm)
     trainer = Trainer(job, job.graph())
-    values = []
-    for epoch in range(1, 21):
-        trainer.step(epoch)
-        values.append(trainer.loss())
+    values = [trainer.step(epoch) or trainer.loss() for epoch in range(1, 21)]
     job.backend.memory.close()
     return np.array(values)
 
 
-@pytest.mark.parametrize("transfer", TRANSFERS)
+@by_transfer
 @pytest.mark.parametrize("make", [blocks, directed_weighted])
-def test_losses_equal_those_of_one_rank(comm, tmp_path_factory, make, transfer):
-    folder = Path(comm.bcast(str(tmp_path_factory.mktemp("training")) if comm.rank == 0 else None))
+def test_losses_equal_those_of_one_rank(comm, folder, make, transfer):
     if comm.rank == 0:
         writer.write(folder / "g.h5", make())
     comm.Barrier()
@@ -183,29 +160,3 @@ def test_batches_train_as_on_one_rank(rng, comm, sparse):
     with mgg.from_scipy(matrix, **given, dtype="float64", backend="shmem", comm=comm) as graph:
         together = trained(graph)
     np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("directed", [False, True])
-def test_traversals_are_those_of_one_rank(comm, backend, tmp_path_factory, directed):
-    folder = Path(comm.bcast(str(tmp_path_factory.mktemp("graph")) if comm.rank == 0 else None))
-    graph = directed_weighted(300) if directed else blocks(300)
-    if comm.rank == 0:
-        writer.write(folder / "g.h5", graph)
-    comm.Barrier()
-    alone = backends.make(backends.choose_cpu("serial", MPI.COMM_SELF), MPI.COMM_SELF)
-    found, wanted = (
-        parts.load(folder / "g.h5", of, each, weights=True)
-        for of, each in ((comm, backend), (MPI.COMM_SELF, alone))
-    )
-    nodes, ranks = [3, 77], partial(runs.pagerank, tolerance=1e-7)
-    for kind in (runs.bfs, runs.sssp) if directed else (runs.bfs, runs.sssp, runs.components, ranks):
-        given = (nodes,) if kind in (runs.bfs, runs.sssp) else ()
-        for mine, whole in zip(kind(found, *given), kind(wanted, *given), strict=True):
-            assert (mine.moved > 0) == (comm.size > 1)
-            for name, values in whole.arrays.items():
-                of_all = np.empty_like(values)
-                of_all[wanted.ids] = values
-                same = np.allclose if name == "rank" else np.array_equal
-                assert same(mine.arrays[name], of_all[found.ids]), name
-    alone.memory.close()
-    comm.Barrier()

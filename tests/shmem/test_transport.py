@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jobs
 import programs
 import pytest
 from builds import made
@@ -55,14 +56,14 @@ def program(built):
 
 
 @pytest.fixture
-def start(environment, tmp_path):
+def start():
     """Start a command on ranks of this host."""
     started = []
 
     def start(ranks, *command):
         process = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("launch.py"), str(ranks), *map(str, command)],
-            env=environment | {"OMP_NUM_THREADS": "1"},
+            env=jobs.clean_environment() | {"OMP_NUM_THREADS": "1"},
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -146,14 +147,10 @@ def test_a_killed_job_is_gone(script, start, victim):
     wait_until(lambda: made.isdisjoint(segments()), 2)
 
 
-def test_another_mpi_is_named(built, environment):
+def test_another_mpi_is_named(built):
     """The mpich wheel in .venv is what Python loads unless told otherwise."""
-    program = (
-        "from mgg_hpc.runtime import backends, mpi\n"
-        "comm = mpi.world()\n"
-        "backends.make(backends.choose('shmem', comm), comm)"
-    )
-    ended = programs.python("-c", program, env=environment, cwd=ROOT)
+    program = "from mgg_hpc.runtime import backends, mpi; comm = mpi.world()\n"
+    ended = jobs.python("-c", program + "backends.make(backends.choose('shmem', comm), comm)", folder=ROOT)
     assert "shmem uses Open MPI's OpenSHMEM, but Python loads MPICH" in ended.stderr
     assert "mgg launch --mpi system" in ended.stderr
 
@@ -165,16 +162,20 @@ def test_another_mpi_is_named(built, environment):
 def test_the_transport_keeps_its_promises_across_hosts(program, hosts, ranks):
     for rounds in (0, 12):  # 0: connections that nothing has used must be closed as well
         ended = hosts.run([program, rounds], ranks, seconds=30)
-        assert (ended.returncode, ended.stderr) == (0, "")
+        said = [
+            line for line in ended.stderr.splitlines() if "Warning: setpgid" not in line
+        ]  # Open MPI's own race
+        assert (ended.returncode, said) == (0, [])
     assert hosts.segments() == []
 
 
 @pytest.mark.parametrize("ranks", drawn([1, 2], 1))
 def test_the_table_of_hard_cases_across_hosts(built, hosts, ranks):
     """What test_shmem.py does on one host; with two ranks on each, some peers are within reach and some are not."""
-    tests = ["-m", "mpi4py", "-m", "pytest", "-q", "-x", "--color=no", "--with-mpi", "--tier", "long", TESTS]
+    tests = ["-m", "mpi4py", "-m", "pytest", "-q", "-x", "--color=no", "--with-mpi", "--tier", "all", TESTS]
+    tests += ["-k", "not hard_cases"]  # whose traversals use the same exchanges
     environment = {"MGG_TEST_TRANSFERS": "get,halo", "MGG_TEST_RANKS": str(2 * ranks), "OMP_NUM_THREADS": "1"}
-    ended = hosts.run([sys.executable, *tests], ranks, environment, folder=ROOT, seconds=150)
+    ended = hosts.run([sys.executable, *tests], ranks, environment, folder=ROOT, seconds=300)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
     assert hosts.segments() == []
 
@@ -193,39 +194,3 @@ def test_a_rank_killed_on_one_host_ends_the_job_on_both(script, hosts):
         hosts.kill()
         with contextlib.suppress(ValueError):
             process.communicate()
-
-
-def test_a_link_can_be_slowed_down_and_freed_again(hosts):
-    def seconds() -> float:
-        ended = hosts.run([sys.executable, "-c", SEND])
-        assert ended.returncode == 0, ended.stderr
-        return float(ended.stdout)
-
-    assert seconds() < 0.3
-    hosts.throttle(rate="100mbit")
-    try:
-        assert 0.3 < seconds() < 1.5
-    finally:
-        hosts.throttle()
-    assert seconds() < 0.3
-
-
-# 5 MB from host b to host a, which prints how long they took.
-SEND = """
-import socket, time, os
-if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
-    server = socket.create_server(("", 7700))
-    connection, _ = server.accept()
-    began, count = time.monotonic(), 0
-    while count < 5_000_000:
-        count += len(connection.recv(1 << 20))
-    print(time.monotonic() - began)
-else:
-    for _ in range(1000):
-        try:
-            connection = socket.create_connection(("a", 7700))
-            break
-        except OSError:
-            time.sleep(0.02)
-    connection.sendall(bytes(5_000_000))
-"""

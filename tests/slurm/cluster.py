@@ -92,7 +92,8 @@ class Cluster:
         for name in ("run", "log", "state", "scratch", "tmp/node1", "tmp/node2"):
             (self.folder / name).mkdir(parents=True)
         ports = free_ports(3)
-        text = CONFIGURATION.format(folder=self.folder, host=short_host_name(), ports=ports, node=NODE)
+        host = socket.gethostname().partition(".")[0]
+        text = CONFIGURATION.format(folder=self.folder, host=host, ports=ports, node=NODE)
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "gres.conf").write_text(GPUS.format(folder=self.folder))
         for number in range(2):
@@ -178,21 +179,21 @@ class Cluster:
         words = self.user("scontrol", "show", "job", str(job), "-o").stdout.split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait_for_state(self, job, *states, seconds=90):
-        """Wait until a job is in one of these states; returns what scontrol says of it."""
+    def wait_for(self, job, condition, seconds=90):
+        """Wait until what scontrol says of a job meets a condition; returns it."""
         facts = {}
 
-        def reached():
+        def met():
             time.sleep(0.1)  # the commands of Slurm take much of a small machine
             facts.update(self.facts(job))
-            return facts.get("JobState") in states
+            return condition(facts)
 
-        programs.wait_until(reached, seconds, lambda: f"job {job} is {facts['JobState']}\n{self.logs()}")
+        programs.wait_until(met, seconds, lambda: f"job {job}: {facts}\n{self.logs()}")
         return facts
 
     def result(self, job, seconds=90):
         """Wait for a job to end; returns what scontrol says of it."""
-        return self.wait_for_state(job, *ENDED, seconds=seconds)
+        return self.wait_for(job, lambda facts: facts.get("JobState") in ENDED, seconds)
 
     def logs(self):
         return "\n".join(
@@ -220,10 +221,6 @@ class Cluster:
             with contextlib.suppress(OSError):
                 if process.name.isdigit() and mark in (process / "environ").read_bytes().split(b"\0"):
                     yield int(process.name)
-
-
-def short_host_name():
-    return socket.gethostname().partition(".")[0]
 
 
 def free_ports(count):

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,9 +63,7 @@ class User:
         """Wait until a job has trained so many more epochs, in runs/001."""
         run = self.folder / "runs" / "001"
         goal = len(metrics(run)) + more
-        programs.wait_until(
-            lambda: time.sleep(0.05) or len(metrics(run)) >= goal, 60, lambda: self.output(number)
-        )
+        programs.wait_until(lambda: len(metrics(run)) >= goal, 60, lambda: self.output(number))
 
 
 @pytest.fixture
@@ -96,6 +93,5 @@ def shmem(open_mpi, require):
 @pytest.fixture
 def job(tmp_path):
     """A job file and its graph."""
-    assert jobs.run("generate", "sbm", "--nodes", "200", "-o", tmp_path / "g.h5").returncode == 0
-    (tmp_path / "job.toml").write_text('graph.file = "g.h5"\nrun.folder = "runs"\ntrain.epochs = 3\n')
+    jobs.write_job(tmp_path, jobs.blocks(200), run={"folder": "runs"})
     return "job.toml"

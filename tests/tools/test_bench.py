@@ -71,7 +71,7 @@ def test_rows_are_compared_with_the_first_turn_by_turn():
         {"first": [1.0, 2.0, 4.0], "slow": [3.0, 2.0, 40.0], "once": [5.0]}, {"slow": {"mb": 7}}, width=8
     )
     first, slow, once = results.rows
-    assert (first["times_first"], slow["times_first"], once["times_first"]) == (1, 3, 5)
+    assert (first["relative_time"], slow["relative_time"], once["relative_time"]) == (1, 3, 5)
     assert (slow["min_ms"], slow["median_ms"], slow["max_ms"], slow["mb"]) == (2, 3, 40, 7)
     assert "mb" not in first and once["turns"] == 1
     assert results.csv().splitlines()[0].startswith("benchmark,graph,width,variant,turns,min_ms")

@@ -31,11 +31,6 @@ def names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_nothing_to_do(capsys):
-    assert process_clean(None, dry_run=False) == 0
-    assert capsys.readouterr().out == "nothing was left behind\n"
-
-
 def test_leftovers_go_and_the_rest_stays(tmp_path, capsys):
     (tmp_path / "shm" / "mpich_shm_9").write_bytes(b"x" * 4096)
     (tmp_path / "shm" / "mine").write_bytes(b"x")
@@ -57,10 +52,13 @@ def test_leftovers_go_and_the_rest_stays(tmp_path, capsys):
     assert "4 left behind" in capsys.readouterr().out
 
 
-def test_temporary_files_stay_unless_their_folder_is_named(tmp_path):
+def test_without_a_folder_temporary_files_stay(tmp_path, capsys):
     (tmp_path / ".g.h5.0123456789ab.tmp").touch()
-    process_clean(None, dry_run=False)
+    assert process_clean(None, dry_run=False) == 0
+    assert capsys.readouterr().out == "nothing was left behind\n"
     assert (tmp_path / ".g.h5.0123456789ab.tmp").exists()
+    with pytest.raises(InputError, match="not a folder"):
+        process_clean(tmp_path / "absent", dry_run=False)
 
 
 def test_folder_of_a_running_launch_stays(tmp_path, monkeypatch):
@@ -75,11 +73,6 @@ def test_folder_of_a_running_launch_stays(tmp_path, monkeypatch):
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
-
-
-def test_what_is_no_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="not a folder"):
-        process_clean(tmp_path / "absent", dry_run=False)
 
 
 def test_builds_that_were_stopped_are_removed_unless_a_process_works_in_them(tmp_path, capsys):

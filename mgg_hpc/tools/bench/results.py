@@ -20,6 +20,8 @@ from ...errors import InputError
 from ...runtime.turns import ratios, spread
 
 Row = dict[str, Any]
+# Columns that tables of times have.
+TIMES = ("variant", "median_ms", "min_ms", "max_ms", "relative_time")
 TABLES, PICTURES = (".csv", ".json", ".md"), (".png", ".svg", ".pdf")
 
 
@@ -86,15 +88,15 @@ class Results:
         Args:
             variant: name of what was timed.
             ms: its milliseconds in each turn.
-            first: milliseconds of the reference variant in the same turns, which may be more or fewer; ``times_first``
-                is the median of the ratios of those that both have.
+            first: milliseconds of the reference variant in the same turns, which may be more or fewer;
+                ``relative_time`` is the median of the ratios of those that both have.
             columns: more columns of the row, whose names end with their units.
         """
         row: Row = {**columns, "variant": variant, "turns": len(ms)}
         row |= {f"{name}_ms": round(value, 4) for name, value in spread(ms).items()}
         if first is not None:
             both = min(len(ms), len(first))
-            row["times_first"] = round(ratios(ms[:both], first[:both])["median"], 4)
+            row["relative_time"] = round(ratios(ms[:both], first[:both])["median"], 4)
         self.rows.append(row)
         return row
 
@@ -157,13 +159,7 @@ class Results:
     def json(self) -> str:
         """Return the rows and their conditions as JSON."""
         about = {"benchmark": self.name, "command": command_line(), "date": self.date}
-        document = {
-            **about,
-            "machine": self.machine,
-            **self.same,
-            "notes": self.notes,
-            "rows": self.rows,
-        }
+        document = about | {"machine": self.machine, **self.same, "notes": self.notes, "rows": self.rows}
         return json.dumps(document, indent=1) + "\n"
 
     def markdown(self) -> str:

@@ -1,21 +1,25 @@
-"""Graph files that are built in little memory equal those of all edges at once."""
+"""Graph files built in little memory equal those of all edges at once, also where the build was stopped or killed."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from jobs import python
+from system_calls import Commits, move_little
 
 from mgg_hpc.data import native, schema
 from mgg_hpc.data.assembly import build_graph, runs, work
 from mgg_hpc.data.assembly import graph as build
-from mgg_hpc.data.graph import Graph, from_edges
+from mgg_hpc.data.graph import from_edges
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.streams import EdgeBlock, Imported, Rows
 from mgg_hpc.data.verify import verify
@@ -61,22 +65,59 @@ class Listed:
 
 
 @pytest.fixture
-def little(monkeypatch):
-    """So little memory that some hundred edges need several runs, pieces and regroupings."""
+def built(tmp_path, monkeypatch):
+    """Return built(listed, ...), which makes g.h5 in so little memory that some hundred edges need several runs."""
     monkeypatch.setattr(build, "LEAST_MEMORY", 0)
     monkeypatch.setattr(build, "PROGRAM", 0)
     monkeypatch.setattr(build, "PIECE", 33)
     monkeypatch.setattr(runs, "BUCKETS", 8)
     monkeypatch.setattr(runs, "LEAST_EDGES", 1)
 
+    def make(listed, rows=(), *, classes=0, directed=True, memory=4000, **options):
+        imported = Imported("g", listed, rows or {}, classes=classes, directed=directed)
+        build_graph(imported, tmp_path / "g.h5", memory=memory, **options)
+        return tmp_path / "g.h5"
+
+    return make
+
+
+def uniform(rng, edges: int = 3000, *, nodes: int = 50, weighted: bool = False, **options: Any) -> Listed:
+    listed = Listed(*rng.integers(nodes, size=(2, edges)), nodes=nodes, **options)
+    listed.weight = rng.normal(size=edges).astype(np.float32) if weighted else None
+    return listed
+
+
+def expected(path, listed: Listed, symmetric: bool = False, simple: bool = False, **fields: Any) -> bytes:
+    """The file of all edges at once."""
+    fields |= {"name": "g", "weight": listed.weight, "edge": listed.data, "symmetric": symmetric}
+    fields |= {"drop_duplicates": simple, "drop_self_loops": simple}
+    write(path, from_edges(listed.sources, listed.destinations, listed.nodes, **fields), force=True)
+    return path.read_bytes()
+
+
+def node_rows(rng, nodes):
+    """Datasets of nodes in pieces, of other sizes each, and the same as fields of a Graph."""
+    kind = rng.integers(4, size=nodes)
+    fields = {
+        "x": rng.normal(size=(nodes, 3)).astype(np.float32),
+        "y": np.where(kind == 3, -1, rng.integers(5, size=nodes)),
+        "train": kind == 0,
+        "val": kind == 1,
+        "test": kind == 2,
+    }
+
+    def rows(array):
+        step = int(rng.integers(1, 20))
+        pieces = lambda: (array[low : low + step] for low in range(0, nodes, step))  # noqa: E731
+        return Rows(schema.Layout(array.dtype, array.shape), pieces)
+
+    return {f"node/{name}": rows(array) for name, array in fields.items()}, fields
+
 
 KINDS = {
-    "uniform": lambda rng, n, e: (rng.integers(n, size=e), rng.integers(n, size=e)),
-    "a hub of most edges": lambda rng, n, e: (
-        rng.integers(n, size=e),
-        np.where(rng.random(e) < 0.8, n // 2, 0),
-    ),
-    "copies of few edges": lambda rng, n, e: (rng.integers(2, size=e), rng.integers(2, size=e)),
+    "uniform": lambda rng, n, e: rng.integers(n, size=(2, e)),
+    "a hub of most edges": lambda rng, n, e: (rng.integers(n, size=e), (rng.random(e) < 0.8) * (n // 2)),
+    "copies of few edges": lambda rng, n, e: rng.integers(2, size=(2, e)),
     "loops alone": lambda rng, n, e: (np.arange(e) % n, np.arange(e) % n),
 }
 ASKED = {
@@ -87,26 +128,13 @@ ASKED = {
 }
 
 
-def expected(listed: Listed, nodes: int, symmetric: bool = False, simple: bool = False) -> Graph:
-    return from_edges(
-        listed.sources,
-        listed.destinations,
-        nodes,
-        name="g",
-        weight=listed.weight,
-        edge=listed.data,
-        symmetric=symmetric,
-        drop_duplicates=simple,
-        drop_self_loops=simple,
-    )
-
-
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_file_equals_that_of_all_edges_at_once(rng, tmp_path, little, kind, asked, weighted):
+def test_a_file_equals_that_of_all_edges_at_once(rng, path, built, kind, asked, weighted):
+    """With weights go data of edges, and of nodes, which come in pieces."""
     nodes, edges = int(rng.integers(2, 90)), int(rng.integers(1, 700))
-    listed = Listed(*KINDS[kind](rng, nodes, edges), nodes=nodes)
+    listed, rows, fields = Listed(*KINDS[kind](rng, nodes, edges), nodes=nodes), {}, {}
     if rng.random() < 0.3:
         listed.sources = listed.sources.astype(rng.choice([np.int32, np.uint32, np.uint8]))
     if weighted:
@@ -115,117 +143,93 @@ def test_a_file_equals_that_of_all_edges_at_once(rng, tmp_path, little, kind, as
             "b": rng.integers(9, size=(edges, 3)).astype(np.int16),
             "a": rng.normal(size=edges).astype(np.float16),
         }
-    write(tmp_path / "whole.h5", expected(listed, nodes, **ASKED[asked]))
+        rows, fields = node_rows(rng, nodes)
+        fields["classes"] = 5
+    whole = expected(path, listed, **ASKED[asked], **fields)
     for memory in (600, 3000, 1 << 20):
-        target = tmp_path / f"{memory}.h5"
-        build_graph(Imported("g", listed), target, memory=memory, **ASKED[asked])
-        assert target.read_bytes() == (tmp_path / "whole.h5").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1048576.h5", "3000.h5", "600.h5", "whole.h5"]
-    verify(tmp_path / "600.h5")
+        options = {"classes": 5 * weighted, "memory": memory, "force": True, **ASKED[asked]}
+        assert built(listed, (lambda: rows) if memory == 600 else rows, **options).read_bytes() == whole
+    assert list(path.parent.iterdir()) == [path]
+    verify(path)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("where", ["reading", "sorting", "writing"])
-def test_a_build_that_was_stopped_goes_on_where_it_was(rng, tmp_path, little, monkeypatch, where, marked):
+def test_a_build_that_was_stopped_goes_on_where_it_was(rng, path, built, monkeypatch, where, marked):
     monkeypatch.setattr(work, "KEEP_SECONDS", float(rng.choice([0, 1e9])))  # or only as it ends
-    nodes, edges = 50, 3000
-    listed = Listed(*KINDS["uniform"](rng, nodes, edges), nodes=nodes, marked=marked)
-    listed.weight = rng.normal(size=edges).astype(np.float32)
-    write(tmp_path / "whole.h5", expected(listed, nodes, symmetric=True))
-    target = tmp_path / "g.h5"
-    limits = {phase: int(rng.integers(1, 6)) for phase in ("reading", "sorting", "writing")}
+    listed, phases = uniform(rng, weighted=True, marked=marked), []
+    left, remaining = work.folder_of(path), int(rng.integers(1, 6))
 
     def stopping(phase, done, total):
-        if phase == where:
-            limits[phase] -= 1
-            if not limits[phase]:
-                raise KeyboardInterrupt
+        nonlocal remaining
+        remaining -= phase == where
+        if not remaining:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_graph(Imported("g", listed), target, memory=4000, symmetric=True, key="k", progress=stopping)
-    left = work.folder_of(target)
-    assert (
-        left.is_dir() == (marked or where != "reading") and not target.exists()
-    )  # what is of no use is gone
-    phases = []
-    build_graph(
-        Imported("g", listed),
-        target,
-        memory=4000,
-        symmetric=True,
-        key="k",
-        progress=lambda phase, done, total: phases.append((phase, done)),
-    )
-    assert target.read_bytes() == (tmp_path / "whole.h5").read_bytes() and not left.exists()
-    if where != "reading":
-        assert listed.started == [None]  # nothing was read again
-    else:
+        built(listed, symmetric=True, key="k", progress=stopping)
+    assert left.is_dir() == (marked or where != "reading")  # what is of no use is gone
+    assert not path.exists()
+    built(listed, symmetric=True, key="k", progress=lambda phase, done, total: phases.append((phase, done)))
+    found = path.read_bytes()
+    assert found == expected(path, listed, symmetric=True) and not left.exists()
+    if where == "reading":
         assert (listed.started[1] is not None) == marked
+    else:
+        assert listed.started == [None]  # nothing was read again
     if where == "writing":
-        assert "sorting" not in dict(phases) or phases[0][1] == edges
+        assert "sorting" not in dict(phases) or phases[0][1] == 3000
 
 
-def test_what_a_build_of_another_key_left_is_not_taken(rng, tmp_path, little):
-    first, second = (
-        Listed(*KINDS["uniform"](rng, 50, 3000), nodes=50, stop=stop) for stop in (2000, 1 << 40)
-    )
-    target = tmp_path / "g.h5"
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda sound: {},
+        lambda sound: [],
+        lambda sound: sound | {"state": {"runs": 7}},
+        lambda sound: sound | {"state": sound["state"] | {"largest": 4}},
+        None,
+    ],
+    ids=["empty", "a list", "other runs", "other ids", "of another key"],
+)
+def test_what_is_damaged_or_of_another_key_is_not_taken(rng, path, built, damage):
+    listed, manifest = uniform(rng), work.folder_of(path) / work.MANIFEST
     with pytest.raises(KeyboardInterrupt):
-        build_graph(Imported("g", first), target, memory=4000, key="first")
-    build_graph(Imported("g", second), target, memory=4000, key="second")
-    assert second.started == [None]
-    write(tmp_path / "whole.h5", expected(second, 50))
-    assert target.read_bytes() == (tmp_path / "whole.h5").read_bytes()
+        built(replace(listed, stop=2000), key="k")
+    if damage:
+        manifest.write_text(json.dumps(damage(json.loads(manifest.read_text()))))
+    listed.started.clear()
+    found = built(listed, key="k" if damage else "another").read_bytes()
+    assert found == expected(path, listed) and (damage or listed.started == [None])
 
 
-def test_a_damaged_manifest_is_not_believed(rng, tmp_path, little):
-    listed = Listed(*KINDS["uniform"](rng, 50, 3000), nodes=50)
-    write(tmp_path / "whole.h5", expected(listed, 50))
-    stopped = Listed(listed.sources, listed.destinations, nodes=50, stop=2000)
-    manifest = work.folder_of(tmp_path / "g.h5") / work.MANIFEST
-    with pytest.raises(KeyboardInterrupt):
-        build_graph(Imported("g", stopped), tmp_path / "g.h5", memory=4000, key="k")
-    sound = json.loads(manifest.read_text())
-    for damaged in (
-        {},
-        [],
-        sound | {"state": {"runs": 7}},
-        sound | {"state": sound["state"] | {"largest": 4}},
-    ):
-        with pytest.raises(KeyboardInterrupt):
-            build_graph(Imported("g", stopped), tmp_path / "g.h5", memory=4000, key="k")
-        manifest.write_text(json.dumps(damaged))
-        build_graph(Imported("g", listed), tmp_path / "g.h5", memory=4000, key="k")
-        assert (tmp_path / "g.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
-        (tmp_path / "g.h5").unlink()
-
-
-def test_files_of_others_are_left_where_they_are(rng, tmp_path, little):
-    listed = Listed(*KINDS["uniform"](rng, 50, 3000), nodes=50)
-    folder = work.folder_of(tmp_path / "g.h5")
+def test_folders_of_others_and_of_running_builds_are_left(rng, path, built):
+    with work.WorkFolder(path, None) as other:
+        other.file("run0").touch()
+        with refused("belongs to another process that makes the same file"):
+            built(uniform(rng))
+    folder = work.folder_of(path)
     (folder / "mine").mkdir(parents=True)
     with refused("has files of others, and a build of .*g.h5 would use it"):
-        build_graph(Imported("g", listed), tmp_path / "g.h5", memory=4000)
+        built(uniform(rng))
     assert (folder / "mine").is_dir()
 
 
-def test_wrong_edges_leave_nothing_and_wrong_data_of_nodes_leave_the_edges(rng, tmp_path, little):
-    ids = KINDS["uniform"](rng, 50, 3000)
-    wrong = Listed(ids[0].copy(), ids[1], nodes=50)
-    wrong.sources[2990] = 50
+def test_wrong_edges_leave_nothing_and_wrong_data_of_nodes_leave_the_edges(rng, path, built):
+    listed = uniform(rng)
     with refused("edge 2990 has the node id 50"):
-        build_graph(Imported("g", wrong), tmp_path / "g.h5", memory=4000, key="k")
-    assert not list(tmp_path.iterdir())
-    listed, (of_nodes, fields) = Listed(*ids, nodes=50), node_rows(rng, 50)
+        built(replace(listed, sources=np.where(np.arange(3000) == 2990, 50, listed.sources)), key="k")
+    assert not list(path.parent.iterdir())
+    rows, fields = node_rows(rng, 50)
     fields["x"][49, 0], kept = np.nan, fields["x"][49, 0]
-    with refused("/node/x has nan at row 49"):
-        build_graph(Imported("g", listed, of_nodes, classes=5), tmp_path / "g.h5", memory=4000, key="k")
+    listed.started.clear()
+    with refused("listed: /node/x has nan at row 49, column 0"):
+        built(listed, rows, classes=5, key="k")
     fields["x"][49, 0] = kept
-    build_graph(Imported("g", listed, of_nodes, classes=5), tmp_path / "g.h5", memory=4000, key="k")
+    found = built(listed, rows, classes=5, key="k").read_bytes()
     assert listed.started == [None]  # the edges were not read again
-    write(tmp_path / "whole.h5", replace(expected(listed, 50), classes=5, **fields))
-    assert (tmp_path / "g.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
+    assert found == expected(path, listed, classes=5, **fields)
 
 
 def test_many_nodes_of_few_edges_take_bounded_memory(tmp_path):
@@ -241,120 +245,64 @@ def test_many_nodes_of_few_edges_take_bounded_memory(tmp_path):
         build_graph(Imported("g", Few()), __import__("pathlib").Path("g.h5"), memory=256 << 20)
         print([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0].split()[1])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", textwrap.dedent(program), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 256 << 10
 
 
-def test_two_builds_of_one_file_are_kept_apart(rng, tmp_path, little):
-    listed = Listed(*KINDS["uniform"](rng, 50, 3000), nodes=50)
-    with work.WorkFolder(tmp_path / "g.h5", None) as other:
-        other.file("run0").touch()
-        with refused("belongs to another process that makes the same file"):
-            build_graph(Imported("g", listed), tmp_path / "g.h5", memory=4000)
-
-
-def node_rows(rng, nodes):
-    """Datasets of nodes in pieces, of other sizes each, and the same as fields of a Graph."""
-    kind = rng.integers(4, size=nodes)
-    fields = {
-        "x": rng.normal(size=(nodes, 3)).astype(np.float32),
-        "y": np.where(kind == 3, -1, rng.integers(5, size=nodes)),
-        "train": kind == 0,
-        "val": kind == 1,
-        "test": kind == 2,
-    }
-    paths = dict(zip((schema.X, schema.Y, *schema.MASKS), fields.values(), strict=True))
-
-    def pieces(array):
-        step = int(rng.integers(1, 20))
-        return lambda: (array[low : low + step] for low in range(0, len(array), step))
-
-    of_nodes = {
-        path: Rows(schema.Layout(array.dtype, array.shape), pieces(array)) for path, array in paths.items()
-    }
-    return of_nodes, fields
-
-
-def test_data_of_nodes_come_in_pieces(rng, tmp_path, little):
-    listed = Listed(*KINDS["uniform"](rng, 80, 900), nodes=80)
-    of_nodes, fields = node_rows(rng, 80)
-    build_graph(Imported("g", listed, lambda: of_nodes, classes=5), tmp_path / "g.h5", memory=4000)
-    write(tmp_path / "whole.h5", replace(expected(listed, 80), classes=5, **fields))
-    assert (tmp_path / "g.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
-
-
 WRONG = {
-    "a feature": (schema.X, (41, 2), np.nan, "listed: /node/x has nan at row 41, column 2"),
-    "a label": (schema.Y, 77, 5, "listed: /node/y has label 5 in row 77; expected 0 .. 4"),
-    "two masks": (schema.MASKS, 50, True, "listed: row 50 is in /node/train and /node/val and /node/test"),
+    "a label": (["y"], 47, 5, "listed: /node/y has label 5 in row 47; expected 0 .. 4"),
+    "masks": (["train", "val"], 40, True, "listed: row 40 is in /node/train and /node/val"),
 }
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_wrong_data_of_nodes_are_named(rng, tmp_path, little, kind):
-    listed = Listed(*KINDS["uniform"](rng, 80, 900), nodes=80)
-    of_nodes, fields = node_rows(rng, 80)
-    paths, at, value, message = WRONG[kind]
-    fields["y"][50] = 1
-    for path in (paths,) if isinstance(paths, str) else paths:
-        fields[path.removeprefix("node/")][at] = value
+def test_wrong_data_of_nodes_are_named(rng, path, built, kind):
+    rows, fields = node_rows(rng, 50)
+    names, at, value, message = WRONG[kind]
+    fields["y"][40], fields["test"][40] = 1, False
+    for name in names:
+        fields[name][at] = value
     with refused(message):
-        build_graph(Imported("g", listed, of_nodes, classes=5), tmp_path / "g.h5", memory=4000)
-    assert not (tmp_path / "g.h5").exists()
+        built(uniform(rng), rows, classes=5)
+    assert not path.exists()
 
 
-def test_ids_tell_the_number_of_nodes_and_wrong_ones_are_named(tmp_path, little):
+def test_ids_tell_the_number_of_nodes_and_wrong_ones_are_named(built):
     ids = np.array([3, 0, 9, 2])
-    held = build_graph(Imported("g", Listed(ids, ids[::-1].copy())), tmp_path / "g.h5", memory=4000)
-    assert held.nodes == 10
+    with open_graph(built(Listed(ids, ids[::-1].copy()))) as opened:
+        assert opened.nodes == 10
     for bad, nodes, message in [
         (-1, None, "listed: edge 2 has the node id -1; expected 0 or more"),
         (10, 10, "listed: edge 2 has the node id 10; expected 0 .. 9"),
         (10**9, None, "node id 1000000000 but only 4 edges; number the nodes from 0"),
     ]:
-        wrong = ids.copy()
-        wrong[2] = bad
         with refused(message):
-            build_graph(Imported("g", Listed(wrong, ids, nodes=nodes)), tmp_path / "w.h5", memory=4000)
+            built(Listed(np.where(ids == 9, bad, ids), ids, nodes=nodes), force=True)
     with refused("listed holds no edges"):
-        build_graph(Imported("g", Listed(ids[:0], ids[:0])), tmp_path / "w.h5", memory=4000)
+        built(Listed(ids[:0], ids[:0]), force=True)
 
 
-def test_an_undirected_graph_is_found_out(rng, tmp_path, little):
+def test_an_undirected_graph_is_found_out(rng, built):
     """Where the reader does not know it, or promises it wrongly."""
-    u, v = KINDS["uniform"](rng, 30, 400)
-    both = Listed(np.append(u, v), np.append(v, u), nodes=30)
-    for directed, listed, found in [
-        (None, both, False),
-        (False, both, False),
-        (True, both, True),
-        (None, Listed(u, v, nodes=30), True),
-    ]:
-        build_graph(Imported("g", listed, directed=directed), tmp_path / "g.h5", memory=4000, force=True)
-        with open_graph(tmp_path / "g.h5") as opened:
+    one_way = uniform(rng, 400, nodes=30)
+    ends = one_way.sources, one_way.destinations
+    both = Listed(np.append(*ends), np.append(*ends[::-1]), nodes=30)
+    for directed, listed, found in [(None, both, 0), (False, both, 0), (True, both, 1), (None, one_way, 1)]:
+        target = built(listed, directed=directed, force=True)
+        with open_graph(target) as opened:
             assert opened.directed == found
-        verify(tmp_path / "g.h5")
+        verify(target)
     with refused("listed: the graph is said to be undirected, but some edge has no equal one"):
-        build_graph(Imported("g", Listed(u, v, nodes=30), directed=False), tmp_path / "w.h5", memory=4000)
+        built(one_way, directed=False, force=True)
 
 
-def test_ids_of_more_than_32_bits_take_all_steps(rng, little):
+def test_ids_of_more_than_32_bits_take_all_steps(rng, built):
     """Edges of rows near 2**40, sorted as those of the same rows less that number."""
     base, rows_there, edges = 2**40 - 3, 40, 900
     u, v = rng.integers(2**33, size=edges), rng.integers(rows_there, size=edges)
-    made = runs.grouped(
-        (v.astype(np.uint64) + np.uint64(base), u.astype(np.uint64), np.zeros(0, np.uint8)),
-        0,
-        base,
-        base + rows_there - 1,
-        by_source=False,
-    )
+    columns = v.astype(np.uint64) + np.uint64(base), u.astype(np.uint64), np.zeros(0, np.uint8)
+    made = runs.grouped(columns, 0, base, base + rows_there - 1, by_source=False)
     section = made.section(0, len(made.offsets) - 1, 1)
     degree, out = np.zeros(rows_there, np.int64), np.empty(edges, np.int64)
     given = [(section.destinations, section.sources, section.payload, section.offsets)]
@@ -377,3 +325,64 @@ def test_many_edges_are_grouped_by_several_threads(rng, by_source):
         assert np.array_equal(found, right)
     counts = np.bincount(ends[int(by_source)] >> run.shift, minlength=len(run.offsets) - 1)
     assert np.array_equal(run.offsets, np.append(0, np.cumsum(counts)))
+
+
+def test_a_build_has_all_edges_where_calls_move_few_bytes(rng, path, monkeypatch, built):
+    listed = uniform(rng, 700, weighted=True)
+    move_little(monkeypatch, rng, unit=16)
+    found = built(listed, memory=9000, key="k").read_bytes()
+    monkeypatch.undo()
+    assert found == expected(path, listed)
+
+
+def test_what_a_manifest_names_is_on_disk_before_it(rng, monkeypatch, built):
+    """The runs of a build, and the parts of its CSR."""
+    monkeypatch.setattr(work, "KEEP_SECONDS", 0)
+    commits = Commits(monkeypatch, with_files=(work.MANIFEST,))
+    target = built(uniform(rng, 700), memory=9000, key="k")
+    manifests = len(commits.named) - 1
+    assert manifests > 3
+    commits.check(*[work.folder_of(target) / work.MANIFEST] * manifests, target)
+
+
+IMPORT = """
+    import sys
+    from mgg_hpc.__main__ import main
+    from mgg_hpc.data.assembly import rows, runs, work
+    from mgg_hpc.data.readers import compressed
+    runs.MOST_EDGES, rows.MOST_EDGES, work.KEEP_SECONDS, compressed.BLOCK_BYTES = 5000, 3000, 0.2, 30_000
+    print("ready", flush=True)
+    sys.exit(main(["import", "edges.txt", "--symmetric", "-o", sys.argv[1]]))
+"""
+
+
+def started(folder, name: str) -> subprocess.Popen:
+    command = [sys.executable, "-c", textwrap.dedent(IMPORT), name]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.trials(2, torture=40)
+def test_a_killed_import_goes_on(rng, tmp_path, trials):
+    """Killed at any instant, it gives the same file when the same command is given again."""
+    pairs = rng.integers(2000, size=(60_000, 2))
+    (tmp_path / "edges.txt").write_text("".join(f"{u} {v}\n" for u, v in pairs))
+    began = time.monotonic()
+    with started(tmp_path, "whole.h5") as process:
+        assert process.wait() == 0
+    took = time.monotonic() - began
+    for _ in range(trials):
+        for _ in range(int(rng.integers(1, 4))):
+            with started(tmp_path, "g.h5") as process:
+                time.sleep(rng.random() * took)
+                process.kill()
+            if (tmp_path / "g.h5").exists():
+                break
+        else:
+            with started(tmp_path, "g.h5") as process:
+                assert process.wait() == 0
+        assert (tmp_path / "g.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
+        (tmp_path / "g.h5").unlink()
+        shutil.rmtree(tmp_path / ".g.h5.build", ignore_errors=True)  # killed between the file and its end

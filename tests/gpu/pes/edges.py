@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import cases
+import ml_dtypes
 import numpy as np
 import reference
 import torch
@@ -14,17 +16,17 @@ import torch
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, RngKey
 from mgg_hpc.runtime.backends.edges import Attention, TailedRows
+from mgg_hpc.runtime.backends.simulated import all_reachable
 
-from .engine import DTYPES, SMALL, Engine
-from .played import MARGIN, Played
+from .engine import SMALL, Engine
+from .played import Played, drawn_reach
 
 # Heads, and columns of each: parts of a pack and whole ones, in one pass and in two.
 SHAPES = [(1, 1), (5, 1), (1, 7), (3, 7), (8, 4), (8, 8), (2, 33), (2, 40), (1, 129), (1, 160)]
 # Over a halo, which holds its staging: from the third call on credits are waited for, and who only sends runs ahead.
 CALLS, FEW_CALLS = 5, 3
-BOUND = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}  # of the largest value
+BOUND = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}  # of the largest value
 SLOPE = 0.25
-OF_EDGES = ("edges", "edge_score", "edge_score_gradient")  # arrays with a row for each edge
 
 
 def drawn_shape(rng: np.random.Generator) -> tuple[int, int]:
@@ -42,113 +44,55 @@ def as_rows(
     layout: TailedRows, values: list[np.ndarray], tail: list[np.ndarray], ids: np.ndarray
 ) -> np.ndarray:
     """All nodes' rows, bit by bit: arrays of the rows' type side by side, then of the accumulator's, then ids."""
-    count, dtype = len(ids), layout.dtype
-
-    def bytes_of(arrays):
-        made = (np.ascontiguousarray(each if each.ndim == 2 else each[:, None]) for each in arrays)
-        return [each.view(np.uint8).reshape(count, each.shape[1] * each.itemsize) for each in made]
-
-    parts = bytes_of(values)
-    gap = layout.first * layout.accumulator.itemsize - layout.values * dtype.itemsize
-    parts += [np.zeros((count, gap), np.uint8), *bytes_of(tail)]
-    parts += bytes_of([ids.astype(np.int64)]) if layout.with_id else []
-    return np.ascontiguousarray(np.concatenate(parts, 1)).view(dtype).reshape(count, layout.format.dim)
+    gap = layout.first * layout.accumulator.itemsize - layout.values * layout.dtype.itemsize
+    arrays = [*values, np.zeros((len(ids), gap), np.uint8), *tail]
+    arrays += [ids.astype(np.int64)[:, None]] if layout.with_id else []
+    parts = [np.ascontiguousarray(each).view(np.uint8) for each in arrays if each.shape[1]]
+    return np.ascontiguousarray(np.concatenate(parts, 1)).view(layout.dtype)
 
 
 class Edges:
     """A case on every rank, with calls over several sets of rows. halo: as they arrive; else by pointers."""
 
-    def __init__(self, engine: Engine, case: cases.Case, rng: np.random.Generator, halo: bool) -> None:
-        self.engine, self.case, self.rng = engine, case, rng
+    def __init__(
+        self, engine: Engine, case: cases.Case, entry: Any, rng: np.random.Generator, halo: bool
+    ) -> None:
+        self.engine, self.case, self.rng, self.threads = engine, case, rng, 2
         self.transfer = "halo" if halo else str(rng.choice(["direct", "get"]))
-        self.geometry = rng.choice([SMALL, Geometry(3, 2, 1)])  # type: ignore[arg-type]
-        ranks = len(case.bounds) - 1
-        self.reach = np.ones((ranks, ranks), bool)
-        if self.transfer == "halo" and engine.device == "shim":
-            self.reach = rng.random((ranks, ranks)) < rng.choice([0.0, 0.5, 1.0])
-        self.reach |= self.reach.T | np.eye(ranks, dtype=bool)
+        if engine.device == "serial":
+            self.transfer = entry.transfer
+        self.geometry = rng.choice([SMALL, Geometry(3, 2, 1), Geometry(32, 2, 2)])  # type: ignore[arg-type]
+        self.reaches = drawn_reach(engine, len(case.bounds) - 1, rng) if halo else all_reachable
 
-    def directly(self) -> Edges:
-        """The same by pointers."""
+    def again(self) -> Edges:
+        """What must give the same bits: by pointers, or on CPUs with another number of threads."""
         other = copy(self)
-        other.transfer, other.reach = "direct", np.ones_like(self.reach)
+        if self.engine.device == "serial":
+            other.threads = 3
+        else:
+            other.transfer, other.reaches = "direct", all_reachable
         return other
 
     def calls(self, case, layout, shape, sets, outputs, given, call, ready=None):
-        """What call(backend, plan, rows, outputs, given) leaves in outputs, for each set of all nodes' rows.
-
-        shape: heads, and columns of each. outputs: formats by name; of OF_EDGES: how many values of each edge. given:
-        arrays of all nodes by name; of OF_EDGES: of all edges; "epoch": for all ranks. ready(backend, plan, rows)
-        allocates all that a call does, where that is not what `ready_edges` of the shape does. Returns, for each set,
-        the outputs of all nodes, or of all edges in the CSR's order.
-        """
+        """`Played.run`, in float64. sets: of all nodes' rows. shape: heads, and columns of each, of `ready_edges`."""
+        chunk_bytes = int(self.rng.choice([2000, 1 << 17]))
         played = Played(
             self.engine,
             case,
             sets[0],
             self.geometry,
             self.transfer,
-            lambda rank, peer: bool(self.reach[rank, peer]),
-            chunk_bytes=int(self.rng.choice([2000, 1 << 17])),
+            self.reaches,
+            chunk_bytes,
+            threads=self.threads,
         )
+
+        def ready_edges(backend, plan, rows):
+            backend.edges.ready_edges(plan, rows, layout, *shape)
+
         rows = [played.rows, *(played.more_rows(x) for x in sets[1:])]
-        mine = [self._mine(played, at, given) for at in range(len(played.backends))]
-        made = [[self._outputs(played, at, outputs) for at in range(len(mine))] for _ in sets]
-        for each in rows:
-            for backend, plan, own in zip(played.backends, played.plans, each, strict=True):
-                if ready is None:
-                    backend.edges.ready_edges(plan, own, layout, *shape)
-                else:
-                    ready(backend, plan, own)
-        self.engine.seed(int(self.rng.integers(1 << 60)))
-        with self.engine.together(played.world) as of:
-            for each, into in zip(rows, made, strict=True):
-                for at, (backend, plan) in enumerate(zip(played.backends, played.plans, strict=True)):
-                    count = plan.destinations
-                    out = {
-                        name: array[: plan.edges if name in OF_EDGES else count]
-                        for name, array in into[at].items()
-                    }
-                    with of(played.ranks[at]):
-                        backend.publish(each[at])
-                        call(backend, plan, each[at], out, mine[at])
-        return [self._joined(played, each) for each in made]
-
-    def _mine(self, played, at, given):
-        rank, plan = played.ranks[at], played.plans[at]
-        part, edges = played.part(rank), played.case.edges(rank)
-        of = dict.fromkeys(OF_EDGES, lambda array: array[edges][plan.edge]) | {"epoch": lambda array: array}
-        mine = {name: of.get(name, lambda array: array[part])(array) for name, array in given.items()}
-        return {name: self.engine.array(np.ascontiguousarray(array)) for name, array in mine.items()}
-
-    def _outputs(self, played, at, formats):
-        """NaN, with rows behind that nobody may write."""
-        backend, plan = played.backends[at], played.plans[at]
-        made = {}
-        for name, format in formats.items():
-            if name in OF_EDGES:
-                made[name] = self.engine.array(np.full((plan.edges + MARGIN, format), np.nan, np.float32))
-            else:
-                made[name] = self.engine.nan_rows(backend, plan.destinations + MARGIN, format)
-        return made
-
-    def _joined(self, played, outputs):
-        found = {}
-        for name in outputs[0]:
-            parts = []
-            for plan, mine in zip(played.plans, outputs, strict=True):
-                array, count = (
-                    self.engine.numpy(mine[name]),
-                    plan.edges if name in OF_EDGES else plan.destinations,
-                )
-                assert np.isnan(array[count:].astype(np.float32)).all(), f"wrote behind {name}"
-                part = array[:count]
-                if name in OF_EDGES:
-                    part = np.empty_like(part)
-                    part[plan.edge] = array[:count]
-                parts.append(part)
-            found[name] = np.concatenate(self.engine.everywhere(parts)).astype(np.float64)
-        return found
+        found = played.run(self.rng, rows, outputs, given, call, ready or ready_edges)
+        return [{name: array.astype(np.float64) for name, array in each.items()} for each in found]
 
 
 def close(found: np.ndarray, wanted: np.ndarray, dtype: np.dtype, terms: float = 0.0) -> float:
@@ -168,6 +112,7 @@ class Problem:
     case: cases.Case
     dtype: np.dtype
     rng: np.random.Generator
+    graphs: bool  # whether the epoch may lie in memory, as CUDA graphs have it
 
     def __post_init__(self) -> None:
         rng, nodes = self.rng, self.case.nodes
@@ -176,14 +121,19 @@ class Problem:
         key = RngKey(p, int(rng.integers(2**62)), int(rng.integers(1, 300)), 0x4001) if p else None
         self.ids = rng.permutation(np.arange(nodes) + (1 << 33))
         self.how = Attention(heads, channels, bool(rng.random() < 0.6), SLOPE, key)
-        self.epoch_at = bool(rng.random() < 0.5)  # whether the epoch lies in memory, as CUDA graphs have it
+        self.epoch_at = self.graphs and bool(rng.random() < 0.5)
         wide = TailedRows(self.dtype, 1).accumulator
         self.h = [self._drawn(self.how.columns, self.dtype) for _ in range(FEW_CALLS)]
         self.scores = [self._drawn(heads, wide) * 2 for _ in range(2)]
         self.gradient = self._drawn(self.how.columns, self.dtype)
         self.scored = self.how.additive and bool(rng.random() < 0.5)  # whether edges have scores of their own
         of_edges = rng.standard_normal((len(self.case.indices), heads)) * self.scored
-        self.edge_score = of_edges.astype(np.float32)
+        self.edge_score = of_edges.astype(wide)
+        if rng.random() < 0.3:  # few numbers: equal ones, and 0, are among those of each destination
+            self.scores, self.edge_score = [np.rint(each) for each in self.scores], np.rint(self.edge_score)
+        # Weights depend on differences of scores, and float32's exp ends at 88.
+        self.large = self.how.additive and bool(rng.random() < 0.1)
+        self.scores[1] += wide.type(4000 * self.large * rng.choice([-1, 1]))
         self.bias = rng.standard_normal(self.how.columns).astype(wide)
         self.source, self.destination = reference.edge_list(self.case.indptr, self.case.indices)
         self.common = {"ids": self.ids, "epoch": np.array([key.epoch if key else 0], np.int32)}
@@ -235,10 +185,15 @@ class Problem:
         return [np.zeros(0) if each.grad is None else each.grad.numpy() for each in (h, *scores)]
 
 
+def of_call(mine: dict) -> dict:
+    """What a call takes of arrays that are not the key's."""
+    return {name: array for name, array in mine.items() if name not in ("ids", "epoch")}
+
+
 def attention(engine, case, entry, rng, *, halo=False):
     """Forward over several sets of rows, then the gradients of the last: at sources, and at targets."""
-    dtype = np.dtype(DTYPES[entry.dtype])
-    task, edges = Problem(case, dtype, rng), Edges(engine, case, rng, halo)
+    dtype = np.dtype(entry.dtype)
+    task, edges = Problem(case, dtype, rng, engine.device != "serial"), Edges(engine, case, entry, rng, halo)
     how, wide = task.how, TailedRows(dtype, 1).accumulator
     of_head, of_rows, of_sums = (
         RowFormat(each, width)
@@ -253,18 +208,21 @@ def attention(engine, case, entry, rng, *, halo=False):
     made |= {"above": of_sums, "above_weight": of_head} if how.additive else {}
 
     def forward(backend, plan, rows, out, mine):
-        own = {name: array for name, array in mine.items() if name not in ("ids", "epoch")}
-        backend.edges.attend(plan, task.on(mine), rows, bias=bias, **out, **own)
+        backend.edges.attend(plan, task.on(mine), rows, bias=bias, **out, **of_call(mine))
 
     sets_of_rows = [as_rows(layout, [h], tail, task.ids) for h in sets]
     found = edges.calls(case, layout, task.shape, sets_of_rows, made, given, forward)
-    worst = max(close(each["out"], task.output(h), dtype) for each, h in zip(found, sets, strict=True))
+    # Scores of thousands have steps of 2e-4: outputs are compared as half rows are, and gradients are not.
+    kind = np.dtype(np.float16) if task.large and dtype.itemsize > 2 else dtype
+    worst = max(close(each["out"], task.output(h), kind) for each, h in zip(found, sets, strict=True))
     last = found[-1]
-    (again,) = edges.directly().calls(case, layout, task.shape, sets_of_rows[-1:], made, given, forward)
+    (again,) = edges.again().calls(case, layout, task.shape, sets_of_rows[-1:], made, given, forward)
     for name in made:
         assert again[name].tobytes() == last[name].tobytes(), (
-            f"{edges.transfer}: other bits of {name} than direct"
+            f"{edges.transfer}: other bits of {name} the second time"
         )
+    if task.large:
+        return worst
     # Of stored outputs the dot products would carry their rounding to the gradients of all edges.
     exact = task.output(sets[-1]) - task.bias
     dot = (task.by_head(task.gradient) * task.by_head(exact)).sum(2).astype(wide)
@@ -287,8 +245,7 @@ def gradients(task, edges, forward, kept):
         made |= {"edge_score_gradient": how.heads}
 
     def at_source(backend, plan, rows, out, mine):
-        own = {name: array for name, array in mine.items() if name not in ("ids", "epoch")}
-        backend.edges.attend_back(plan, task.on(mine), rows, at_source=True, **out, **own)
+        backend.edges.attend_back(plan, task.on(mine), rows, at_source=True, **out, **of_call(mine))
 
     sets = [as_rows(layout, values, tail, task.ids)]
     (ends,) = edges.calls(reversed_edges(case), layout, task.shape, sets, made, given, at_source)
@@ -308,8 +265,7 @@ def gradients(task, edges, forward, kept):
     given |= {"log_sum": kept[0], "dot": kept[1]}
 
     def at_target(backend, plan, rows, out, mine):
-        own = {name: array for name, array in mine.items() if name not in ("ids", "epoch")}
-        backend.edges.attend_back(plan, task.on(mine), rows, at_source=False, **out, **own)
+        backend.edges.attend_back(plan, task.on(mine), rows, at_source=False, **out, **of_call(mine))
 
     sets = [as_rows(layout, [h], [], task.ids)]
     (others,) = edges.calls(case, layout, task.shape, sets, {"out": of_rows}, given, at_target)
@@ -318,11 +274,13 @@ def gradients(task, edges, forward, kept):
 
 def maxima_back(engine, case, entry, rng, *, halo=False):
     """Maxima with their ties, exact; and their adjoint, of whole numbers exact too but for storing halves."""
-    dtype, (_, width) = np.dtype(DTYPES[entry.dtype]), drawn_shape(rng)
-    edges = Edges(engine, case, rng, halo)
-    sets = [rng.integers(-3, 3, (case.nodes, width)).astype(dtype) for _ in range(CALLS)]
+    dtype, (_, width) = np.dtype(entry.dtype), drawn_shape(rng)
+    edges = Edges(engine, case, entry, rng, halo)
+    # Neighbouring numbers of the type, and finer ones that are rounded to them: ties, and what is none by a bit.
+    step = float(ml_dtypes.finfo(dtype).eps) / 4
+    sets = [(1 + rng.integers(-12, 13, (case.nodes, width)) * step).astype(dtype) for _ in range(CALLS)]
     source, destination = reference.edge_list(case.indptr, case.indices)
-    made = {"out": RowFormat(dtype, width), "ties": RowFormat(np.dtype(np.float32), width)}
+    made = {"out": RowFormat(dtype, width), "ties": RowFormat(TailedRows(dtype, width).accumulator, width)}
 
     def forward(backend, plan, rows, out, mine):
         backend.edges.max_ties(plan, rows, **out)
@@ -348,12 +306,13 @@ def maxima_back(engine, case, entry, rng, *, halo=False):
 
 def values_by_head(engine, case, entry, rng, *, halo=False):
     """Sums with a weight for each edge and head, and dot products for each edge and head."""
-    dtype, edges = np.dtype(DTYPES[entry.dtype]), Edges(engine, case, rng, halo)
+    dtype, edges = np.dtype(entry.dtype), Edges(engine, case, entry, rng, halo)
     heads, channels = drawn_shape(rng)
     columns = heads * channels
     layout, of_rows = TailedRows(dtype, columns), RowFormat(dtype, columns)
     x, y = (rng.standard_normal((case.nodes, columns)).astype(dtype) for _ in range(2))
-    weight = rng.standard_normal((len(case.indices), heads)).astype(np.float32)
+    weight = rng.standard_normal((len(case.indices), heads)).astype(layout.accumulator)
+    weight[rng.random(weight.shape) < 0.2] = 0
     source, destination = reference.edge_list(case.indptr, case.indices)
     each = [slice(k * channels, (k + 1) * channels) for k in range(heads)]
 
@@ -373,7 +332,7 @@ def values_by_head(engine, case, entry, rng, *, halo=False):
     (found,) = edges.calls(case, layout, (heads, channels), [x], {"edges": heads}, {"y": y}, products)
     wanted = [reference.sddmm(source, destination, x[:, of], y[:, of]) for of in each]
     terms = float(reference.sddmm(source, destination, np.abs(x), np.abs(y)).max(initial=0))
-    return max(worst, close(found["edges"], np.stack(wanted, 1), np.dtype(np.float32), terms))
+    return max(worst, close(found["edges"], np.stack(wanted, 1), layout.accumulator, terms))
 
 
 def over_a_halo(engine, case, entry, rng):

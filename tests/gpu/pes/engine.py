@@ -1,4 +1,4 @@
-"""What the table of cases runs on: a GPU, or the host that plays one (tests/shim)."""
+"""What the table of cases runs on: a GPU, the host that plays one (tests/shim), or the kernels of CPUs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import ctypes
 import functools
 import importlib.util
 import os
-import platform
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from importlib import metadata
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ import ml_dtypes
 import numpy as np
 from memory import heap_zeros
 
-import mgg_hpc
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import device
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
@@ -27,12 +24,14 @@ from mgg_hpc.runtime.backends.cuda import module as cuda_module
 from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays, nothing_freed
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, NvshmemPeers
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World, all_reachable
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
 SMALL = Geometry(ps=2, dist=2, wpb=2)
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+DTYPES = ("float32", "float16", "bfloat16")  # of rows on GPUs
 CHANNELS = 5  # of the shim's transport
+Call = Callable[[], None]
 
 
 class HostCopies:
@@ -151,16 +150,23 @@ class Engine:
     """Backends over one native module, and ways in and out of its memory.
 
     One process plays all PEs of a case, or after `join` one of the PEs of an MPI job: then the job is their world.
+    device: "cuda", "shim", or "serial" for CPUs.
     """
 
     def __init__(self, device: str, module: Any, arrays: Any) -> None:
         self.device, self.module, self.arrays = device, module, arrays
         self.repeats = 10 if device == "cuda" else 2  # of what must give the same bits each time
+        self.rounds = 3 if device == "serial" else 1  # of a halo's exchange
         self.job: NvshmemPeers | None = None
         self._comm: Any = None
         self._seed = 0
         self._share = 1.0  # of the GPU's blocks, of one process of a job
         self._streams: list[Any] = []
+
+    @classmethod
+    def host(cls) -> Engine:
+        """CPUs: a thread plays each PE."""
+        return cls("serial", None, HostArrays())
 
     @classmethod
     def shim(cls, library: Path) -> Engine:
@@ -204,7 +210,7 @@ class Engine:
 
     def answers(self) -> bool:
         """Whether the device still works: after some errors a GPU refuses all that follows."""
-        if self.device == "shim":
+        if self.device != "cuda":
             return True
         import torch
 
@@ -221,14 +227,12 @@ class Engine:
             self.module.shim_set(seed, pe, 1 + seed % 5)
 
     def backends(
-        self,
-        world: World,
-        geometry: Geometry = SMALL,
-        *,
-        searches: bool = False,
-    ) -> list[DeviceBackend]:
+        self, world: World, geometry: Geometry = SMALL, *, searches: bool = False, threads: int = 2
+    ) -> list[Any]:
         """One for each rank of a world that this process plays, all of which run kernels at once."""
-        options, made = Options(geometry, searches=searches), []
+        options, made = Options(geometry, threads, searches=searches), []
+        if self.device == "serial":
+            return [SerialBackend(rank, world, options) for rank in range(world.size)]
         for rank in self.ranks(world):
             backend = DeviceBackend(rank, world, options, self.module, self.arrays)
             if world is self.job:
@@ -242,31 +246,41 @@ class Engine:
             made.append(backend)
         return made
 
-    @contextlib.contextmanager
-    def together(self, world: Any) -> Iterator[Callable[[int], contextlib.AbstractContextManager]]:
-        """What is launched inside runs at once, as soon as all of it is launched: a rank's within the given context."""
-        if world is self.job:
+    def together(self, world: Any, turns: Sequence[Sequence[Call]]) -> None:
+        """Run calls of all ranks that this process plays at once, and wait for them.
+
+        turns: one call for each rank, in turns: no rank is launched ahead of the others.
+        """
+        if self.device == "serial":
+            with ThreadPoolExecutor(max(1, world.size)) as pool:
+                list(pool.map(lambda calls: [call() for call in calls], zip(*turns, strict=True)))
+        elif world is self.job:
             self.seed(self._seed + world.rank, world.rank)
-            yield lambda _: contextlib.nullcontext()
+            self._launch(turns, lambda _: None)
             self.arrays.finish()
-            return
-        if self.device != "shim":
+        elif self.device == "shim":
+            seed = self._seed
+            for made in world.allocations:
+                self.module.shim_symmetric(made.addresses.diagonal().tolist(), made.nbytes)
+            self.module.shim_hold()
+            try:
+                self._launch(turns, lambda rank: self.module.shim_set(seed, rank, 1 + seed % 5))
+                self.module.shim_release()
+            finally:
+                self.module.shim_drop()
+                self.module.shim_forget()
+        else:
             import torch
 
             with nothing_freed():
-                yield self._stream
+                self._launch(turns, self._stream)
             torch.cuda.synchronize()
-            return
-        seed = self._seed
-        for made in world.allocations:
-            self.module.shim_symmetric(made.addresses.diagonal().tolist(), made.nbytes)
-        self.module.shim_hold()
-        try:
-            yield lambda rank: contextlib.nullcontext(self.module.shim_set(seed, rank, 1 + seed % 5))
-            self.module.shim_release()
-        finally:
-            self.module.shim_drop()
-            self.module.shim_forget()
+
+    def _launch(self, turns: Sequence[Sequence[Call]], of: Callable[[int], Any]) -> None:
+        for calls in turns:
+            for rank, call in enumerate(calls):
+                with of(rank) or contextlib.nullcontext():
+                    call()
 
     def _stream(self, rank: int) -> contextlib.AbstractContextManager:
         import torch
@@ -294,27 +308,8 @@ class Engine:
         """Write into rows in place."""
         rows[:] = self.array(np.ascontiguousarray(values)) if len(values) else rows[:]
 
-    def nan_rows(self, backend: DeviceBackend, count: int, format: RowFormat) -> Any:
+    def nan_rows(self, backend: Any, count: int, format: RowFormat) -> Any:
         """Rows that nobody has written yet."""
         rows = backend.memory.padded(count, format)
         rows[:] = float("nan")
         return rows
-
-    def about(self) -> dict[str, Any]:
-        """The device, its driver and versions."""
-        versions = {"mgg": mgg_hpc.__version__, "python": platform.python_version(), "numpy": np.__version__}
-        for name in ("torch", "nvidia-nvshmem-cu13", "cupy-cuda13x"):
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                versions[name] = metadata.version(name)
-        limits = self.module.limits()
-        return {"device": self.device, **limits, "driver_version": _driver(), "versions": versions}
-
-
-def _driver() -> str | None:
-    """As nvidia-smi names it; None where there is none."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return said[0] if said else None

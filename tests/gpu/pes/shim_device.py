@@ -29,9 +29,6 @@ def shim_device(engine: Engine, seed: int = 0) -> Device:
 
     def together(world: Any, calls: Any) -> None:
         engine.seed(next(seeds))
-        with engine.together(world) as of:
-            for rank, call in enumerate(calls):
-                with of(rank):
-                    call()
+        engine.together(world, [calls])
 
     return Device(engine.module, engine.arrays, HostArrays(), host_ms, together)

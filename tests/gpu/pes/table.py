@@ -1,4 +1,5 @@
-"""The table of cases: operations, types, widths and hard graphs, each against the float64 reference.
+"""The table of cases: operations, types, widths, hard graphs and transfers, each against the float64 reference, over
+every backend: CPUs, the kernels of a GPU over the shim, and a GPU.
 
 A check returns the worst error as a share of what DESIGN's bound allows (0: exact), and raises AssertionError where
 it is more than 1, a bit differs that must not, or anything is written that is not the kernel's.
@@ -6,6 +7,7 @@ it is more than 1, a bit differs that must not, or anything is written that is n
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +23,7 @@ from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 
 from .edges import attention, maxima_back, over_a_halo, values_by_head
 from .engine import DTYPES, Engine
-from .played import MARGIN, Played
+from .played import MARGIN, Played, drawn_reach
 from .tapes import propagated
 from .traversals import traversals
 
@@ -30,8 +32,23 @@ EDGES = ("attention", "max back", "by head", "edges of a halo", "propagate", "pr
 OTHERS = ("traversals",)  # of no rows
 FEW_WIDTHS = (1, 31, 129)  # a lane in part, a worker in part, several passes of a warp in float32
 ONE_PROCESS = ("halo in turns", "large", "traversals")  # which plays the PEs
+TRANSFERS = ("direct", "get", "halo")
 RANKS = 3
 CALLS = 5  # of a pipeline: the third waits for a credit
+HOST = (
+    "sum",
+    "weighted",
+    "mean",
+    "max",
+    "epilogue",
+    "get",
+    "halo",
+    "same bits",
+    "transposed",
+    "dropout",
+)  # of CPUs
+HOST += ("gather", "attention", "max back", "by head", "propagate")
+WORLDS = [(1, "direct"), *((ranks, transfer) for ranks in (2, 4) for transfer in TRANSFERS)]  # of CPUs
 
 
 @dataclass(frozen=True)
@@ -42,13 +59,16 @@ class Entry:
     dtype: str
     width: int
     case: str
+    transfer: str = "direct"
+    ranks: int = RANKS
 
     def __str__(self) -> str:
-        return f"{self.operation}-{self.dtype}-{self.width}-{self.case}"
+        world = "" if self.ranks == RANKS else f"-{self.transfer}-{self.ranks}"
+        return f"{self.operation}-{self.dtype}-{self.width}-{self.case}{world}"
 
 
 def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
-    """All of them; where not whole, sums at every width and the others at a few; where small, each over two graphs."""
+    """All of a GPU; where not whole, sums at every width and the others at a few; where small, each over two graphs."""
     if small:
         yield from (Entry(name, "float32", 33, case) for name in OPERATIONS for case in ("ordinary", "hub"))
         return
@@ -71,84 +91,111 @@ def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
                     yield Entry(operation, dtype, width, case)
 
 
-def made(engine: Engine, entry: Entry, rng: np.random.Generator, remote_share: float | None) -> cases.Case:
-    """The graph; remote_share: of two ranks, the second owns this share of all rows."""
-    case = cases.CASES[entry.case](rng, engine.job.size if engine.job else RANKS)
-    if remote_share is None:
-        return case
-    return replace(case, bounds=np.array([0, round(case.nodes * (1 - remote_share)), case.nodes]))
+def host_entries() -> Iterator[Entry]:
+    """All of CPUs, at widths that are drawn."""
+    for operation in HOST:
+        for dtype in DTYPES if operation == "propagate" else (*DTYPES, "float64"):
+            for case in cases.CASES:
+                for ranks, transfer in WORLDS:
+                    if operation == transfer or operation not in TRANSFERS:
+                        yield Entry(operation, dtype, ANY, case, transfer, ranks)
 
 
 def check(engine: Engine, entry: Entry, rng: np.random.Generator, remote_share: float | None = None) -> float:
-    """Run one line; see above."""
-    return OPERATIONS[entry.operation](engine, made(engine, entry, rng, remote_share), entry, rng)
+    """Run one line; see above. remote_share: of two ranks, the second owns this share of all rows."""
+    case = cases.CASES[entry.case](rng, engine.job.size if engine.job else entry.ranks)
+    if remote_share is not None:
+        case = replace(case, bounds=np.array([0, round(case.nodes * (1 - remote_share)), case.nodes]))
+    return OPERATIONS[entry.operation](engine, case, entry, rng)
 
 
 def within(found: np.ndarray, wanted: np.ndarray, bound: np.ndarray) -> float:
     """The worst error as a share of its bound."""
     error = np.abs(found.astype(np.float64) - wanted)
+    assert found.shape == wanted.shape
     assert (error <= bound).all(), f"{np.count_nonzero(~(error <= bound))} of {error.size} beyond their bound"
     return float((error / np.maximum(bound, 1e-300)).max(initial=0.0))
 
 
 def random_rows(case: cases.Case, entry: Entry, rng: np.random.Generator) -> np.ndarray:
-    return rng.standard_normal((case.nodes, entry.width)).astype(DTYPES[entry.dtype])
+    return rng.standard_normal((case.nodes, entry.width)).astype(entry.dtype)
 
 
 def whole_rows(case: cases.Case, entry: Entry, rng: np.random.Generator) -> np.ndarray:
     """Small whole numbers: their sums are exact in every type, but for rounding what is stored."""
-    return rng.integers(-2, 3, (case.nodes, entry.width)).astype(DTYPES[entry.dtype])
+    return rng.integers(-2, 3, (case.nodes, entry.width)).astype(entry.dtype)
+
+
+def accumulated(entry: Entry) -> type:
+    """The type of sums, of weights and of what is done to sums."""
+    return np.float64 if entry.dtype == "float64" else np.float32
+
+
+def weights(case: cases.Case, entry: Entry, rng: np.random.Generator) -> np.ndarray:
+    """Weights of all edges, some of which are 0: with others above 0 alone, with any, and of some rows all."""
+    destination = case.edge_list[1]
+    weight = rng.standard_normal(len(destination))
+    weight = np.where(destination % 5 < 2, np.abs(weight), weight)
+    nothing = (rng.random(len(weight)) < 0.2) | (destination % 5 == 2)
+    return np.where(nothing, 0, weight).astype(accumulated(entry))
 
 
 def sums(engine, case, entry, rng, *, weighted=False):
     """Sums of normally distributed rows, within the bound."""
     x = random_rows(case, entry, rng)
-    weight = rng.standard_normal(len(case.indices)).astype(np.float32) if weighted else None
-    world = Played(engine, case, x)
-    arguments = (*world.edge_lists(), case.nodes, x, weight)
-    found = world.aggregate(rng, weight=weight)
+    weight = weights(case, entry, rng) if weighted else None
+    found = Played(engine, case, x, transfer=entry.transfer).aggregate(rng, weight=weight)
+    arguments = (*case.edge_list, case.nodes, x, weight)
     return within(found, reference.aggregate(*arguments), reference.error_bound(*arguments))
 
 
 def same_bits(engine, case, entry, rng):
-    """Whatever the transfer and the order of execution, and however often."""
-    found, runs = set(), engine.repeats
-    for transfer in ("direct", "get", "halo"):
-        world = Played(engine, case, random_rows(case, entry, np.random.default_rng(1)), transfer=transfer)
-        found |= {world.aggregate(rng).tobytes() for _ in range(runs)}
-    assert len(found) == 1, f"{len(found)} different results of {3 * runs}"
+    """Whatever the order of execution and the number of threads, and however often; on GPUs whatever the transfer."""
+    found, cpus = defaultdict(set), engine.device == "serial"
+    for transfer in (entry.transfer,) if cpus else TRANSFERS:
+        for threads in (1, 2, 3, 8) if cpus else (1,):
+            x = random_rows(case, entry, np.random.default_rng(1))
+            played = Played(engine, case, x, transfer=transfer, threads=threads)
+            found[threads] |= {played.aggregate(rng).tobytes() for _ in range(engine.repeats)}
+    assert len(set().union(*found.values())) == 1, f"different results: {[*map(len, found.values())]}"
     return 0.0
 
 
 def means(engine, case, entry, rng, *, reduce="mean"):
     """Aggregate whole numbers: a maximum is exact, a mean is rounded once, and once more as it is stored."""
-    x = whole_rows(case, entry, rng)
-    world = Played(engine, case, x)
-    wanted = reference.aggregate(*world.edge_lists(), case.nodes, x, None, reduce)
-    eps = float(np.finfo(np.float32).eps) + (entry.dtype != "float32") * float(ml_dtypes.finfo(x.dtype).eps)
-    bound = np.abs(wanted) * eps if reduce == "mean" else np.zeros_like(wanted)
-    return within(world.aggregate(rng, reduce), wanted, bound)
+    x, worst = whole_rows(case, entry, rng) - np.dtype(entry.dtype).type(3), 0.0  # below an empty maximum's 0
+    weight = np.trunc(2 * weights(case, entry, rng))
+    eps = float(np.finfo(accumulated(entry)).eps)
+    eps += (x.dtype.itemsize == 2) * float(ml_dtypes.finfo(x.dtype).eps)
+    played = Played(engine, case, x, transfer=entry.transfer)
+    for each in (None, weight):
+        wanted = reference.aggregate(*case.edge_list, case.nodes, x, each, reduce)
+        bound = np.abs(wanted) * eps if reduce == "mean" else np.zeros_like(wanted)
+        worst = max(worst, within(played.aggregate(rng, reduce, each), wanted, bound))
+    return worst
 
 
 def epilogues(engine, case, entry, rng):
-    """Scaled by powers of two, plus a bias of whole numbers, through ReLU: exact, but for rounding what is stored."""
-    x = whole_rows(case, entry, rng)
-    scale = (2.0 ** rng.integers(-2, 3, case.nodes)).astype(np.float32)
-    bias = rng.integers(-8, 9, entry.width).astype(np.float32)
-    world = Played(engine, case, x)
-
-    def epilogue(part):
-        return Epilogue(engine.array(scale[part]), engine.array(bias), relu=True)
-
-    wanted = reference.aggregate(*world.edge_lists(), case.nodes, x) * scale[:, None] + bias
-    wanted = np.maximum(wanted, 0).astype(x.dtype).astype(np.float64)
-    return within(world.aggregate(rng, epilogue=epilogue), wanted, np.zeros_like(wanted))
+    """Scaled by powers of two, plus a bias of whole numbers, with and without ReLU: exact, but for rounding what is
+    stored. ReLU hides no NaN."""
+    x, wide = whole_rows(case, entry, rng), accumulated(entry)
+    scale = (2.0 ** rng.integers(-2, 3, case.nodes)).astype(wide)
+    bias = rng.integers(-8, 9, entry.width).astype(wide)
+    lost = rng.random(case.nodes) < 0.02
+    x[lost] = np.nan
+    plain = reference.aggregate(*case.edge_list, case.nodes, x) * scale[:, None] + bias
+    played = Played(engine, case, x, transfer=entry.transfer)
+    for relu in (False, True):
+        found = played.aggregate(rng, epilogue=Epilogue(scale, bias, relu))
+        wanted = (np.maximum(plain, 0) if relu else plain).astype(x.dtype)
+        np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+    return 0.0
 
 
 def transposed(engine, case, entry, rng):
     """The backward: the same kernel over the plan of the reversed edges is the adjoint, <A x, y> = <x, A' y>."""
     x, y = whole_rows(case, entry, rng), whole_rows(case, entry, rng)
-    source, destination = reference.edge_list(case.indptr, case.indices)
+    source, destination = case.edge_list
     back = cases.csr(destination, source, case.nodes, case.bounds)
     forward = Played(engine, case, x).aggregate(rng).astype(np.float64)
     backward = Played(engine, back, y).aggregate(rng).astype(np.float64)
@@ -162,36 +209,38 @@ def transposed(engine, case, entry, rng):
 def dots(engine, case, entry, rng):
     """SDDMM, and nothing written but its values. What lies behind rows is NaN, and takes no part."""
     x, y = random_rows(case, entry, rng), random_rows(case, entry, rng)
-    world, worst = Played(engine, case, x), 0.0
-    for backend, plan, rows, part, edges in world.each(rng):
-        local = slice(0, part.stop - part.start)
-        wide = backend.memory.padded(
-            part.stop - part.start, RowFormat(world.format.dtype, world.format.stride)
-        )
-        wide[:] = float("nan")
-        mine = wide[:, : entry.width]
-        engine.fill(mine, y[part][local])
-        beyond = engine.array(np.full(plan.edges + MARGIN, np.nan, np.float32))
-        backend.edges.sddmm(plan, rows, mine, beyond[: plan.edges])
-        found = engine.numpy(beyond)
-        assert np.isnan(found[plan.edges :]).all(), "wrote behind its values"
-        source, destination = (ids[edges][plan.edge] for ids in world.edge_lists())
-        wanted = reference.sddmm(source, destination, x, y)
-        bound = reference.sddmm_bound(source, destination, x, y)
-        worst = max(worst, within(found[: plan.edges], wanted, bound))
-    return worst
+    played = Played(engine, case, x)
+    wide = RowFormat(played.format.dtype, played.format.stride)
+
+    def call(backend, plan, rows, out, mine):
+        own = mine["own"] = engine.nan_rows(backend, len(mine["y"]), wide)[
+            :, : entry.width
+        ]  # kept until the end
+        own[:] = mine["y"]
+        backend.edges.sddmm(plan, rows, own, out["edges"][:, 0])
+
+    (found,) = played.run(rng, [played.rows], {"edges": 1}, {"y": y}, call)
+    ends = (*case.edge_list, x, y)
+    return within(found["edges"][:, 0], reference.sddmm(*ends), reference.sddmm_bound(*ends))
 
 
 def gathers(engine, case, entry, rng):
-    """Rows by number from all ranks, some of them often; exact, and nothing written behind them."""
+    """Rows by number from all ranks, some of them often; exact. Over the shim pointers lead to some PEs only."""
     x = random_rows(case, entry, rng)
-    world = Played(engine, case, x)
+    played = Played(engine, case, x, reaches=drawn_reach(engine, len(case.bounds) - 1, rng))
     ids = rng.integers(0, case.nodes, 3 * case.nodes + 1 if case.nodes else 0)
-    for backend, _, rows, _, _ in world.each(rng):
-        beyond = backend.symmetric(len(ids) + MARGIN, world.format).local  # into which gets may write
-        beyond[:] = float("nan")
-        backend.gathers.rows(backend, rows, case.bounds, engine.array(ids), beyond[: len(ids)])
-        found = engine.numpy(beyond)
+    many, chosen = np.full(len(case.bounds) - 1, len(ids) + MARGIN), engine.array(ids)
+    into = [each.rows(many, played.format, symmetric=True).local for each in played.backends]  # for gets
+
+    def gather(backend, rows, out):
+        out[:] = float("nan")
+        by = backend.gather if engine.device == "serial" else partial(backend.gathers.rows, backend)
+        by(rows, case.bounds, chosen, out[: len(ids)])
+
+    engine.seed(int(rng.integers(1 << 60)))
+    parts = zip(played.backends, played.rows, into, strict=True)
+    engine.together(played.world, [[partial(gather, *each) for each in parts]])
+    for found in map(engine.numpy, into):
         assert np.isnan(found[len(ids) :].astype(np.float32)).all(), "wrote behind its rows"
         assert (found[: len(ids)] == x[ids]).all()
     return 0.0
@@ -201,15 +250,14 @@ def dropouts(engine, case, entry, rng):
     """Drop whole numbers with probability one half: exact. Draws depend on the nodes' original ids, not on ranks."""
     x, ids = whole_rows(case, entry, rng), rng.integers(0, 2**40, case.nodes)
     key = RngKey(0.5, int(rng.integers(2**62)), *(int(each) for each in rng.integers(1, 1000, 2)))
-    world = Played(engine, case, x)
-    for backend, _, rows, part, _ in world.each(rng):
-        beyond = engine.nan_rows(backend, part.stop - part.start + MARGIN, world.format)
-        out = beyond[: part.stop - part.start]
-        backend.dropout(rows.local, out, engine.array(ids[part]), key)
-        found = engine.numpy(beyond)
-        assert np.isnan(found[len(out) :].astype(np.float32)).all(), "wrote behind its rows"
-        wanted = reference.dropout(x[part], ids[part], key.p, key.seed, key.epoch, key.stream)
-        assert (found[: len(out)] == wanted).all(), "keeps other values than the reference"
+    played = Played(engine, case, x)
+
+    def call(backend, plan, rows, out, mine):
+        backend.dropout(rows.local, out["out"], mine["ids"], key)
+
+    (found,) = played.run(rng, [played.rows], {"out": played.format}, {"ids": ids}, call)
+    wanted = reference.dropout(x, ids, key.p, key.seed, key.epoch, key.stream)
+    assert (found["out"] == wanted).all(), "keeps other values than the reference"
     return 0.0
 
 
@@ -236,10 +284,9 @@ def large(engine, case, entry, rng):
     graph, worst = cases.csr(source, destination, nodes, bounds), 0.0
     x = random_rows(graph, entry, rng)
     for geometry in (DEFAULT_GEOMETRY, Geometry(ps=32, dist=1, wpb=12)):
-        world = Played(engine, graph, x, geometry)
-        arguments = (*world.edge_lists(), nodes, x)
-        bound = reference.error_bound(*arguments)
-        worst = max(worst, within(world.aggregate(rng), reference.aggregate(*arguments), bound))
+        found = Played(engine, graph, x, geometry).aggregate(rng)
+        arguments = (*graph.edge_list, nodes, x)
+        worst = max(worst, within(found, reference.aggregate(*arguments), reference.error_bound(*arguments)))
     return worst
 
 
@@ -256,58 +303,57 @@ def on_any_pes(check):
 def pipelined(engine, case, entry, rng, *, transfer):
     """Against `direct`, bit by bit: any reduction, weights and epilogue, over rows that change from call to call.
 
-    The number of PEs, who reaches whom by pointer, and the sizes of partitions and chunks are drawn.
+    Drawn are who reaches whom by pointer, the sizes of partitions and chunks, and whether there is room to put tasks
+    off. Each distinct remote row crosses once in a halo, and each remote edge's otherwise. CPUs promise bits for sums
+    of whole numbers alone.
     """
-    case = drawn_pes(case, entry, rng)
-    ranks = len(case.bounds) - 1
-    reach = np.ones((ranks, ranks), bool)
-    if engine.device == "shim":
-        reach = rng.random((ranks, ranks)) < rng.choice([0.0, 0.5, 1.0])
-    ps = int(rng.choice([1, 2, 3, 16]))  # with 16, a task can have more edges than are summed in one block
-    geometry = Geometry(ps, *(int(each) for each in rng.integers(1, 4, 2)), far_ps=int(rng.integers(1, 4)))
-    return compare(engine, case, entry, rng, transfer, reach | reach.T | np.eye(ranks, dtype=bool), geometry)
-
-
-def compare(engine, case, entry, rng, transfer, reach, geometry, deferred_bytes=None):
-    """A transfer's sums against those of `direct`, in several calls; reach: bool [P, P]."""
+    rows, wide = (whole_rows if engine.device == "serial" else random_rows), accumulated(entry)
+    ps = int(rng.choice([1, 2, 3, 7, 16]))  # with 16, a task can have more edges than are summed in one block
+    geometry = Geometry(ps, *map(int, rng.integers(1, 4, 2)), far_ps=int(rng.integers(1, 4)))
+    geometry = geometry if rng.random() < 0.8 else Geometry(4, 32, 1)
     reduce = str(rng.choice(["sum", "mean", "max"]))
-    weight = rng.standard_normal(len(case.indices)).astype(np.float32) if rng.random() < 0.5 else None
-    scale = rng.standard_normal(case.nodes).astype(np.float32)
-    finish = None
+    weight, finish = None, None
     if rng.random() < 0.5:
-        bias = engine.array(rng.standard_normal(entry.width).astype(np.float32))
-
-        def finish(part):
-            return Epilogue(engine.array(scale[part]), bias, relu=bool(scale.sum() > 0))
-
-    direct = Played(engine, case, random_rows(case, entry, rng), geometry)
-    other = Played(
-        engine,
-        case,
-        random_rows(case, entry, rng),
-        geometry,
-        transfer,
-        lambda rank, peer: bool(reach[rank, peer]),
-        int(rng.choice([1, 300, 2000, 1 << 17])),
-    )
-    if deferred_bytes is not None:
-        for backend in other.backends:
-            backend.deferred_bytes = deferred_bytes
+        weight = rng.standard_normal(len(case.indices)).astype(wide)
+        weight = np.rint(weight) if engine.device == "serial" else weight
+    if rng.random() < 0.5:
+        scale, bias = (rng.standard_normal(size).astype(wide) for size in (case.nodes, entry.width))
+        finish = Epilogue(scale, bias, relu=bool(rng.random() < 0.5))
+    direct = Played(engine, case, rows(case, entry, rng), geometry)
+    reaches = drawn_reach(engine, len(case.bounds) - 1, rng)
+    chunk_bytes = int(rng.choice([1, 300, 2000, 1 << 17]))
+    other = Played(engine, case, rows(case, entry, rng), geometry, transfer, reaches, chunk_bytes)
+    room = rng.choice([None, 0, 100_000])
     wanted, sets = [], []
+    for backend in other.backends if room is not None else ():
+        backend.deferred_bytes = room
     for _ in range(CALLS):
-        x = random_rows(case, entry, rng)
+        x = rows(case, entry, rng)
         direct.write(x)
         wanted.append(direct.aggregate(rng, reduce, weight, finish))
         sets.append(other.more_rows(x))
+    if engine.device == "shim":
+        engine.module.shim_counts()
     found = other.calls(rng, sets[:-1], reduce, weight, finish)
     found += other.calls(rng, sets[-1:], reduce, weight, finish)
-    if transfer == "halo":  # each distinct remote row once, as the kernels have counted
+    remote = [remote_sources(case, rank) for rank in range(len(case.bounds) - 1)]
+    crossing = CALLS * sum(len(np.unique(each) if transfer == "halo" else each) for each in remote)
+    if engine.device == "shim":
+        crossed = engine.everywhere([engine.module.shim_counts()["crossed"]])
+        assert sum(crossed) == crossing * other.format.row_bytes
+    assert sum(engine.everywhere([each.stream.meter.remote_rows for each in other.backends])) == crossing
+    if transfer == "halo" and engine.device != "serial":  # as the kernels have counted
         pushed = [b.halo(p).rows_pushed() for b, p in zip(other.backends, other.plans, strict=True)]
-        pushed = engine.everywhere(pushed)
-        assert sum(pushed) == CALLS * distinct_remote_rows(case), f"{pushed} rows were pushed"
+        assert sum(engine.everywhere(pushed)) == crossing, f"{pushed} rows were pushed"
     for call, (each, right) in enumerate(zip(found, wanted, strict=True)):
         assert each.tobytes() == right.tobytes(), f"{transfer} differs from direct in call {call + 1}"
     return 0.0
+
+
+def remote_sources(case: cases.Case, rank: int) -> np.ndarray:
+    """Return the sources of a rank's edges that other ranks own."""
+    sources = case.part(rank)[1]
+    return sources[(sources < case.bounds[rank]) | (sources >= case.bounds[rank + 1])]
 
 
 def halo_in_turns(engine, case, entry, rng):
@@ -316,7 +362,7 @@ def halo_in_turns(engine, case, entry, rng):
     The second PE has no edges: it packs and pushes all that the first one needs before the first one's kernel begins,
     as a tool that runs one kernel at a time requires.
     """
-    source, destination = reference.edge_list(case.indptr, case.indices)
+    source, destination = case.edge_list
     own = (case.nodes + 1) // 2
     mine = destination < own
     graph = cases.csr(source[mine], destination[mine], case.nodes, np.array([0, own, case.nodes]))
@@ -328,35 +374,15 @@ def halo_in_turns(engine, case, entry, rng):
         x = random_rows(graph, entry, rng)
         direct.write(x)
         other.write(x)
-        found = other.one_by_one(rng, (1, 0), reduce)
-        assert found.tobytes() == direct.aggregate(rng, reduce).tobytes(), (
-            f"differs from direct in call {call + 1}"
-        )
+        (found,) = other.calls(rng, [other.rows], reduce, order=(1, 0))
+        wanted = direct.aggregate(rng, reduce)
+        assert found.tobytes() == wanted.tobytes(), f"differs from direct in call {call + 1}"
     return 0.0
 
 
-def distinct_remote_rows(case: cases.Case) -> int:
-    """Return the number of distinct remote rows of all ranks together."""
-    found = 0
-    for rank in range(len(case.bounds) - 1):
-        sources = np.unique(case.part(rank)[1])
-        found += int(((sources < case.bounds[rank]) | (sources >= case.bounds[rank + 1])).sum())
-    return found
-
-
-def gets(engine, case, entry, rng):
-    """Remote rows in stages; see `pipelined`."""
-    return pipelined(engine, case, entry, rng, transfer="get")
-
-
-def halos(engine, case, entry, rng):
-    """Remote rows once each; see `pipelined`."""
-    return pipelined(engine, case, entry, rng, transfer="halo")
-
-
 OPERATIONS: dict[str, Callable[..., float]] = {
-    "get": gets,
-    "halo": halos,
+    "get": on_any_pes(partial(pipelined, transfer="get")),  # remote rows in stages
+    "halo": on_any_pes(partial(pipelined, transfer="halo")),  # remote rows once each
     "halo in turns": halo_in_turns,
     "sum": sums,
     "weighted": weighted_sums,

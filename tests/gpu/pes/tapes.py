@@ -10,7 +10,6 @@ from mgg_hpc.runtime.backends.edges import TailedRows
 
 from . import tape_programs as tapes
 from .edges import Edges, close
-from .engine import DTYPES
 
 CALLS = 3
 
@@ -25,10 +24,10 @@ def drawn(rng: np.random.Generator) -> tapes.Given:
 def propagated(engine, case, entry, rng, *, halo=False, given=None):
     """Several sets of rows by one tape, `drawn` or given. What the interpreter finds beside what is compiled, too."""
     given = drawn(rng) if given is None else given
-    edges = Edges(engine, case, rng, halo)
+    edges = Edges(engine, case, entry, rng, halo)
     sets, more = _arrays(given, case, rng)
     wanted = _wanted(given, case, sets, more)
-    dtype = np.dtype(DTYPES[entry.dtype])
+    dtype = np.dtype(entry.dtype)
     found = _run(edges, given, dtype, sets, more)
     terms = given.tape.columns**0.5  # of sums over columns, which may cancel
     worst = max(
@@ -40,10 +39,10 @@ def propagated(engine, case, entry, rng, *, halo=False, given=None):
         other = _run(edges, given, dtype, sets[-1:], more, interpreted=True)[0]
         for o, right in enumerate(wanted[-1]):
             worst = max(worst, close(other[f"out{o}"], right, np.dtype(np.float32), terms))
-    again = _run(edges.directly(), given, dtype, sets[-1:], more)[0]
+    again = _run(edges.again(), given, dtype, sets[-1:], more)[0]
     for name, values in found[-1].items():
         assert again[name].tobytes() == values.tobytes(), (
-            f"{edges.transfer}: other bits of {name} than direct"
+            f"{edges.transfer}: other bits of {name} the second time"
         )
     return worst
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
-import reference
 import torch
 from convolutions import Spread, gcn_matrix
 
@@ -17,40 +16,19 @@ pytestmark = pytest.mark.mpi
 SHAPES = [(9, 4), (4, 9), (5, 5), (1, 1)]  # narrowing layers transform first, widening ones aggregate first
 
 
-def symmetric(case, weight):
-    """Each edge in both directions, with the same weight."""
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    both = cases.csr(np.append(source, destination), np.append(destination, source), case.nodes, case.bounds)
-    u, v = reference.edge_list(both.indptr, both.indices)
-    values = weight[np.minimum(u, v), np.maximum(u, v)]
-    return both, values
-
-
-def drawn(rng, comm, name, directed, weighted):
+def drawn(rng, comm, name, directed):
+    """Return a case and weights of its edges, each in both directions with one weight where it is not directed."""
     case = cases.CASES[name](rng, comm.size)
-    table = rng.random((max(1, case.nodes), max(1, case.nodes)))
-    table[rng.random(table.shape) < 0.3] = (
-        0  # weights of zero, also of all edges of a node, its self loop among them
-    )
-    nothing = rng.random(len(table)) < 0.2
+    size = max(1, case.nodes)
+    table = rng.random((size, size)) * (rng.random((size, size)) > 0.3)
+    nothing = rng.random(size) < 0.2  # weights of zero, also of all edges of a node, its self loop among them
     table[nothing], table[:, nothing] = 0, 0
-    if not directed:
-        case, values = symmetric(case, table)
-    else:
-        u, v = reference.edge_list(case.indptr, case.indices)
-        values = table[u, v]
-    return case, values if weighted else None
-
-
-def compare(comm, mine, found, wanted, summed_found, summed_wanted):
-    """Rows of this rank, and parameter gradients summed over ranks, to rounding in float64."""
-    for array in summed_found:
-        mpi.sum_in_rank_order(comm, array)
-    with mpi.agree(comm):
-        for a, b in zip(found, wanted, strict=True):
-            torch.testing.assert_close(a, b[mine], rtol=1e-12, atol=1e-12)
-        for a, b in zip(summed_found, summed_wanted, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
+    if directed:
+        return case, table[case.edge_list]
+    source, destination = case.edge_list
+    ends = np.append(source, destination), np.append(destination, source)
+    case = cases.csr(*ends, case.nodes, case.bounds)
+    return case, np.triu(table)[np.sort(case.edge_list, axis=0)[0], np.sort(case.edge_list, axis=0)[1]]
 
 
 @pytest.mark.ranks(1, 4)
@@ -67,28 +45,32 @@ def compare(comm, mine, found, wanted, summed_found, summed_wanted):
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("name", cases.CASES)
 def test_convolutions_are_dense_products(rng, comm, backend, name, directed, weighted, relu, transfer):
-    case, weight = drawn(rng, comm, name, directed, weighted)
+    case, weight = drawn(rng, comm, name, directed)
+    weight = weight.astype(np.float32) if weighted else None
     spread = Spread(comm, backend, case, directed, torch.float64, transfer, weight)
     graph, mine = spread.handle("gcn"), spread.mine
     adjacency = graph.adjacency("gcn")
-    rounded = None if weight is None else weight.astype(np.float32)
-    A = gcn_matrix(case.indptr, case.indices, rounded)
+    A = gcn_matrix(case.indptr, case.indices, weight)
     for in_channels, out_channels in SHAPES:
-        x_all = torch.from_numpy(rng.standard_normal((case.nodes, in_channels))).requires_grad_()
-        w_all = torch.from_numpy(rng.standard_normal((out_channels, in_channels))).requires_grad_()
-        b_all = torch.from_numpy(rng.standard_normal(out_channels)).requires_grad_()
+        shapes = (case.nodes, in_channels), (out_channels, in_channels), (out_channels,)
+        every = [torch.from_numpy(rng.standard_normal(shape)).requires_grad_() for shape in shapes]
+        x_all, w_all, b_all = every
         g_all = torch.from_numpy(rng.standard_normal((case.nodes, out_channels)))
         wanted = A @ x_all @ w_all.t() + b_all
         wanted = wanted.relu() if relu else wanted
         wanted.backward(g_all)
         for needs_x in (True, False):
-            x = x_all.detach()[mine].clone().requires_grad_(needs_x)
-            w, b = w_all.detach().clone().requires_grad_(), b_all.detach().clone().requires_grad_()
+            x, w, b = (each.detach().clone().requires_grad_() for each in (x_all[mine], w_all, b_all))
+            x.requires_grad_(needs_x)
             scale = adjacency.scale
             out = convolution(x, w, b, graph, adjacency, before=scale, after=scale, relu=relu)
             out.backward(g_all[mine])
-            found = (out.detach(), x.grad) if needs_x else (out.detach(),)
-            gradients = [np.ascontiguousarray(p.grad.numpy()) for p in (w, b)]
-            both = (wanted.detach(), x_all.grad) if needs_x else (wanted.detach(),)
-            compare(comm, mine, found, both, gradients, [w_all.grad.numpy(), b_all.grad.numpy()])
+            for each in (w, b):
+                mpi.sum_in_rank_order(comm, each.grad.numpy())
+            with mpi.agree(comm):
+                torch.testing.assert_close(out, wanted[mine], rtol=1e-12, atol=1e-12)
+                if needs_x:
+                    torch.testing.assert_close(x.grad, x_all.grad[mine], rtol=1e-12, atol=1e-12)
+                for found, right in ((w, w_all), (b, b_all)):
+                    torch.testing.assert_close(found.grad, right.grad, rtol=1e-11, atol=1e-11)
     assert transform_first(9, 4, True) and not transform_first(4, 9, True)

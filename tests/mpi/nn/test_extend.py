@@ -5,7 +5,6 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
-import reference
 import scipy.sparse as sp
 import torch
 
@@ -17,20 +16,17 @@ pytestmark = pytest.mark.mpi
 TRANSFERS = ["direct", "get", "halo"]
 
 
-def opened(case, comm, **options):
+def opened(case, comm, weight=None, **options):
     """A case's graph; its bounds are of the graph's own making."""
-    ones = np.ones(len(case.indices), np.float32)
-    matrix = sp.csr_array((ones, case.indices, case.indptr), shape=(case.nodes, case.nodes))
+    weight = np.ones(len(case.indices), np.float32) if weight is None else weight
+    matrix = sp.csr_array((weight, case.indices, case.indptr), shape=(case.nodes, case.nodes))
     return mgg.from_scipy(matrix, comm=comm, **options)
 
 
-def remote(case, graph):
-    """Global numbers of the rows that this rank needs of others, ascending."""
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    low, high = graph.counts[: graph.rank].sum(), graph.counts[: graph.rank + 1].sum()
-    mine = (destination >= low) & (destination < high)
-    needed = np.unique(source[mine])
-    return needed[(needed < low) | (needed >= high)]
+def extended(case, graph):
+    """Numbers of this rank's rows and of the rows that it needs of others, ascending."""
+    source, destination = case.edge_list
+    return np.append(graph.ids, np.setdiff1d(source[np.isin(destination, graph.ids)], graph.ids))
 
 
 @pytest.mark.sampled
@@ -39,19 +35,17 @@ def remote(case, graph):
 def test_extended_rows_are_copies_and_their_gradients_come_back(rng, comm, name, transfer):
     case = cases.CASES[name](rng, comm.size)
     with opened(case, comm, transfer=transfer, dtype="float64") as graph:
-        halo = remote(case, graph)
-        every = np.append(graph.ids, halo)
-        copies = np.bincount(np.concatenate(comm.allgather(every)), minlength=case.nodes)
+        every = extended(case, graph)
+        copies, senders = np.zeros((2, case.nodes))
+        for rank, theirs in enumerate(comm.allgather(every)):
+            copies[theirs] += 1
+            senders[theirs] += rank
         for width in (3, 20):
             x = rng.standard_normal((case.nodes, width))
             mine = torch.from_numpy(x[graph.ids]).requires_grad_()
             out = mgg.extend(mine, graph)
             # A gradient that tells who sends it: each copy's is its rank's number above the row's own.
-            g = torch.from_numpy(x[every] + comm.rank)
-            out.backward(g)
-            senders = np.zeros(case.nodes)
-            for rank, theirs in enumerate(comm.allgather(every)):
-                np.add.at(senders, theirs, rank)
+            out.backward(torch.from_numpy(x[every] + comm.rank))
             wanted = x * copies[:, None] + senders[:, None]
             with mpi.agree(comm):
                 np.testing.assert_array_equal(out.detach().numpy(), x[every])
@@ -62,19 +56,16 @@ def test_extended_rows_are_copies_and_their_gradients_come_back(rng, comm, name,
 @pytest.mark.parametrize("name", ["ordinary", "self_loops", "duplicates", "empty_rows"])
 def test_edges_point_into_the_extended_rows(rng, comm, name, kind):
     case = cases.CASES[name](rng, comm.size)
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    if kind == "gcn":
-        missing = np.setdiff1d(np.arange(case.nodes), source[source == destination])
-        source, destination = np.append(source, missing), np.append(destination, missing)
-    elif kind == "attention":
-        loops, others = np.arange(case.nodes), source != destination
-        source, destination = np.append(source[others], loops), np.append(destination[others], loops)
+    source, destination = case.edge_list
+    if kind != "edges":  # GCN adds the loops that are not there, attention puts one in place of all
+        kept = (source != destination) | (kind == "gcn")
+        loops = np.setdiff1d(np.arange(case.nodes), source[kept & (source == destination)])
+        source, destination = np.append(source[kept], loops), np.append(destination[kept], loops)
     with opened(case, comm) as graph:
-        every = np.append(graph.ids, remote(case, graph))
         index = graph.edge_index(kind).numpy()
         mine = np.isin(destination, graph.ids)
         wanted = np.stack([source[mine], destination[mine]])
-        found = np.stack([every[index[0]], graph.ids[index[1]]])
+        found = np.stack([extended(case, graph)[index[0]], graph.ids[index[1]]])
         with mpi.agree(comm):
             np.testing.assert_array_equal(found[:, np.lexsort(found)], wanted[:, np.lexsort(wanted)])
 
@@ -85,19 +76,17 @@ def test_a_layer_of_another_library_runs_over_ranks(rng, comm, transfer):
     from torch_geometric.nn import TransformerConv
 
     case = cases.CASES["ordinary"](rng, comm.size)
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    weight = rng.uniform(0.5, 2, len(source)).astype(np.float32)
-    matrix = sp.csr_array((weight, case.indices, case.indptr), shape=(case.nodes, case.nodes))
+    weight = rng.uniform(0.5, 2, len(case.indices)).astype(np.float32)
     torch.manual_seed(4)
     layer = TransformerConv(6, 5, heads=2, edge_dim=1).double()
     x = torch.from_numpy(rng.standard_normal((case.nodes, 6))).requires_grad_()
     g = torch.from_numpy(rng.standard_normal((case.nodes, 10)))
-    edges = torch.from_numpy(np.stack([source, destination]))
+    edges = torch.from_numpy(np.stack(case.edge_list))
     wanted = layer(x, edges, torch.from_numpy(weight).double()[:, None])
     wanted.backward(g)
     gradients = [parameter.grad.clone() for parameter in layer.parameters()]
     layer.zero_grad()
-    with mgg.from_scipy(matrix, transfer=transfer, dtype="float64", comm=comm) as graph:
+    with opened(case, comm, weight, transfer=transfer, dtype="float64") as graph:
         mine = x.detach()[graph.ids].clone().requires_grad_()
         edge_features = graph.edge_weight().double()[:, None]
         out = layer((mgg.extend(mine, graph), mine), graph.edge_index(), edge_features)

@@ -8,12 +8,12 @@ import importlib.util
 from pathlib import Path
 
 import cases
+import convolutions
 import numpy as np
 import pytest
 import reference
 import torch
-from convolutions import TOLERANCE, drawn_edges
-from torch import Tensor
+from convolutions import TOLERANCE, drawn_edges, summed
 from torch.nn import Linear, Parameter
 from torch.nn import functional as F
 
@@ -41,16 +41,21 @@ class Form(saga.Layer):
         self.message, self.accumulator, self.kind = message, accumulator, kind
         self.near, self.far = Linear(CHANNELS, CHANNELS), Linear(CHANNELS, CHANNELS)
         self.one, self.bias = Linear(CHANNELS, 1), Parameter(torch.randn(CHANNELS))
-        self.scalar, self.types = (
-            Parameter(torch.randn(())),
-            Parameter(torch.randn(TYPES, CHANNELS, CHANNELS)),
-        )
+        self.scalar = Parameter(torch.randn(()))
+        self.types = Parameter(torch.randn(TYPES, CHANNELS, CHANNELS))
 
     def apply_edge(self, edge):
         return self.message(self, edge)
 
     def apply_vertex(self, vertex, accum):
         return accum + vertex
+
+
+class Bare(Form):
+    """A form whose vertices keep what they gather."""
+
+    def apply_vertex(self, vertex, accum):
+        return accum
 
 
 # name: (message, how it runs)
@@ -68,23 +73,6 @@ FORMS = {
         TAPE,
     ),
     "dot": (lambda of, e: torch.sigmoid((e.src * of.near(e.dst)).sum(1, keepdim=True)) * e.src, TAPE),
-    "functions": (
-        lambda of, e: (
-            F.silu(e.src * of.scalar) + F.softplus(e.dst) * torch.exp(-of.bias * e.src.clamp(-1, 1))
-        ),
-        TAPE,
-    ),
-    "more functions": (
-        lambda of, e: (
-            F.elu(e.dst - e.src) / (1 + e.src**2).sqrt()
-            + torch.maximum(e.src, of.near(e.dst)) * torch.log(2 + torch.minimum(e.src, e.dst) ** 2)
-        ),
-        TAPE,
-    ),
-    "leaky": (
-        lambda of, e: F.leaky_relu(3 - e.src, 0.3) * torch.relu(e.dst - 0.1) - 2 / (e.src.abs() + 1),
-        TAPE,
-    ),
     "data in a gate": (
         lambda of, e: torch.sigmoid(e.data["flow"].unsqueeze(1) * of.bias + of.far(e.src)) * e.data["wide"],
         TAPE,
@@ -112,23 +100,26 @@ def whole_graph(rng, comm, directed):
         "flow": rng.standard_normal(edges).astype(np.float32),
         "wide": rng.standard_normal((edges, CHANNELS)).astype(np.float32),
     }
-    x = rng.standard_normal((NODES, CHANNELS))
-    return Graph("g", case.indptr, case.indices, weight, x.astype(np.float32), directed=directed, edge=data)
+    x = rng.standard_normal((NODES, CHANNELS)).astype(np.float32)
+    return Graph("g", case.indptr, case.indices, weight, x, directed=directed, edge=data)
 
 
 def by_hand(layer, x, graph):
     """The layer in plain torch over the whole graph, as the paper's stages say."""
-    source, target = (torch.from_numpy(np.asarray(end)).long() for end in cases_edges(graph))
-    weight, data = torch.from_numpy(graph.weight).to(x.dtype)[:, None], graph.edge
+    ends = reference.edge_list(graph.indptr, graph.indices)
+    source, target, weight, data = *ends, graph.weight, graph.edge
     if layer.kind == "gcn":
-        ends = reference.gcn_edges(*cases_edges(graph), NODES, graph.weight)
-        source, target, weight = (torch.from_numpy(np.asarray(values)) for values in ends)
-        weight, data = weight[:, None].to(x.dtype), {}
+        source, target, weight = reference.gcn_edges(*ends, NODES, graph.weight)
+        data = {}
+    source, target = (torch.from_numpy(np.asarray(values)).long() for values in (source, target))
     values = {name: torch.from_numpy(held) for name, held in data.items()}
     values = {name: held.to(x.dtype) if held.is_floating_point() else held for name, held in values.items()}
+    weight = None if weight is None else torch.from_numpy(weight).to(x.dtype)[:, None]
     messages = layer.apply_edge(saga.Edge(x[source], x[target], values, weight))
     accum = messages.new_zeros(len(x), messages.shape[1])
-    if layer.accumulator == "sum":
+    if layer.accumulator == "concat":
+        accum = messages.reshape(len(x), -1)
+    elif layer.accumulator == "sum":
         accum = accum.index_add(0, target, messages)
     else:
         name = {"mean": "mean", "max": "amax"}[layer.accumulator]
@@ -137,31 +128,31 @@ def by_hand(layer, x, graph):
     return layer.apply_vertex(x, accum)
 
 
-def cases_edges(graph):
-    return graph.indices, np.repeat(np.arange(NODES), np.diff(graph.indptr))
+@pytest.fixture
+def opened(rng, comm, stored):
+    """Return open(graph, dtype, options): the graph over all ranks."""
+
+    def opened(graph, dtype=torch.float64, **options):
+        path = stored(f"drawn {int(rng.integers(1 << 40))}", graph)
+        return convolutions.opened(comm, path, dtype, **options)
+
+    return opened
 
 
-def summed(comm, values: Tensor) -> Tensor:
-    total = np.ascontiguousarray(values.numpy())
-    mpi.sum_in_rank_order(comm, total)
-    return torch.from_numpy(total)
+@pytest.fixture
+def compare(rng, comm, opened):
+    """Return a function that compares a layer's output and all gradients on all ranks with those by hand."""
 
-
-def compare(comm, stored, rng, layer, directed, transfer, dtype, runs=None):
-    """Run a layer on all ranks and by hand, and compare its output and all gradients."""
-    graph = whole_graph(rng, comm, directed)
-    layer.to(dtype)
-    path = stored(f"{directed} {int(rng.integers(1 << 40))}", graph)
-    backend = "serial" if comm.size == 1 else "shm"
-    with mgg.open(path, backend=backend, dtype=str(dtype).removeprefix("torch."), transfer=transfer) as held:
-        mine = slice(int(held.part.bounds[comm.rank]), int(held.part.bounds[comm.rank + 1]))
-        x_all = torch.from_numpy(graph.x).to(dtype).requires_grad_()
-        x = x_all.detach()[mine].clone().requires_grad_()
-        out = layer(x, held)
-        gradient = torch.from_numpy(rng.standard_normal((NODES, out.shape[1]))).to(dtype)
-        layer.zero_grad()
-        out.backward(gradient[mine])
-        found = {name: summed(comm, p.grad) for name, p in layer.named_parameters() if p.grad is not None}
+    def compare(layer, graph, dtype=torch.float64, transfer="halo", runs=""):
+        layer.to(dtype).zero_grad()
+        with opened(graph, dtype, transfer=transfer) as held:
+            mine = torch.from_numpy(held.ids)
+            x_all = torch.from_numpy(graph.x).to(dtype).requires_grad_()
+            x = x_all.detach()[mine].clone().requires_grad_()
+            out = layer(x, held)
+            gradient = torch.from_numpy(rng.standard_normal((NODES, out.shape[1]))).to(dtype)
+            out.backward(gradient[mine])
+        found = summed(comm, layer)
         layer.zero_grad()
         wanted = by_hand(layer, x_all, graph)
         wanted.backward(gradient)
@@ -170,10 +161,11 @@ def compare(comm, stored, rng, layer, directed, transfer, dtype, runs=None):
             assert found.keys() == grads.keys()
             near(out, wanted[mine], dtype, wanted)
             near(x.grad, x_all.grad[mine], dtype, x_all.grad)
-            for name, held_gradient in grads.items():
-                near(found[name].reshape(held_gradient.shape), held_gradient, dtype, held_gradient)
-            if runs is not None:
-                assert runs in layer.explain(), layer.explain()
+            for name, right in grads.items():
+                near(found[name], right, dtype, right)
+            assert runs in layer.explain(), layer.explain()
+
+    return compare
 
 
 def near(found, wanted, dtype, whole):
@@ -184,100 +176,137 @@ def near(found, wanted, dtype, whole):
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
 @pytest.mark.parametrize("name", examples.PROGRAMS)
-def test_the_papers_programs_are_those_of_edge_lists(rng, comm, stored, name, transfer):
+def test_the_papers_programs_are_those_of_edge_lists(rng, comm, compare, name, transfer):
     torch.manual_seed(int(rng.integers(2**31)))
-    make = examples.PROGRAMS[name]
-    layer = make(CHANNELS, TYPES) if name == "gg-nn" else make(CHANNELS, 5)
+    layer = examples.PROGRAMS[name](CHANNELS, TYPES if name == "gg-nn" else 5)
     runs = {"gated-gcn": TAPE, "gg-nn": TAPE}.get(name, SUM)
     for directed in (False, True):
         for dtype in (torch.float64, torch.float32):
-            compare(comm, stored, rng, layer, directed, transfer, dtype, runs)
+            compare(layer, whole_graph(rng, comm, directed), dtype, transfer, runs)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
 @pytest.mark.parametrize("name", FORMS)
-def test_forms_of_messages_are_those_of_edge_lists(rng, comm, stored, name, accumulator):
+def test_forms_of_messages_are_those_of_edge_lists(rng, comm, compare, name, accumulator):
     torch.manual_seed(int(rng.integers(2**31)))
     message, runs = FORMS[name]
     if accumulator == "max" and name in ("weights", "data"):
         runs = TAPE
     transfer = ["direct", "get", "halo"][int(rng.integers(3))]
-    compare(
-        comm, stored, rng, Form(message, accumulator), bool(rng.integers(2)), transfer, torch.float64, runs
-    )
+    graph = whole_graph(rng, comm, bool(rng.integers(2)))
+    compare(Form(message, accumulator), graph, transfer=transfer, runs=runs)
 
 
+OPERATIONS = [
+    *(torch.add, torch.sub, torch.maximum, torch.minimum),
+    *(
+        lambda a, b, function=function: function(a)
+        for function in (
+            torch.tanh,
+            torch.sigmoid,
+            torch.abs,
+            torch.neg,
+            torch.relu,
+            F.silu,
+            F.softplus,
+            F.elu,
+        )
+    ),
+    *(lambda a, b, value=value: a * value + value for value in (0.0, 1.0, -0.5)),
+    lambda a, b: F.leaky_relu(3 - a, 0.3),
+    lambda a, b: a.clamp(-1, 1) - 2 / (1 + b.abs()),
+    lambda a, b: torch.tanh(a) * b / (1 + b**2).sqrt(),
+    lambda a, b: torch.reciprocal(0.5 + a * a),
+    lambda a, b: torch.exp(-a.abs()) * torch.log(2 + b.abs()),
+]
+
+
+@pytest.mark.parametrize("operations", [1, 2, 4, 10])
+def test_random_programs_are_those_of_edge_lists(rng, comm, compare, operations):
+    graph = whole_graph(rng, comm, True)
+    for _ in range(10):
+        steps = [
+            (OPERATIONS[rng.integers(len(OPERATIONS))], *rng.integers(5 + at, size=2))
+            for at in range(operations)
+        ]
+
+        def message(of, e, steps=steps):
+            values = [e.src, e.dst, e.data["flow"][:, None], of.bias, (e.src * e.dst).sum(1, keepdim=True)]
+            for operation, one, other in steps:
+                values.append(operation(values[one], values[other]))
+            return e.src * values[-1] + e.data["flow"][:, None] * of.scalar
+
+        torch.manual_seed(int(rng.integers(2**31)))
+        compare(Form(message), graph, runs=TAPE)
+
+
+@pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
-def test_weights_of_a_normalised_graph_belong_to_tapes_and_tensors_too(rng, comm, stored, accumulator):
+def test_weights_of_a_normalised_graph_belong_to_tapes_and_tensors_too(
+    rng, comm, compare, accumulator, directed
+):
     torch.manual_seed(int(rng.integers(2**31)))
     for message, runs in (
         (lambda of, e: torch.sigmoid(of.far(e.src) + e.dst) * e.weight, TAPE),
         (lambda of, e: of.far(e.src * e.dst) * e.weight, TENSORS),
     ):
-        for directed in (False, True):
-            layer = Form(message, accumulator, kind="gcn")
-            compare(comm, stored, rng, layer, directed, "halo", torch.float64, runs)
+        compare(Form(message, accumulator, kind="gcn"), whole_graph(rng, comm, directed), runs=runs)
+
+
+def test_concat_lays_messages_beside_each_other(rng, comm, compare):
+    """In the order of the graph, for vertices that all have as many in-edges."""
+    target = np.repeat(np.arange(NODES), 3)
+    case = cases.csr(rng.integers(0, NODES, len(target)), target, NODES, cases.even(NODES, comm.size))
+    x = rng.standard_normal((NODES, CHANNELS)).astype(np.float32)
+    layer = Bare(lambda of, e: torch.tanh(e.src), "concat")
+    layer.in_degree = 3
+    graph = Graph("g", case.indptr, case.indices, None, x, directed=True)
+    compare(layer, graph, runs="'concat' keeps the message of each edge")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("computed", [False, True])
 def test_maxima_of_half_rows_that_rounding_makes_equal_share_their_gradient(
-    rng, comm, stored, dtype, computed
+    rng, comm, opened, dtype, computed
 ):
     """As torch's own maxima of half rows do: values are compared as they are stored."""
-
-    class Most(Form):
-        def apply_vertex(self, vertex, accum):
-            return accum
-
     graph = whole_graph(rng, comm, True)
     graph.x[:] = 1 + graph.x % 1 / 16  # 129 float16, or 17 bfloat16, in [1, 1 + 1 / 16]
-    layer = Most((lambda of, e: (e.src - e.dst / 2).exp()) if computed else FORMS["copy"][0], "max")
-    path = stored(f"half {int(rng.integers(1 << 40))}", graph)
-    name = str(dtype).removeprefix("torch.")
-    with mgg.open(path, backend="serial" if comm.size == 1 else "shm", dtype=name) as held:
+    layer = Bare((lambda of, e: (e.src - e.dst / 2).exp()) if computed else FORMS["copy"][0], "max")
+    with opened(graph, dtype) as held:
         x, all_x = held.x.clone().requires_grad_(), torch.from_numpy(graph.x).to(dtype).requires_grad_()
         gradient = torch.from_numpy(rng.integers(1, 4, graph.x.shape)).to(dtype)
-        mine = slice(int(held.part.bounds[comm.rank]), int(held.part.bounds[comm.rank + 1]))
-        layer(x, held).backward(gradient[mine])
+        layer(x, held).backward(gradient[held.ids])
         by_hand(layer, all_x, graph).backward(gradient)
         with mpi.agree(comm):
             assert len(all_x.detach().unique()) < all_x.numel() / 2
-            whole, most = all_x.grad[mine].double(), float(all_x.grad.abs().max())
+            whole, most = all_x.grad[held.ids].double(), float(all_x.grad.abs().max())
             # Each of up to 3 NODES shares is rounded, and so are sums of them.
             torch.testing.assert_close(x.grad.double(), whole, rtol=0, atol=4 * torch.finfo(dtype).eps * most)
 
 
-def test_one_layer_takes_graphs_whose_data_have_other_widths(rng, comm, stored):
+def test_one_layer_takes_graphs_whose_data_have_other_widths(rng, comm, opened):
     """In memory and streamed, one graph after the other and back."""
     layer = Form(lambda of, e: torch.tanh(e.data["one"] * e.src + of.bias) * e.data["other"]).double()
-    for turn in range(3):
+    for widths in ((1, CHANNELS), (CHANNELS, 1), (1, CHANNELS)):
         graph = whole_graph(rng, comm, True)
-        edges, names = len(graph.indices), ("one", "other")[:: 1 if turn % 2 else -1]
         graph.edge.clear()
-        for name, width in zip(names, (1, CHANNELS), strict=True):
-            graph.edge[name] = rng.standard_normal((edges, width)).astype(np.float32)
-        path = stored(f"widths {int(rng.integers(1 << 40))}", graph)
+        for name, width in zip(("one", "other"), widths, strict=True):
+            graph.edge[name] = rng.standard_normal((len(graph.indices), width)).astype(np.float32)
         wanted = by_hand(layer, torch.from_numpy(graph.x).double(), graph).detach()
         for streaming in (None, mgg.Streaming(1 << 20)):
-            backend = "serial" if comm.size == 1 else "shm"
-            with (
-                mgg.open(path, backend=backend, dtype="float64", streaming=streaming) as held,
-                torch.no_grad(),
-            ):
+            with opened(graph, streaming=streaming) as held, torch.no_grad():
                 out = layer(held.x, held)
                 out = out if streaming is None else out.tensor()
-                mine = slice(int(held.part.bounds[comm.rank]), int(held.part.bounds[comm.rank + 1]))
                 with mpi.agree(comm):
-                    near(out, wanted[mine], torch.float64, wanted)
+                    near(out, wanted[held.ids], torch.float64, wanted)
 
 
-def test_explain_tells_of_the_last_call(rng, comm, stored):
+def test_explain_tells_of_the_last_call(rng, comm, opened):
     """Also where that ran a program of an earlier one."""
-    path = stored(f"explain {int(rng.integers(1 << 40))}", whole_graph(rng, comm, True))
-    layer, told = Form(lambda of, e: e.src if of.training else torch.tanh(e.src - e.dst)), []
-    with mgg.open(path, backend="serial" if comm.size == 1 else "shm") as held, torch.no_grad():
+    layer, told = Form(lambda of, e: e.src if of.training else torch.tanh(e.src - e.dst)).double(), []
+    with opened(whole_graph(rng, comm, True)) as held, torch.no_grad():
         for training in (True, False, True):
             layer.train(training)(held.x, held)
             told.append(layer.explain())
@@ -285,58 +314,20 @@ def test_explain_tells_of_the_last_call(rng, comm, stored):
         assert SUM in told[0] and TAPE in told[1] and told[2] == told[0]
 
 
-def test_wrong_types_and_names_are_refused(rng, comm, stored):
+def test_wrong_types_and_names_are_refused(rng, comm, opened):
     """Types that have no matrix, data that are not there, and in-degrees that differ, each in one line."""
     graph = whole_graph(rng, comm, True)
     graph.edge["type"][-1] = TYPES
-    backend = "serial" if comm.size == 1 else "shm"
-    typed = Form(lambda of, e: saga.typed_linear(e.src, of.types, e.data["type"]))
-    unknown = Form(lambda of, e: e.src * e.data["nothing"][:, None])
     beside = Form(lambda of, e: e.src, "concat")
     beside.in_degree = int(np.diff(graph.indptr).max()) + 1
-    streaming = mgg.Streaming(1 << 20)
-    path = stored(f"types {int(rng.integers(1 << 40))}", graph)
-    for how in (None, streaming):
-        with mgg.open(path, backend=backend, streaming=how) as held:
-            with pytest.raises(InputError, match=r"data of edges 'type': 3 is no type; .* types 0 to 2"):
-                typed(held.x, held)
-            with pytest.raises(InputError, match="'nothing'"):
-                unknown(held.x, held)
-    with (
-        mgg.open(path, backend=backend) as held,
-        pytest.raises(
-            ValueError, match=r"accumulator is 'concat' of .* in-edges, and row 0 of this rank has"
-        ),
-    ):
-        beside(held.x, held)
-
-
-def test_concat_lays_messages_beside_each_other(rng, comm, stored):
-    """In the order of the graph, for vertices that all have as many in-edges."""
-    degree = 3
-    target = np.repeat(np.arange(NODES), degree)
-    source = rng.integers(0, NODES, len(target))
-    case = cases.csr(source, target, NODES, cases.even(NODES, comm.size))
-    x = rng.standard_normal((NODES, CHANNELS)).astype(np.float32)
-    path = stored(
-        f"concat {int(rng.integers(1 << 40))}", Graph("g", case.indptr, case.indices, None, x, directed=True)
-    )
-
-    class Beside(Form):
-        def apply_vertex(self, vertex, accum):
-            return accum
-
-    layer = Beside(lambda of, e: torch.tanh(e.src), "concat")
-    layer.in_degree = degree
-    with mgg.open(path, backend="serial" if comm.size == 1 else "shm") as held:
-        mine = slice(int(held.part.bounds[comm.rank]), int(held.part.bounds[comm.rank + 1]))
-        rows = held.x.clone().requires_grad_()
-        out = layer(rows, held)
-        out.sum().backward()
-    whole = torch.from_numpy(x).requires_grad_()
-    wanted = torch.tanh(whole[torch.from_numpy(case.indices).long()]).reshape(NODES, -1)
-    wanted.sum().backward()
-    with mpi.agree(comm):
-        torch.testing.assert_close(out, wanted[mine])
-        torch.testing.assert_close(rows.grad, whole.grad[mine])
-        assert "'concat' keeps the message of each edge" in layer.explain()
+    for layer, said, streams in [
+        (Form(FORMS["typed"][0]), r"data of edges 'type': 3 is no type; .* types 0 to 2", True),
+        (Form(lambda of, e: e.src * e.data["nothing"][:, None]), "'nothing'", True),
+        (beside, r"accumulator is 'concat' of .* in-edges, and row 0 of this rank has", False),
+    ]:
+        for streaming in (None, mgg.Streaming(1 << 20))[: 1 + streams]:
+            with (
+                opened(graph, streaming=streaming) as held,
+                pytest.raises((InputError, ValueError), match=said),
+            ):
+                layer.double()(held.x, held)

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from test_open_graph import NODES, alone, drawn
 from torch.nn import functional as F
 
 import mgg_hpc as mgg
 
 pytestmark = pytest.mark.mpi
-
-NODES = 90
-
-
-def alone():
-    from mpi4py import MPI
-
-    return MPI.COMM_SELF
-
-
-def drawn(rng, *, weighted=False, sparse=False):
-    """A matrix with isolated nodes and a hub, features, labels of 3 classes (some missing), and a mask."""
-    dense = (rng.random((NODES, NODES)) < 0.08).astype(np.float32)
-    dense[:, 40] = rng.random(NODES) < 0.5
-    dense[40] = rng.random(NODES) < 0.7
-    dense[3] = dense[:, 3] = 0
-    if weighted:
-        dense *= rng.uniform(0.5, 2.0, dense.shape).astype(np.float32)
-    x = rng.standard_normal((NODES, 9)).astype(np.float32)
-    if sparse:
-        x = sp.csr_array(x * (rng.random(x.shape) < 0.4))
-    y = rng.integers(-1, 3, NODES)
-    y[:3] = 2
-    return sp.csr_array(dense), {"x": x, "y": y, "train": (y >= 0) & (rng.random(NODES) < 0.7)}
 
 
 def in_edges(batches, graph) -> list[dict[tuple[int, int], list]]:
@@ -61,7 +40,7 @@ def in_edges(batches, graph) -> list[dict[tuple[int, int], list]]:
 @pytest.mark.parametrize("weight_attr", [None, "weight"])
 def test_ranks_sample_what_one_rank_samples(comm, rng, weight_attr):
     matrix, given = drawn(rng, weighted=True)
-    options = {"batch_size": 13, "shuffle": True, "seed": 4, "weight_attr": weight_attr}
+    options = {"batch_size": 5, "shuffle": True, "seed": 4, "weight_attr": weight_attr}
     with mgg.from_scipy(matrix, **given, comm=alone()) as whole:
         wanted = in_edges(mgg.NeighborLoader(whole, [3, 4], **options), whole)
     with mgg.from_scipy(matrix, **given, comm=comm) as graph:
@@ -93,53 +72,37 @@ class Net(torch.nn.Module):
         return self.second(self.dropout(h, graph.view(1)), graph.view(1))
 
 
-def trained(graph, make, fanouts, batch_size, epochs=2) -> list[list[float]]:
-    """Losses of each batch, and the sums of all gradients' values and magnitudes."""
+def trained(graph, make, fanouts=None, batch_size=NODES, epochs=2) -> list[list[float]]:
+    """Losses of each batch, or step with the whole graph, and the sums of all gradients' values and magnitudes."""
     mgg.manual_seed(7)
     net = Net(make).double()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    loader = mgg.NeighborLoader(graph, fanouts, batch_size=batch_size, shuffle=True, seed=2)
-    found = []
-    for _ in range(epochs):
-        for batch in loader:
-            optimizer.zero_grad()
-            loss = batch.loss(net(batch.x, batch), F.cross_entropy)
-            loss.backward()
-            mgg.allreduce_gradients(net, graph)
-            gradients = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
-            found.append([loss.item(), gradients.sum().item(), gradients.abs().sum().item()])
-            optimizer.step()
+    batches, found = [graph], []
+    if fanouts is not None:
+        batches = mgg.NeighborLoader(graph, fanouts, batch_size=batch_size, shuffle=True, seed=2)
+    for batch in itertools.chain(*([batches] * epochs)):
+        optimizer.zero_grad()
+        loss = batch.loss(net(batch.x, batch), F.cross_entropy)
+        loss.backward()
+        mgg.allreduce_gradients(net, graph)
+        gradients = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
+        found.append([loss.item(), gradients.sum().item(), gradients.abs().sum().item()])
+        optimizer.step()
     return found
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("way", ["dense", "sparse", "all edges"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_ranks_train_as_one_rank_does(comm, rng, name, sparse):
-    matrix, given = drawn(rng, sparse=sparse)
-    with mgg.from_scipy(matrix, **given, dtype="float64", comm=alone()) as whole:
-        wanted = trained(whole, LAYERS[name], [3, 4], 13)
-    with mgg.from_scipy(matrix, **given, dtype="float64", comm=comm) as graph:
-        found = trained(graph, LAYERS[name], [3, 4], 13)
-    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_all_edges_of_all_rows_train_as_the_whole_graph_does(comm, rng, name):
+def test_ranks_train_as_one_rank_does(comm, rng, name, way):
+    """One rank samples too, or has the whole graph where all edges of all rows are sampled."""
     matrix, given = drawn(rng)
-    with mgg.from_scipy(matrix, **given, dtype="float64", comm=alone()) as graph:
-        mgg.manual_seed(7)
-        net = Net(LAYERS[name]).double()
-        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-        wanted = []
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = graph.loss(net(graph.x, graph), F.cross_entropy)
-            loss.backward()
-            gradients = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
-            wanted.append([loss.item(), gradients.sum().item(), gradients.abs().sum().item()])
-            optimizer.step()
+    if way == "sparse":
+        given["x"] = sp.csr_array(given["x"] * (rng.random(given["x"].shape) < 0.4))
+    sampled = ([-1, -1],) if way == "all edges" else ([3, 4], 5)
+    with mgg.from_scipy(matrix, **given, dtype="float64", comm=alone()) as whole:
+        wanted = trained(whole, LAYERS[name], *(() if way == "all edges" else sampled))
     with mgg.from_scipy(matrix, **given, dtype="float64", comm=comm) as graph:
-        found = trained(graph, LAYERS[name], [-1, -1], NODES, epochs=3)
+        found = trained(graph, LAYERS[name], *sampled)
     np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-10)
 
 
@@ -148,7 +111,7 @@ def test_batch_norm_has_statistics_of_all_ranks_rows(comm, rng):
     with mgg.from_scipy(matrix, **given, dtype="float64", comm=comm) as graph:
         mgg.manual_seed(3)
         norm = mgg.nn.BatchNorm(9).double()
-        for batch in mgg.NeighborLoader(graph, [3], batch_size=13, shuffle=True):
+        for batch in mgg.NeighborLoader(graph, [3], batch_size=5, shuffle=True):
             [block] = batch.blocks
             own = batch.x[: block.destinations]
             every = torch.cat(comm.allgather(own))
@@ -168,12 +131,10 @@ def test_a_graph_that_is_closed_within_an_epoch_ends_its_batches(comm, rng):
     batches = iter(loader)
     block = next(batches).blocks[0]
     graph.close()
-    with pytest.raises(ValueError, match="closed"):
-        next(batches)
-    with pytest.raises(ValueError, match="closed"):
-        iter(loader)
-    with pytest.raises(ValueError, match="closed"):
-        block.adjacency("gcn")
+    make = lambda: mgg.NeighborLoader(graph, [3])  # noqa: E731
+    for use in (lambda: next(batches), lambda: iter(loader), lambda: block.adjacency("gcn"), make):
+        with pytest.raises(ValueError, match="closed"):
+            use()
 
 
 def test_loaders_share_edges_and_see_the_features_that_there_are(comm, rng):
@@ -194,16 +155,3 @@ def test_loaders_share_edges_and_see_the_features_that_there_are(comm, rng):
         graph.x = graph.x.clone().requires_grad_()
         with pytest.raises(mgg.InputError, match="get no gradients"):
             mgg.NeighborLoader(graph, [3])
-
-
-def test_torchs_dropout_is_refused_on_several_ranks(comm, rng):
-    matrix, given = drawn(rng)
-    network = torch.nn.Sequential(torch.nn.Linear(9, 4), torch.nn.Dropout(0.5))
-    with mgg.from_scipy(matrix, **given, comm=comm) as graph:
-        [batch] = mgg.NeighborLoader(graph, [3], batch_size=NODES)
-        layer = mgg.nn.GINConv(network)
-        if comm.size == 1:
-            layer(batch.x, batch.blocks[0])
-            return
-        with pytest.raises(ValueError, match=r"mgg_hpc\.nn\.Dropout"):
-            layer(batch.x, batch.blocks[0])

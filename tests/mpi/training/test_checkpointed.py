@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 from jobs import blocks
 from mpi4py import MPI
+from torture.launched import assert_same
 
 import mgg_hpc as mgg
 from mgg_hpc.errors import InputError, StoppedBySignal
 from mgg_hpc.runtime import mpi, signals
+from mgg_hpc.training.checkpoints.loop import checkpointed
 
 pytestmark = pytest.mark.mpi
 
@@ -75,7 +77,7 @@ def loop(comm, stored, listening):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_loop_that_was_stopped_ends_with_the_same_bits(loop, folder, monkeypatch, kind):
+def test_a_loop_that_was_stopped_ends_with_the_same_bits(loop, folder, kind):
     whole, losses, _ = loop(folder / "whole", kind=kind)
     with pytest.raises(StoppedBySignal, match="after epoch 6, which is saved"):
         loop(folder / "parts", 6, kind)
@@ -83,12 +85,22 @@ def test_a_loop_that_was_stopped_ends_with_the_same_bits(loop, folder, monkeypat
     resumed, rest, extra = loop(folder / "parts", kind=kind)
     assert rest == losses[6:]
     assert extra["losses"] == losses
-    assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
+    assert_same(whole, resumed)
     _, nothing, again = loop(folder / "parts", kind=kind)
     assert nothing == [] and again["losses"] == losses
 
 
-def test_the_generators_of_all_ranks_are_kept(comm, folder, listening, monkeypatch):
+@pytest.fixture
+def state_of(folder, listening):
+    """The state of a loop that trains ``model`` by SGD."""
+
+    def state_of(model: torch.nn.Module, comm: MPI.Intracomm, **more: object) -> checkpointed:
+        return mgg.checkpointed(model, torch.optim.SGD(model.parameters(), lr=0.1), folder, comm=comm, **more)
+
+    return state_of
+
+
+def test_the_generators_of_all_ranks_are_kept(comm, state_of, monkeypatch):
     """CPU and GPU: each rank gets its own again, and another number of ranks, or an older checkpoint, rank 0's."""
     on_gpu = {"state": torch.full((16,), comm.rank, dtype=torch.uint8)}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -99,57 +111,36 @@ def test_the_generators_of_all_ranks_are_kept(comm, folder, listening, monkeypat
     mgg.manual_seed(9)
     torch.rand(7 * comm.rank)
 
-    def run(ranks, epochs: int) -> tuple[torch.Tensor, torch.Tensor]:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with mgg.checkpointed(model, optimizer, folder, comm=ranks) as state:
-            began = torch.get_rng_state(), on_gpu["state"]
-            for _ in state.epochs(epochs):
-                pass
-        return began
+    def began(ranks: MPI.Intracomm) -> tuple[torch.Tensor, torch.Tensor]:
+        with state_of(model, ranks) as state:
+            found = torch.get_rng_state(), on_gpu["state"]
+            list(state.epochs(1))
+        torch.rand(3), on_gpu.update(state=on_gpu["state"] + 1)
+        return found
 
-    wanted = run(comm, 1)
-    torch.rand(3), on_gpu.update(state=on_gpu["state"] + 1)
-    found, of_first = run(comm, 1), comm.bcast(wanted, root=0)
-    torch.rand(3), on_gpu.update(state=on_gpu["state"] + 1)
-    alone = run(MPI.COMM_SELF, 1)
-    older = mgg.checkpointed(model, torch.optim.SGD(model.parameters(), lr=0.1), folder, comm=comm)
-    torch.rand(3), older._restore_generators({"torch's random state": of_first[0]})
+    wanted = began(comm)
+    found, of_first = began(comm), comm.bcast(wanted, root=0)
+    alone = began(MPI.COMM_SELF)
+    state_of(model, comm)._restore_generators({"torch's random state": of_first[0]})
     with mpi.agree(comm):
         assert all(map(torch.equal, found, wanted)) and all(map(torch.equal, alone, of_first))
         assert torch.equal(torch.get_rng_state(), of_first[0])
 
 
-def test_a_checkpoint_of_another_model_is_refused_by_name(comm, folder, listening):
-    def run(width: int) -> None:
-        model = torch.nn.Linear(width, 2)
-        with mgg.checkpointed(model, torch.optim.Adam(model.parameters()), folder, comm=comm) as state:
-            for _ in state.epochs(1):
-                pass
-
-    run(3)
-    with pytest.raises(
-        InputError, match=r"model.weight is float32 \[2, 3\], and the job's model has float32 \[2, 4\]"
-    ):
-        run(4)
-
-
-def test_rows_need_ids(comm, folder):
-    model = torch.nn.Linear(2, 2)
+def test_what_does_not_fit_is_refused_by_name(comm, state_of, tmp_path):
+    model = torch.nn.Linear(3, 2)
     with pytest.raises(ValueError, match="ids of this rank's nodes"):
-        mgg.checkpointed(
-            model, torch.optim.Adam(model.parameters()), folder, rows={"w": model.weight}, comm=comm
-        )
-
-
-def test_what_no_checkpoint_can_hold_is_named_at_once(comm, tmp_path, listening):
-    model = torch.nn.Linear(2, 2)
-
-    def run() -> None:
-        # On one rank: on several, the first one's error ends all.
-        optimizer = torch.optim.Adam(model.parameters())
-        with mgg.checkpointed(model, optimizer, tmp_path, comm=MPI.COMM_SELF) as state:
-            for _ in state.epochs(2):
-                state.extra["x"] = torch.zeros(2)
-
-    with pytest.raises(TypeError, match=r"Tensor is not JSON serializable; state\.extra"):
-        run()
+        state_of(model, comm, rows={"w": model.weight})
+    with state_of(model, comm) as state:
+        list(state.epochs(1))
+    said = r"model.weight is float32 \[2, 3\], and the job's model has float32 \[2, 4\]"
+    with pytest.raises(InputError, match=said), state_of(torch.nn.Linear(4, 2), comm) as state:
+        list(state.epochs(2))
+    # On one rank: on several, the first one's error ends all.
+    optimizer = torch.optim.Adam(model.parameters())
+    with (
+        pytest.raises(TypeError, match=r"Tensor is not JSON serializable; state\.extra"),
+        mgg.checkpointed(model, optimizer, tmp_path, comm=MPI.COMM_SELF) as state,
+    ):
+        for _ in state.epochs(2):
+            state.extra["x"] = torch.zeros(2)

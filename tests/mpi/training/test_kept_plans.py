@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,119 +25,95 @@ GRAPHS = {"dense": blocks, "directed-weighted": directed_weighted}
 MODELS = {"gcn": {}, "sage": {"name": "sage"}, "gat": {"name": "gat", "heads": 2}}
 
 
-def trained(comm, path, cache: str, transfer: str = "halo", **model: object):
-    """The losses of some epochs, the job's remarks, and the folder of plans."""
-    plan = {"cache": cache, "transfer": transfer}
-    job = build(runs.settings(path, model={"hidden": 8, "layers": 2} | model, plan=plan), comm)
-    losses = runs.train(job, 3).losses
-    job.backend.memory.close()
-    return losses, job.plans.notes, plan_cache.folder_of(path)
+class Kept(NamedTuple):
+    """A graph file, the folder of its plans, and train(cache, transfer, **model): (losses, the job's remarks)."""
+
+    path: Path
+    folder: Path
+    train: Callable[..., tuple[list[float], list[str]]]
 
 
 @pytest.fixture
-def path(comm, stored, request):
-    """A graph file without plans beside it."""
+def kept(comm, stored, first, request) -> Kept:
+    """A graph that is new, without plans beside it."""
     kind = getattr(request, "param", "dense")
-    found = stored(f"kept-{kind}", GRAPHS[kind]())
-    comm.Barrier()
-    if comm.rank == 0:
-        shutil.rmtree(plan_cache.folder_of(found), ignore_errors=True)
-    comm.Barrier()
-    return found
+    path = stored(f"kept-{kind}", GRAPHS[kind]())
+    folder = plan_cache.folder_of(path)
 
+    def train(cache: str, transfer: str = "halo", **model: object) -> tuple[list[float], list[str]]:
+        plan = {"cache": cache, "transfer": transfer}
+        job = build(runs.settings(path, model={"hidden": 8, "layers": 2} | model, plan=plan), comm)
+        losses = runs.train(job, 3).losses
+        job.backend.memory.close()
+        comm.Barrier()
+        return losses, job.plans.notes
 
-@pytest.fixture
-def unplanned(monkeypatch):
-    """A call after which no plan can be made any more."""
-
-    def refuse(*_, **__):
-        raise AssertionError("a plan is made")
-
-    def call():
-        monkeypatch.setattr(workload, "split", refuse)
-        monkeypatch.setattr(halo, "in_rounds", refuse)
-
-    return call
+    yield Kept(path, folder, train)
+    first(lambda: folder.unlink() if folder.is_file() else shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("path", GRAPHS, indirect=True)
+@pytest.mark.parametrize("kept", GRAPHS, indirect=True)
 @pytest.mark.parametrize("transfer", ["halo", "direct"])
 @pytest.mark.parametrize("model", MODELS)
-def test_kept_plans_give_the_same_bits_and_are_not_made_again(comm, path, model, transfer, unplanned):
-    wanted = trained(comm, path, "never", transfer, **MODELS[model])[0]
-    assert not plan_cache.folder_of(path).exists()
-    assert trained(comm, path, "always", transfer, **MODELS[model])[0] == wanted
-    files = sorted(plan_cache.folder_of(path).iterdir())
-    ways = 1 + (transfer == "halo") * (2 if "directed" in path.name else 1)
+def test_kept_plans_give_the_same_bits_and_are_not_made_again(comm, kept, model, transfer, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a plan is made")
+
+    wanted, _ = kept.train("never", transfer, **MODELS[model])
+    assert kept.train("auto", transfer, **MODELS[model])[0] == wanted  # small graphs are not kept
+    assert not kept.folder.exists()
+    comm.Barrier()
+    assert kept.train("always", transfer, **MODELS[model])[0] == wanted
+    files = sorted(kept.folder.iterdir())
+    ways = 1 + (transfer == "halo") * (2 if "directed" in kept.path.name else 1)
     assert comm.allreduce(len(files), MPI.MIN) >= comm.size * ways or comm.rank
-    unplanned()
-    losses, notes, _ = trained(comm, path, "always", transfer, **MODELS[model])
-    assert losses == wanted and notes == []
-
-
-def test_small_graphs_are_not_kept_unless_asked_for(comm, path):
-    trained(comm, path, "auto")
-    assert not plan_cache.folder_of(path).exists()
+    monkeypatch.setattr(workload, "split", refuse)
+    monkeypatch.setattr(halo, "in_rounds", refuse)
+    assert kept.train("always", transfer, **MODELS[model]) == (wanted, [])
 
 
 @pytest.mark.parametrize("at", [0, 12, 100, -40, -1])
-def test_a_damaged_file_is_ignored_by_all_ranks_and_made_anew(comm, path, at):
-    wanted, _, folder = trained(comm, path, "always")
-    comm.Barrier()
-    if comm.rank == 0:
-        file = next(folder.glob(f"*-matrix-gcn-{comm.size - 1}of*"))
+def test_a_damaged_file_is_ignored_by_all_ranks_and_made_anew(comm, kept, first, at):
+    def damage() -> None:
+        file = next(kept.folder.glob(f"*-matrix-gcn-{comm.size - 1}of*"))
         data = bytearray(file.read_bytes())
         data[at] ^= 1
         file.write_bytes(data)
-    comm.Barrier()
-    losses, notes, _ = trained(comm, path, "always")
-    assert losses == wanted
-    assert len(notes) == 1 and "ignored, since it is damaged" in notes[0] and "\n" not in notes[0]
-    assert trained(comm, path, "always")[:2] == (wanted, [])
+
+    wanted, _ = kept.train("always")
+    first(damage)
+    losses, (note,) = kept.train("always")
+    assert losses == wanted and "ignored, since it is damaged" in note and "\n" not in note
+    assert kept.train("always") == (wanted, [])
 
 
-def test_plans_of_other_edges_are_not_taken_and_are_removed(comm, path):
+def test_plans_of_other_edges_are_not_taken_and_are_removed(kept, first):
     """Rows that are renumbered are the same graph, with other plans."""
-    _, _, folder = trained(comm, path, "always")
-    before = {file.name for file in folder.iterdir()}
-    comm.Barrier()
-    if comm.rank == 0:
-        graph = blocks()
-        order = np.random.default_rng(5).permutation(graph.nodes)
-        with open_graph(path) as opened:
-            identity = opened.uuid
-        writer.write(path, renumbered(graph, order), force=True, identity=identity)
-    comm.Barrier()
-    wanted = trained(comm, path, "never")[0]
-    assert trained(comm, path, "always")[0] == wanted
-    comm.Barrier()
-    assert not before & {file.name for file in folder.iterdir()}
-    comm.Barrier()
-    if comm.rank == 0:
-        writer.write(path, blocks(), force=True)
-    comm.Barrier()
+    kept.train("always")
+    before = {file.name for file in kept.folder.iterdir()}
+    graph = blocks()
+    with open_graph(kept.path) as opened:
+        identity = opened.uuid
+    moved = renumbered(graph, np.random.default_rng(5).permutation(graph.nodes))
+    first(lambda: writer.write(kept.path, moved, force=True, identity=identity))
+    wanted, _ = kept.train("never")
+    assert kept.train("always")[0] == wanted
+    assert not before & {file.name for file in kept.folder.iterdir()}
+    first(lambda: writer.write(kept.path, graph, force=True))
 
 
-def test_others_may_not_write_what_is_read(comm, path, unplanned):
-    wanted, _, folder = trained(comm, path, "always")
-    comm.Barrier()
-    for file in folder.glob(f"*-{comm.rank}of*"):
+def test_others_may_not_write_what_is_read(comm, kept):
+    wanted, _ = kept.train("always")
+    for file in kept.folder.glob(f"*-{comm.rank}of*"):
         file.chmod(0o620)
     comm.Barrier()
-    assert trained(comm, path, "always")[:2] == (wanted, [])  # made anew
-    assert all(file.stat().st_mode & 0o777 == 0o600 for file in folder.glob(f"*-{comm.rank}of*"))
+    assert kept.train("always") == (wanted, [])  # made anew
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in kept.folder.glob(f"*-{comm.rank}of*"))
 
 
-def test_where_nothing_can_be_kept_the_run_goes_on(comm, path):
-    wanted = trained(comm, path, "never")[0]
-    comm.Barrier()
-    if comm.rank == 0:
-        plan_cache.folder_of(path).write_text("a file")
-    comm.Barrier()
-    losses, notes, folder = trained(comm, path, "always")
+def test_where_nothing_can_be_kept_the_run_goes_on(kept, first):
+    wanted, _ = kept.train("never")
+    first(lambda: kept.folder.write_text("a file"))
+    losses, notes = kept.train("always")
     assert losses == wanted and notes and all("plans are not kept" in note for note in notes)
-    comm.Barrier()
-    if comm.rank == 0:
-        folder.unlink()
-    comm.Barrier()

@@ -22,18 +22,17 @@ from mgg_hpc.training.train import fit
 
 pytestmark = pytest.mark.mpi
 
-NODES = 150
 HINT = "lower train.learning_rate (it is {}) or scale the features (train.normalize_features)"
 
 
-class AtEpoch:
-    """Stands for a watchdog: does something before an epoch."""
+class Before:
+    """Stands for a watchdog: does something before an epoch or a batch."""
 
-    def __init__(self, epoch: int, action: Callable[[], object]) -> None:
-        self.epoch, self.action = epoch, action
+    def __init__(self, what: str, action: Callable[[], object]) -> None:
+        self.what, self.action = what, action
 
     def step(self, what: str, *, repeats: bool = False) -> None:
-        if what == f"epoch {self.epoch}":
+        if what == self.what:
             self.action()
 
 
@@ -41,12 +40,12 @@ class AtEpoch:
 def job(comm, stored) -> Callable[..., Job]:
     """A job on a small graph, over these ranks or another communicator."""
 
-    def job(of: Any = comm, *, sparse: bool = False, **train: object) -> Job:
-        graph = blocks(NODES)
-        path = stored("sparse", with_sparse_features(graph)) if sparse else stored("dense", graph)
-        model = {"hidden": 8, "layers": train.pop("layers", 3), "dropout": train.pop("dropout", 0.5)}
+    def job(of: Any = comm, kind: str = "dense", *, layers: int = 3, dropout: float = 0.5, **train) -> Job:
+        graph = blocks(150)
+        path = stored("sparse", with_sparse_features(graph)) if kind == "sparse" else stored("dense", graph)
         # "auto" may take another one for the second of two jobs, and so other bits.
-        plan = {"transfer": "direct"}
+        plan = {"memory": "1G"} if kind == "streamed" else {"transfer": "direct"}
+        model = {"hidden": 8, "layers": layers, "dropout": dropout}
         return build(runs.settings(path, model=model, train={"epochs": 6, "seed": 5} | train, plan=plan), of)
 
     return job
@@ -56,45 +55,37 @@ def ended(job: Job, folder: Path | None = None, dog: Any = None) -> str:
     """How training ends, the same on all ranks."""
     with pytest.raises(InputError) as caught:
         fit(job, job.graph(), folder, False, dog)
-    job.backend.memory.close()
+    job.close()
     (line,) = set(job.comm.allgather(str(caught.value)))
     assert "\n" not in line
     return line
 
 
-def of_last_node(job: Job) -> tuple[int, int, bool]:
-    """The last row of the whole graph: its node, its row on the rank that owns it, and whether this rank does."""
-    last = job.part.nodes - 1
-    first, end = job.part.bounds[job.comm.rank : job.comm.rank + 2]
-    mine = bool(first <= last < end)
-    node = job.comm.allreduce(int(job.part.slice.ids[last - first]) if mine else 0)
-    return node, int(last - first), mine
-
-
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_an_infinite_feature_is_named(comm, job, value):
-    made = job(dropout=0.0)  # which could drop it
-    node, row, mine = of_last_node(made)
-    if mine:
-        made.x[row, 7] = value
-    owner = comm.allreduce(comm.rank if mine else 0)
-    line = ended(made)
-    wanted = f"the loss of epoch 1 is nan; first {value} in the features at node {node}, column 7, on rank {owner}: "
-    assert line == wanted + HINT.format(0.01)
-
-
-def test_an_infinite_stored_value_is_named(comm, job):
-    made = job(sparse=True, dropout=0.0)
-    mine = comm.rank == comm.size - 1
-    place, row, column = (len(made.x.values) // 2, 0, 0) if mine else (0, 0, 0)
-    if mine:
-        pattern = made.x._pattern
-        rows = np.repeat(np.arange(made.x.shape[0]), np.diff(pattern.indptr))
-        row, column = made.part.slice.ids[rows[place]], pattern.indices[place]
-        made.x.values[place] = -np.inf
-    row, column = comm.bcast((row, column), root=comm.size - 1)
-    wanted = f"; first -inf in the features at node {row}, column {column}, on rank {comm.size - 1}: "
-    assert wanted in ended(made)
+@pytest.mark.parametrize(
+    ("kind", "value"), [("dense", np.inf), ("dense", np.nan), ("sparse", -np.inf), ("streamed", np.nan)]
+)
+def test_a_feature_is_named(comm, job, kind, value):
+    """In the last row of the last rank that has any; of sparse rows a stored value in their middle."""
+    made = job(kind=kind, dropout=0.0)  # which could drop it
+    bounds = made.part.bounds
+    owner = int(np.flatnonzero(np.diff(bounds))[-1])
+    row, column, node = int(bounds[owner + 1] - bounds[owner]) - 1, 7, 0
+    if comm.rank == owner:
+        if kind == "sparse":
+            pattern, place = made.x._pattern, len(made.x.values) // 2
+            row = int(np.searchsorted(pattern.indptr, place, side="right")) - 1
+            column = int(pattern.indices[place])
+            made.x.values[place] = value
+        elif kind == "streamed":  # the features lie in a store
+            values = made.x.read(row, row + 1).clone()
+            values[0, column] = value
+            made.x.store.write(made.x.graph.first + row, values.numpy())
+        else:
+            made.x[row, column] = value
+        node = int(made.part.slice.ids[row])
+    node, column = comm.bcast((node, column), root=owner)
+    where = f"the features at node {node}, column {column}, on rank {owner}"
+    assert ended(made) == f"the loss of epoch 1 is nan; first {value} in {where}: {HINT.format(0.01)}"
 
 
 def test_a_weight_that_is_no_number_is_named_and_the_best_weights_before_it_are_kept(comm, job, folder):
@@ -103,14 +94,14 @@ def test_a_weight_that_is_no_number_is_named_and_the_best_weights_before_it_are_
     if comm.rank == 0:
         kept = run_folder.create(folder / "kept")
     history = fit(whole, whole.graph(), None, False)
-    whole.backend.memory.close()
+    whole.close()
     best = history.best_epoch
 
     def plant() -> None:
         with torch.no_grad():
             made.model.convs[1].bias[2] = np.nan
 
-    line = ended(made, kept, AtEpoch(4, plant))
+    line = ended(made, kept, Before("epoch 4", plant))
     wanted = "the loss of epoch 4 is nan; first nan in convs.1.bias before the epoch (layer 2), on rank 0: "
     assert line == f"{wanted}{HINT.format(0.01)}; the weights of epoch {best} are kept"
     if comm.rank == 0:
@@ -118,6 +109,14 @@ def test_a_weight_that_is_no_number_is_named_and_the_best_weights_before_it_are_
         assert found.keys() == history.state.keys()
         for name, values in history.state.items():
             np.testing.assert_array_equal(found[name], values.numpy())
+
+
+def test_a_batch_is_named_by_its_number(job):
+    made = job(mode="sampled", fanouts=[-1] * 3, batch_size=7)
+    bias = made.model.convolutions[1].bias.data
+    line = ended(made, dog=Before("batch 3 of epoch 2", lambda: bias[:1].fill_(np.inf)))
+    wanted = "the loss of batch 3 of epoch 2 is nan; first inf in convs.1.bias before the batch (layer 2)"
+    assert line.startswith(wanted)
 
 
 def test_a_learning_rate_that_is_far_too_large_overflows_in_a_layer(comm, job):

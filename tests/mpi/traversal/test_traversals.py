@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import reference
 import scipy.sparse as sp
-from jobs import blocks, directed_weighted, renumbered
+from jobs import blocks, directed_weighted
+from mpi4py import MPI
 from scipy.sparse import csgraph
 
 from mgg_hpc.data import writer
-from mgg_hpc.data.graph import Graph
+from mgg_hpc.data.graph import Graph, from_edges
 from mgg_hpc.data.store import GraphFile
 from mgg_hpc.data.writer import Partition
 from mgg_hpc.errors import InputError
@@ -23,6 +24,7 @@ from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs
 
 pytestmark = pytest.mark.mpi
+either = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 
 
 def symmetric(case: cases.Case) -> cases.Case:
@@ -62,8 +64,10 @@ def loaded(comm, folder, backend, rng):
         path = folder / f"{next(number)}.h5"
         order, as_it_is = rng.permutation(graph.nodes), rng.random() < 0.3
         if comm.rank == 0:
-            stored = graph if as_it_is else plain_order(graph, order)
-            partitions = [] if bounds is None else [Partition(bounds, "given", counts(stored, bounds))]
+            stored = graph if as_it_is else in_order(graph, order)
+            partitions = []
+            if bounds is not None:
+                partitions = [Partition(bounds, "given", np.diff(stored.indptr[bounds]).tolist())]
             writer.write(path, stored, partitions=partitions)
         comm.Barrier()
         return parts.load(path, comm, backend, **options)
@@ -71,18 +75,12 @@ def loaded(comm, folder, backend, rng):
     return loaded
 
 
-def counts(graph: Graph, bounds: np.ndarray) -> list[int]:
-    return np.diff(graph.indptr[bounds]).tolist()
-
-
-def plain_order(graph: Graph, order: np.ndarray) -> Graph:
-    """The same graph with its rows renumbered, without features or labels."""
-    nodes = graph.nodes
-    empty = {"y": np.zeros(nodes, np.int64), "x": np.zeros((nodes, 1), np.float32)}
-    masks = dict.fromkeys(("train", "val", "test"), np.zeros(nodes, bool))
-    whole = dataclasses.replace(graph, **empty, **masks, classes=1)
-    stored = renumbered(whole, order)
-    return dataclasses.replace(stored, x=None, y=None, train=None, val=None, test=None, classes=0)
+def in_order(graph: Graph, order: np.ndarray) -> Graph:
+    """The same graph with its rows renumbered."""
+    place = np.argsort(order)
+    source, destination = reference.edge_list(graph.indptr, graph.indices)
+    stored = from_edges(place[source], place[destination], graph.nodes, weight=graph.weight, name=graph.name)
+    return dataclasses.replace(stored, directed=graph.directed, permutation=order)
 
 
 def everywhere(part: parts.Part, values: np.ndarray) -> np.ndarray:
@@ -112,7 +110,7 @@ def check_bfs(part: parts.Part, case: cases.Case, nodes: list[int]) -> None:
         assert run.reached == np.isfinite(wanted).sum()
 
 
-@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+@either
 @pytest.mark.parametrize("name", sorted(cases.CASES.keys() - {"no_nodes"}))  # files have a node at least
 def test_hard_cases(comm, rng, loaded, name, directed):
     case = cases.CASES[name](rng, comm.size)
@@ -144,7 +142,7 @@ def solved(case: cases.Case, damping: float) -> np.ndarray:
     return np.linalg.solve(np.eye(nodes) - damping * matrix, np.full(nodes, (1 - damping) / nodes))
 
 
-@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+@either
 def test_a_larger_graph(comm, rng, loaded, directed):
     case = large(rng, directed=directed)
     part = loaded(graph_of(rng, case, directed=directed))
@@ -158,7 +156,7 @@ def test_a_larger_graph(comm, rng, loaded, directed):
         check_components(part, case, run)
 
 
-@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+@either
 @pytest.mark.parametrize("width", [None, 0.3, 0.003, 1e4])
 def test_shortest_paths(comm, rng, loaded, directed, width):
     case = large(rng, directed=directed)
@@ -182,7 +180,7 @@ def bellman_ford(source, destination, weight, nodes: int, root: int) -> np.ndarr
         distance = shorter
 
 
-@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+@either
 def test_drawn_lengths(comm, rng, loaded, directed):
     """By the original ids alone: the same for any order of rows, and from both ends of an undirected edge."""
     case = cases.ordinary(rng, comm.size)
@@ -223,38 +221,20 @@ def test_sources_are_the_same_for_any_ranks_and_order(comm, rng, loaded):
     assert next(iter(drawn)) == tuple(wanted.tolist())
 
 
-def test_the_command_writes_the_same_on_any_ranks(comm, folder, mgg, first):
-    graph = blocks(150)
-    path = folder / "g.h5"
-    first(lambda: writer.write(path, graph))
+def test_the_command_writes_the_same_on_any_ranks(comm, folder, mgg, first, backend):
+    path, found = folder / "g.h5", {}
+    first(lambda: writer.write(path, blocks(150)))
     for kind in ("bfs", "sssp", "cc"):
-        out = folder / f"{kind}.h5"
         begin = ["--source", 4] if kind != "cc" else []
-        done = mgg("traverse", kind, path, "-o", out, *begin)
+        done = mgg("traverse", kind, path, "-o", folder / f"{kind}.h5", *begin)
         assert done.codes == {0} and done.err == [""] * comm.size
         assert ("MiB crossed" in done.out[0]) == (comm.size > 1) and done.out[1:] == [""] * (comm.size - 1)
-        first(lambda kind=kind: compare(folder, kind))
-
-
-def compare(folder, kind: str) -> None:
-    source, destination = reference.edge_list(blocks(150).indptr, blocks(150).indices)
-    with h5py.File(folder / f"{kind}.h5") as file:
-        found = {name: file[name][:] for name in file}
-    if kind == "sssp":
-        ends = zip(source.tolist(), destination.tolist(), strict=True)
-        weight = np.array([reference.drawn_length(0, u, v, False) for u, v in ends], np.float32)
-        assert np.array_equal(found["distance"], bellman_ford(source, destination, weight, 150, 4))
-        return
-    matrix = sp.csr_array((np.ones(len(source)), (source, destination)), (150, 150))
-    if kind == "cc":
-        _, labels = csgraph.connected_components(matrix, directed=False)
-        assert all(
-            (found["component"][labels == each] == np.flatnonzero(labels == each)[0]).all()
-            for each in set(labels)
-        )
-        return
-    wanted = csgraph.dijkstra(matrix, indices=4, unweighted=True)
-    assert np.array_equal(np.where(np.isinf(wanted), -1, wanted), found["depth"])
+        with h5py.File(folder / f"{kind}.h5") as file:
+            found |= {name: file[name][:] for name in file}
+    part = parts.load(path, comm, backend, weights=True)
+    for run in (*runs.bfs(part, [4]), *runs.sssp(part, [4]), *runs.components(part)):
+        for name, mine in run.arrays.items():
+            assert np.array_equal(everywhere(part, mine), found[name]), name
 
 
 def test_refusals_are_the_same_on_all_ranks(comm, folder, mgg, first):
@@ -278,28 +258,23 @@ def test_a_bridge_between_the_largest_trees_of_two_ranks(comm, loaded):
         assert (run.arrays["component"] == 0).all()
 
 
-def test_results_are_those_of_one_rank(comm, rng, folder, backend):
+@either
+def test_results_are_those_of_one_rank(comm, rng, folder, backend, directed):
     """Bit by bit, parents too, for graphs in whatever order."""
-    from mpi4py import MPI
-
-    for number, directed in enumerate([True, False]):
-        case = large(rng, directed=directed)
-        graph, order = graph_of(rng, case, directed=directed, weighted=True), rng.permutation(case.nodes)
-        if comm.rank == 0:
-            writer.write(folder / f"{number}.h5", plain_order(graph, order))
-        comm.Barrier()
-        alone = backends.make(backends.choose_cpu("serial", MPI.COMM_SELF), MPI.COMM_SELF)
-        path = folder / f"{number}.h5"
-        found = parts.load(path, comm, backend, weights=True)
-        wanted = parts.load(path, MPI.COMM_SELF, alone, weights=True)
-        for kind in (runs.bfs, runs.sssp):
-            for mine, whole in zip(kind(found, [0, 1500]), kind(wanted, [0, 1500]), strict=True):
-                assert mine.reached == whole.reached and mine.edges == whole.edges
-                for name, values in whole.arrays.items():
-                    of_all = np.empty_like(values)
-                    of_all[wanted.ids] = values
-                    assert np.array_equal(mine.arrays[name], of_all[found.ids]), name
-        alone.memory.close()
+    case, path = large(rng, directed=directed), folder / "g.h5"
+    graph, order = graph_of(rng, case, directed=directed, weighted=True), rng.permutation(case.nodes)
+    if comm.rank == 0:
+        writer.write(path, in_order(graph, order))
+    comm.Barrier()
+    alone = backends.make(backends.choose_cpu("serial", MPI.COMM_SELF), MPI.COMM_SELF)
+    found = parts.load(path, comm, backend, weights=True)
+    wanted = parts.load(path, MPI.COMM_SELF, alone, weights=True)
+    for kind in (runs.bfs, runs.sssp):
+        for mine, whole in zip(kind(found, [0, 1500]), kind(wanted, [0, 1500]), strict=True):
+            assert mine.reached == whole.reached and mine.edges == whole.edges
+            for name, values in whole.arrays.items():
+                assert np.array_equal(mine.arrays[name], everywhere(wanted, values)[found.ids]), name
+    alone.memory.close()
 
 
 def test_files_that_are_not_what_they_say(comm, folder, backend, monkeypatch):

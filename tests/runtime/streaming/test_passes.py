@@ -11,17 +11,16 @@ import cases
 import numpy as np
 import pytest
 from chunks.gridded import Gridded, cut, loaded_rows, lone, store_of
-from system_calls import move_little
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.host.components import padded
-from mgg_hpc.runtime.streaming import direct as direct_files
-from mgg_hpc.runtime.streaming import file_store
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
-from mgg_hpc.runtime.streaming.direct import BLOCK, scratch_file
 from mgg_hpc.runtime.streaming.file_store import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore, Pace
+
+FORMAT = RowFormat(np.dtype(np.float32), 5)
+X = np.ones((97, 5), np.float32)
 
 
 def summing(backend, format, took=0.0):
@@ -74,30 +73,14 @@ def test_loads_overlap_with_what_runs_between_calls(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rate_holds_for_reads_and_writes(rng, tmp_path):
-    x = rng.standard_normal((400, 256)).astype(np.float32)
-    for place in ("host", "file"):
-        taken = {"write": [], "read": []}
-        for _ in range(3):
-            began = time.perf_counter()
-            store = store_of(place, x, tmp_path, rate=4096e3)
-            taken["write"].append(time.perf_counter() - began)
-            began = time.perf_counter()
-            np.testing.assert_array_equal(store.read(0, 400), x)
-            taken["read"].append(time.perf_counter() - began)
-        for seconds in taken.values():  # a busy machine may delay one of the three
-            assert 0.09 < min(seconds) < 0.18, taken
-
-
-@pytest.mark.slow
 def test_stores_that_share_a_pace_are_one_device(rng, tmp_path, grid):
-    """Reads of one store and chunks of another take their time one after the other."""
+    """Reads and writes of one store and chunks of another take their time one after the other."""
     x, taken = np.ones((97, 256), np.float32), []
     for pace in (Pace(1e6), None):
-        stores = [store_of("packed", x, tmp_path, rate=pace or 1e6) for _ in range(2)]
+        stores = [store_of("packed", x.copy(), tmp_path, rate=pace or 1e6) for _ in range(2)]
         backend, order, began = lone(1), grid.order(2), time.perf_counter()
         with ThreadPoolExecutor(1) as pool:
-            read = pool.submit(lambda store=stores[0]: [store.read(0, 97) for _ in range(2)])
+            read = pool.submit(lambda store=stores[0]: store.write(0, store.read(0, 97)))
             grid.run(backend, stores[1], order, summing(backend, stores[1].format))
             read.result()
         taken.append(time.perf_counter() - began)
@@ -155,28 +138,30 @@ def test_a_file_that_ends_early_is_an_error_of_its_call(rng, tmp_path, grid, dir
     store.close()
 
 
-def test_what_is_not_there_is_refused(rng, tmp_path, grid):
-    x = rng.standard_normal((97, 5)).astype(np.float32)
-    backend, format = lone(), RowFormat(np.dtype(np.float32), 5)
-    store, order = store_of("host", x, tmp_path), grid.order(3)
-    with pytest.raises(InputError, match=r"plan.memory: 3 chunks of 8 rows take"):
-        backend.stream_rows(store, order, ChunkBuffer(backend, 4096))
-    with pytest.raises(InputError, match="it ends before the 97 rows"):
-        FileStore.over(__file__, 1 << 20, format, 97)
-    with pytest.raises(InputError, match="No such file"):
-        FileStore.over(tmp_path / "none", 0, format, 97)
-    with pytest.raises(InputError, match="no room"):
-        FileStore(format, 1 << 50, tmp_path)
-    with pytest.raises(InputError, match="scratch folder"):
-        FileStore(format, 97, tmp_path / "none")
-    with pytest.raises(ValueError, match="read only"):
-        FileStore.over(__file__, 0, format, 2).write(0, x[:1])
-    with pytest.raises(ValueError, match="of a store of 97 rows"):
-        store.write(90, x[:20])
-    with pytest.raises(ValueError, match="of a store of 97 rows"):
-        store.read(90, 20)
-    with pytest.raises(ValueError, match="bytes apart"):
-        HostStore(format, 97, rows=np.zeros((97, 16), np.float32)[:, :5])
+@pytest.mark.parametrize(
+    ("error", "match", "call"),
+    [
+        (
+            InputError,
+            "it ends before the 97 rows",
+            lambda folder: FileStore.over(__file__, 1 << 20, FORMAT, 97),
+        ),
+        (InputError, "No such file", lambda folder: FileStore.over(folder / "none", 0, FORMAT, 97)),
+        (InputError, "no room", lambda folder: FileStore(FORMAT, 1 << 50, folder)),
+        (InputError, "scratch folder", lambda folder: FileStore(FORMAT, 97, folder / "none")),
+        (ValueError, "read only", lambda folder: FileStore.over(__file__, 0, FORMAT, 2).write(0, X[:1])),
+        (ValueError, "of a store of 97 rows", lambda folder: HostStore(FORMAT, 97).write(90, X[:20])),
+        (ValueError, "of a store of 97 rows", lambda folder: HostStore(FORMAT, 97).read(90, 20)),
+        (
+            ValueError,
+            "bytes apart",
+            lambda folder: HostStore(FORMAT, 97, rows=np.zeros((97, 16), "f4")[:, :5]),
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused(tmp_path, error, match, call):
+    with pytest.raises(error, match=match):
+        call(tmp_path)
 
 
 def test_rows_in_memory_are_read_where_they_lie(rng, tmp_path, grid):
@@ -199,15 +184,15 @@ def test_rows_in_memory_are_read_where_they_lie(rng, tmp_path, grid):
 
 
 def test_calls_are_those_of_the_pass(rng, tmp_path, grid):
-    x = rng.standard_normal((97, 5)).astype(np.float32)
-    backend, store, order = lone(), store_of("host", x, tmp_path), grid.order(3)
-    buffer, out = ChunkBuffer(backend, 3 * 4096), padded(40, RowFormat(x.dtype, 5))
+    backend, store, order = lone(), store_of("host", X, tmp_path), grid.order(3)
+    with pytest.raises(InputError, match=r"plan.memory: 3 chunks of 8 rows take"):
+        backend.stream_rows(store, order, ChunkBuffer(backend, 4096))
+    buffer, out = ChunkBuffer(backend, 3 * 4096), padded(40, FORMAT)
     with backend.stream_rows(store, order, buffer) as rows:
         with pytest.raises(ValueError, match="stream: the pass has"):
             backend.aggregate(grid.plans[1], "copy", "sum", rows, out)
-        backend.aggregate(grid.plans[0], "copy", "sum", rows, out)
-        backend.aggregate(grid.plans[1], "copy", "sum", rows, out)
-        backend.aggregate(grid.plans[2], "copy", "sum", rows, padded(17, rows.format))
+        for plan in grid.plans:
+            backend.aggregate(plan, "copy", "sum", rows, out[: plan.destinations])
         with pytest.raises(ValueError, match="all calls"):
             backend.aggregate(grid.plans[0], "copy", "sum", rows, out)
         rows.close()
@@ -216,72 +201,6 @@ def test_calls_are_those_of_the_pass(rng, tmp_path, grid):
         rows.close()
         with pytest.raises(RuntimeError, match="closed"):
             backend.aggregate(grid.plans[0], "copy", "sum", rows, out)
-    plain = backend.rows(np.array([97]), RowFormat(x.dtype, 5), symmetric=True)
+    plain = backend.rows(np.array([97]), FORMAT, symmetric=True)
     with pytest.raises(ValueError, match="take rows that stream"):
         backend.aggregate(grid.plans[0], "copy", "sum", plain, out)
-
-
-@pytest.mark.parametrize("place", ["host", "packed", "file", "direct", "dataset"])
-def test_stores_give_back_what_they_hold(rng, tmp_path, place):
-    for kind, width in ((np.float32, 3), (np.float64, 129), (np.float16, 7)):
-        x = rng.standard_normal((1500, width)).astype(kind)
-        store = store_of(place, x, tmp_path)
-        np.testing.assert_array_equal(store.read(0, 1500), x)
-        first = int(rng.integers(1400))
-        rows = store.read(first, 100)
-        np.testing.assert_array_equal(rows, x[first : first + 100])
-        assert rows.strides[0] == RowFormat(x.dtype, width).row_bytes
-        assert store.read(7, 0).shape == (0, width)
-        store.close()
-
-
-@pytest.mark.parametrize("dim", [5, 16])
-@pytest.mark.parametrize(
-    "laid", [np.asfortranarray, lambda x: np.repeat(x, 2, axis=0)[::2], lambda x: x[:1].repeat(8, 0)]
-)
-def test_rows_are_written_however_they_lie_in_memory(rng, tmp_path, dim, laid):
-    x = laid(rng.standard_normal((8, dim)).astype(np.float32))
-    store = FileStore(RowFormat(x.dtype, dim), 16, tmp_path)
-    store.write(8, x)
-    np.testing.assert_array_equal(store.read(8, 8), x)
-    store.close()
-
-
-@pytest.mark.parametrize("little", [False, True], ids=["whole", "in few blocks a call"])
-@pytest.mark.parametrize("width", [3, 4, 37])
-@pytest.mark.parametrize("place", ["file", "direct"])
-def test_rows_are_written_in_pieces_and_leave_others_alone(rng, tmp_path, monkeypatch, place, width, little):
-    """Padded ones, and those that lie as they are stored; rows of one block are neighbours."""
-    monkeypatch.setattr(file_store, "PADDED", 4096)
-    monkeypatch.setattr(direct_files, "PIECE", 2 * direct_files.BLOCK)
-    if little:
-        move_little(monkeypatch, rng, unit=direct_files.BLOCK, most=2)
-    x = rng.standard_normal((1500, width)).astype(np.float32)
-    store = store_of(place, x, tmp_path)
-    for _ in range(6):
-        first, last = np.sort(rng.integers(1501, size=2))
-        x[first:last] = rng.standard_normal((last - first, width))
-        store.write(int(first), x[first:last])
-        np.testing.assert_array_equal(store.read(0, 1500), x)
-    store.close()
-
-
-@pytest.mark.parametrize("count", [1, 1024, 1025])
-def test_room_for_all_rows_is_taken_before_any_is_written(tmp_path, monkeypatch, count):
-    asked = []
-
-    def scratch(folder, nbytes):
-        asked.append(nbytes)
-        return scratch_file(folder, nbytes)
-
-    monkeypatch.setattr(file_store, "scratch_file", scratch)
-    FileStore(RowFormat(np.dtype(np.float32), 64), count, tmp_path).close()
-    assert len(asked) == 1 and asked[0] % BLOCK == 0 and 0 <= asked[0] - 256 * count < BLOCK
-
-
-def test_rows_of_a_file_are_those_behind_an_offset(rng, tmp_path):
-    x = rng.standard_normal((9, 4)).astype(np.float32)
-    (tmp_path / "rows").write_bytes(bytes(80) + x.tobytes())
-    store = FileStore.over(path=tmp_path / "rows", offset=80, format=RowFormat(x.dtype, 4), count=9)
-    np.testing.assert_array_equal(store.read(2, 5), x[2:7])
-    store.close()

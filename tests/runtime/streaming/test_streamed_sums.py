@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import cases
 import ml_dtypes
@@ -11,13 +12,13 @@ import programs
 import pytest
 import reference
 from chunks.gridded import PLACES, Gridded, cut, loaded_rows, lone, store_of
+from gpu.pes.edges import as_rows
 from world import SMALL
 
 from mgg_hpc.plan import workload
-from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.streaming import grid
 from mgg_hpc.runtime.backends.arguments import Epilogue, Options, RngKey
-from mgg_hpc.runtime.backends.edges import Attention, TailedRows
+from mgg_hpc.runtime.backends.edges import Attention
 from mgg_hpc.runtime.backends.host.components import padded
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
@@ -62,7 +63,7 @@ def aggregated(grid, backend, store, slots, *, weight=None, reduce="sum", epilog
 def test_sums_are_within_the_error_bound(rng, tmp_path, name, place, slots, threads):
     case = cases.CASES[name](rng, 1)
     grid, backend = gridded(case, rng), lone(threads)
-    edges = reference.edge_list(case.indptr, case.indices)
+    edges = case.edge_list
     for width, kind in ((rng.choice(cases.WIDTHS), np.float32), (rng.choice(cases.WIDTHS), np.float64)):
         x = rng.standard_normal((case.nodes, width)).astype(kind)
         weight = rng.standard_normal(len(case.indices)).astype(kind)
@@ -81,20 +82,12 @@ def test_sums_are_within_the_error_bound(rng, tmp_path, name, place, slots, thre
 @pytest.mark.parametrize("name", ["ordinary", "empty_rows", "hub"])
 def test_reductions_and_epilogues(rng, tmp_path, name, reduce, kind):
     case = cases.CASES[name](rng, 1)
-    grid, backend = gridded(case, rng), lone()
     x = rng.integers(-8, 9, (case.nodes, 33)).astype(kind)
     scale = rng.integers(1, 3, case.nodes).astype(np.float32)
     bias = rng.integers(-3, 4, 33).astype(np.float32)
-    edges = reference.edge_list(case.indptr, case.indices)
-    out = aggregated(
-        grid,
-        backend,
-        store_of("host", x, tmp_path),
-        2,
-        reduce=reduce,
-        epilogue=lambda rows: Epilogue(scale[rows], bias, relu=True),
-    )
-    wanted = reference.aggregate(*edges, case.nodes, x.astype(np.float64), None, reduce)
+    finish = {"reduce": reduce, "epilogue": lambda rows: Epilogue(scale[rows], bias, relu=True)}
+    out = aggregated(gridded(case, rng), lone(), store_of("host", x, tmp_path), 2, **finish)
+    wanted = reference.aggregate(*case.edge_list, case.nodes, x.astype(np.float64), None, reduce)
     wanted = np.maximum(wanted * scale[:, None] + bias, 0)
     eps = max(np.finfo(np.float32).eps, 2.0 ** -(7 if kind == BFLOAT16 else 10) if kind.itemsize == 2 else 0)
     assert (np.abs(out.astype(np.float64) - wanted) <= eps * (np.abs(wanted) + 8)).all()
@@ -104,67 +97,39 @@ def test_reductions_and_epilogues(rng, tmp_path, name, reduce, kind):
 def test_bits_depend_on_the_order_of_chunks_alone(rng, tmp_path, name):
     """Neither slots, stores, threads nor loading ahead change a bit."""
     case = cases.CASES[name](rng, 1)
-    grid = gridded(case, rng)
-    x = rng.standard_normal((case.nodes, 65)).astype(np.float32)
+    grid, x = gridded(case, rng), rng.standard_normal((case.nodes, 65)).astype(np.float32)
+    ways = ("host", 2, 1, True), ("packed", 3, 2, False), ("direct", "all", 2, True), ("dataset", 2, 2, False)
     found = {
         aggregated(grid, lone(threads), store_of(place, x, tmp_path), slots, ahead=ahead).tobytes()
-        for place, slots, threads, ahead in (
-            ("host", 2, 1, True),
-            ("packed", 3, 2, False),
-            ("direct", "all", 2, True),
-            ("dataset", 2, 2, False),
-        )
+        for place, slots, threads, ahead in ways
     }
     assert len(found) == 1
-
-
-def test_sums_of_whole_numbers_are_those_of_rows_in_memory(rng, tmp_path):
-    case = cases.CASES["ordinary"](rng, 1)
-    grid, backend = gridded(case, rng), lone()
-    x = rng.integers(-9, 10, (case.nodes, 40)).astype(np.float32)
-    format = RowFormat(x.dtype, 40)
-    rows = backend.rows(np.array([case.nodes]), format, symmetric=True)
-    rows.local[:] = x
-    plan = workload.build(0, case.bounds, case.indptr, case.indices)
-    wanted = padded(case.nodes, format)
-    backend.aggregate(plan, "copy", "sum", rows, wanted)
-    out = aggregated(grid, backend, store_of("host", x, tmp_path), 2)
-    np.testing.assert_array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.4])
 @pytest.mark.parametrize("name", cases.CASES)
 def test_attention(rng, tmp_path, name, p):
-    case = cases.CASES[name](rng, 1)
-    grid, backend = gridded(case, rng), lone()
-    heads, channels = 3, 5
-    layout = TailedRows(np.dtype(np.float32), heads * channels, heads, with_id=p > 0)
-    h = rng.standard_normal((case.nodes, heads * channels)).astype(np.float32)
-    score = rng.standard_normal((case.nodes, heads)).astype(np.float32)
-    ids = rng.permutation(case.nodes).astype(np.int64)
-    tail = [h, score] if p == 0 else [h, score, ids[:, None].view(np.float32)]
-    given = np.zeros((case.nodes, layout.format.dim), np.float32)
-    values = np.concatenate(tail, axis=1)
-    given[:, : values.shape[1]] = values
-    key = RngKey(p, 5, 3, 0x4001) if p else None
+    """As over rows in memory."""
+    case, how = cases.CASES[name](rng, 1), Attention(3, 5, True, 0.2, RngKey(p, 5, 3, 0x4001) if p else None)
+    grid, backend, layout = gridded(case, rng), lone(), how.forward_rows(np.dtype(np.float32))
+    h, score = (rng.standard_normal((case.nodes, each)).astype(np.float32) for each in (15, 3))
+    ids = rng.permutation(case.nodes)
+    given = as_rows(layout, [h], [score], ids)
 
-    def attention(rows):
-        return Attention(heads, channels, True, 0.2, key, ids[rows] if p else None)
-
-    def call(plan, rows, target):
-        mine = grid.rows(target)
-        out = np.full((plan.destinations, heads * channels), np.nan, np.float32)
-        backend.edges.attend(plan, attention(mine), rows, out, score=score[mine])
+    def call(plan, rows, mine):
+        out = np.full((plan.destinations, 15), np.nan, np.float32)
+        on = replace(how, ids=ids[mine] if p else None)
+        backend.edges.attend(plan, on, rows, out, score=score[mine])
         return out
 
     store = store_of("host", given, tmp_path)
-    out = np.concatenate(grid.run(backend, store, grid.order(2), call))
+    out = grid.run(
+        backend, store, grid.order(2), lambda plan, rows, target: call(plan, rows, grid.rows(target))
+    )
     rows = backend.rows(np.array([case.nodes]), layout.format, symmetric=True)
     rows.local[:] = given
-    wanted = np.full_like(out, np.nan)
-    plan = workload.build(0, case.bounds, case.indptr, case.indices)
-    backend.edges.attend(plan, attention(slice(None)), rows, wanted, score=score)
-    np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+    wanted = call(workload.build(0, case.bounds, case.indptr, case.indices), rows, slice(None))
+    np.testing.assert_allclose(np.concatenate(out), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -210,7 +175,7 @@ def test_equal_maxima_lie_in_several_chunks(rng, tmp_path, name, kind):
         return out.astype(np.float32), ties
 
     found = cells.run(backend, store, cells.order(2), call)
-    edges = reference.edge_list(case.indptr, case.indices)
+    edges = case.edge_list
     wanted = reference.aggregate(*edges, case.nodes, x, reduce="max")
     np.testing.assert_array_equal(np.concatenate([out for out, _ in found]), wanted)
     ties = reference.max_ties(*edges, case.nodes, x)

@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "exercises.h"
 #include "gpu/plan.h"
 #include "runtime_shim.h"
 
@@ -31,15 +30,10 @@ void bind_shim(nb::module_& module) {
     say("blocks", counts.blocks);
     say("threads", counts.threads);
     say("fences", counts.fences);
-    say("warp_fences", counts.warp_fences);
     say("atomics", counts.atomics);
     say("most_atomics_an_address", counts.most_atomics_an_address);
     say("loads", counts.loads);
     say("stores", counts.stores);
-    say("load_sectors", counts.load_sectors);
-    say("load_lines", counts.load_lines);
-    say("store_sectors", counts.store_sectors);
-    say("store_lines", counts.store_lines);
     for (int i = 0; i < 4; ++i) say(("requests_" + std::to_string(32 * (i + 1))).c_str(), counts.requests[i]);
     return said;
   });
@@ -56,12 +50,10 @@ void bind_shim(nb::module_& module) {
     const std::string held(arguments.c_str(), arguments.size());
     mgg::gpu::run({blocks, threads, 0, nullptr}, [=] { kernel(held.data()); }, {32, 0, threads, 2});
   }, "function"_a, "arguments"_a, "blocks"_a, "threads"_a, "Launches a kernel that takes a struct.");
-  module.def("shim_trace", mgg::shim::trace_transactions, "asked"_a);
   module.def("shim_symmetric", [](const std::vector<uint64_t>& bases, size_t bytes) {
     std::vector<char*> pointers;
     for (const uint64_t base : bases) pointers.push_back(reinterpret_cast<char*>(base));
     mgg::shim::add_symmetric(pointers, bytes);
   }, "bases"_a, "bytes"_a);
   module.def("shim_forget", mgg::shim::forget_symmetric);
-  module.def("shim_exercise", mgg::exercise, "name"_a, "pes"_a, "seed"_a);
 }

@@ -168,7 +168,7 @@ void end_fiber(const Fiber& fiber) {
       if (inside(part.to)) running->failure = where(fiber) + ": its block ends with copies under way";
   for (auto at = running->phases.begin(); at != running->phases.end();)
     at = inside(at->first) ? running->phases.erase(at) : std::next(at);
-  count_block(block);
+  count_requests(block);
   block = Block();  // the fiber is gone with it
   if (grid.begun < grid.launch->blocks)
     begin_block(number);

@@ -45,21 +45,14 @@ struct Counts {
   int64_t most_under_way;   // rows that one warp has asked for, and not waited for yet
   int64_t blocks, threads;  // of the last launch
   int64_t fences;           // at system scope, one for each thread that executes it
-  int64_t warp_fences;      // the fewest instructions of warps that these may be: of each warp, its busiest lane's
   int64_t atomics;          // on global memory, one for each thread that executes it
   int64_t most_atomics_an_address;
   int64_t loads, stores;    // of 16 bytes of global memory; copies to shared memory are loads of their bytes / 16
-  // Only where `trace_transactions` asks for them, of the loads and stores above: the sectors of 32 bytes and the lines
-  // of 128 that they touch. A transaction serves neighbouring lanes that ask for neighbouring packs, at whatever
-  // time, or one bulk copy. Lanes of a warp that ask for the same pack are not merged, and no cache is played.
-  int64_t load_sectors, load_lines, store_sectors, store_lines;
   // The requests that loads of lists by warps make, of 32, 64, 96 and 128 bytes: the sectors of a line of 128 bytes that
   // the lanes of a warp ask for in one instruction are one request. A lane has the sector that it asked for last.
   int64_t requests[4];
 };
 Counts take_counts();
-// Keeps 8 bytes for each load and store of a block until the block ends.
-void trace_transactions(bool asked);
 
 // Memory that every PE has at an address of its own: what gets and puts name. Kept until `forget_symmetric`.
 void add_symmetric(const std::vector<char*>& bases, size_t bytes);
@@ -83,25 +76,12 @@ void begin_copy(void* shared, const void* global, int bytes);
 void commit_copies();
 void wait_copies(int later);
 void count_crossing(const void* address, int64_t bytes);
-// Of global memory. The bytes of one thread, of which there may be more than a pack.
-void trace_load(const void* address, int64_t bytes);
-void trace_store(const void* address);
 void count_list_load(const void* address, bool wanted);
 extern Counts counts;
-extern bool tracing;
-inline void count_load(const void* address, int64_t bytes) {
-  counts.loads += bytes / 16;
-  if (tracing) trace_load(address, bytes);
-}
-inline void count_store(const void* address) {
-  ++counts.stores;
-  if (tracing) trace_store(address);
-}
 inline bool in_shared(const void* address) {
   const Place& here = place();
   return address >= here.shared && address < here.shared_end;
 }
-void count_fence();
 void count_atomic(const void* address);
 [[noreturn]] void fail(const char* what);
 
@@ -148,11 +128,11 @@ inline Pack load_any(const void* from) {
   return pack;
 }
 inline Pack load_pack(const void* from) {
-  if (!shim::in_shared(from)) shim::count_load(from, 16);
+  if (!shim::in_shared(from)) ++shim::counts.loads;
   return load_any(from);
 }
 inline Pack load_pack_constant(const void* from) {
-  shim::count_load(from, 16);
+  ++shim::counts.loads;
   return load_any(from);
 }
 inline Pack load_pack_fresh(const void* from) { return load_pack_constant(from); }
@@ -181,7 +161,7 @@ inline float load_constant(const float* from) { return *from; }
 inline void store_pack(void* to, const Pack& pack) {
   if (reinterpret_cast<uintptr_t>(to) % 16) shim::fail("store_pack: not aligned to 16 bytes");
   shim::count_crossing(to, 16);
-  if (!shim::in_shared(to)) shim::count_store(to);
+  if (!shim::in_shared(to)) ++shim::counts.stores;
   std::memcpy(to, &pack, 16);
 }
 inline void copy_pack(void* shared, const void* global) { shim::begin_copy(shared, global, 16); }
@@ -216,7 +196,7 @@ inline uint64_t add(uint64_t* counter, uint64_t value) { return add_in_order<uin
 
 uint64_t peek_signal(const uint64_t* signal);
 inline void fence() {
-  shim::count_fence();
+  ++shim::counts.fences;
   shim::yield();
 }
 inline void prefetch(const void*) {}

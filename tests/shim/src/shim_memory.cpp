@@ -106,7 +106,7 @@ void begin_copy(void* shared, const void* global, int bytes) {
   if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % bytes) fail("copies unaligned");
   std::memset(shared, poison, bytes);
   count_crossing(global, bytes);
-  count_load(global, bytes);
+  counts.loads += bytes / 16;
   current->open.push_back({shared, global, size_t(bytes)});
 }
 
@@ -155,7 +155,7 @@ void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
   if (phase_of(barrier).arrived == 0) fail("a bulk copy that its barrier does not expect");
   std::memset(shared, poison, bytes);
   count_crossing(global, bytes);
-  count_load(global, bytes);
+  counts.loads += bytes / 16;
   ++phase_of(barrier).rows;
   asked_for_a_row();
   running->landings.push_back({Landing::bulk, {{shared, global, size_t(bytes)}}, barrier, 0, nullptr});

@@ -70,12 +70,9 @@ struct Fiber {
   std::vector<Copy> open;                // copies that are not committed
   std::deque<std::vector<Copy>> groups;  // committed ones, oldest first
   std::vector<Get> gets;
-  Get together;  // what it asked for in its last call that a group makes
   int64_t under_way = 0;  // of a first lane: rows that its warp has asked for, and nobody has waited for
   uint64_t seen = 0;      // events when it looked at signals
   bool looked = false;
-  int64_t fences = 0;
-  std::vector<uintptr_t> loaded, stored;  // packs of global memory, where transactions are traced
   std::vector<uintptr_t> listed;          // sectors that it asked for as a lane, load by load; 0 where it needed none
   uintptr_t held = 0;                     // the last of them
 };
@@ -146,8 +143,8 @@ void land_one(size_t at);
 
 // ---- shim_counts.cpp
 
-// What a block has done that only all of its lanes together say.
-void count_block(const Block& block);
+// The requests for lists that the warps of a block have made.
+void count_requests(const Block& block);
 
 }  // namespace shim
 }  // namespace mgg

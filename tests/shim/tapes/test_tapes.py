@@ -1,14 +1,19 @@
-"""Tapes on the GPU that the host plays: interpreted, and compiled from their source, against float64."""
+"""Tapes on the GPU that the host plays: interpreted, and compiled from their source, against float64 and in layers."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import cases
+import jobs
 import numpy as np
 import pytest
+import torch
 from gpu.pes import table
 from gpu.pes import tape_programs as tapes
 from gpu.pes.engine import SMALL
@@ -16,14 +21,21 @@ from gpu.pes.played import Played
 from gpu.pes.tapes import propagated
 from tiers import drawn
 
+import mgg_hpc as mgg
+from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
+from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
 from mgg_hpc.runtime.backends.cuda.tapes import source
 from mgg_hpc.runtime.backends.cuda.tapes.kernels import CupyKernels
 from mgg_hpc.runtime.backends.tape import Output, Step, Tape, Value
 
 from .compiled import HostKernels
 
-DTYPES = ("float32", "float16", "bfloat16")
+_spec = importlib.util.spec_from_file_location(
+    "saga_programs", Path(__file__).parents[3] / "examples" / "saga_programs.py"
+)
+examples = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(examples)
 
 
 @pytest.fixture
@@ -49,7 +61,7 @@ def check(engine, given, rng, dtype="float32"):
 @pytest.mark.parametrize("way", tapes.WAYS)
 @pytest.mark.parametrize("program", tapes.PROGRAMS)
 def test_a_tape_is_interpreted(rng, engine, program, way, columns, reduce):
-    check(engine, tapes.tape(program, way, columns, reduce), rng, str(rng.choice(DTYPES)))
+    check(engine, tapes.tape(program, way, columns, reduce), rng, str(rng.choice(table.DTYPES)))
 
 
 # Each program, way, type of rows, and number of columns of a lane; several passes with sums over columns and without.
@@ -111,7 +123,41 @@ def test_a_fault_of_the_source_is_found(rng, engine, compiling, monkeypatch, nam
     drawn(itertools.product(tapes.PROGRAMS, tapes.WAYS, tapes.WIDTHS, ["sum", "mean"]), 8),
 )
 def test_any_tape_is_compiled(rng, engine, compiling, program, way, columns, reduce):
-    check(engine, tapes.tape(program, way, columns, reduce), rng, str(rng.choice(DTYPES)))
+    check(engine, tapes.tape(program, way, columns, reduce), rng, str(rng.choice(table.DTYPES)))
+
+
+def losses(path, program, backend):
+    """Return the losses of a few epochs."""
+    mgg.manual_seed(1)
+    torch.manual_seed(1)
+    found = []
+    with mgg.open(path, backend=backend) as graph:
+        net = examples.Net(program, graph.num_features, 9, graph.num_classes, 2)
+        descent = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            descent.zero_grad()
+            loss = graph.loss(net(graph), torch.nn.functional.cross_entropy)
+            loss.backward()
+            mgg.allreduce_gradients(net)
+            descent.step()
+            found.append(float(loss.detach()))
+    return found
+
+
+@pytest.mark.compiled
+def test_programs_have_the_losses_of_the_cpu(engine, compiling, monkeypatch, tmp_path):
+    """Layers that are programs on edges, whoever runs their tapes."""
+    graph, path = jobs.directed_weighted(60), tmp_path / "graph.h5"
+    types = np.random.default_rng(1).integers(0, 2, len(graph.indices)).astype(np.float32)
+    writer.write(path, replace(graph, edge={"type": types}))
+    monkeypatch.setattr(cuda_rank, "hardware", lambda: (engine.module, engine.arrays))
+    for program in ("gated-gcn", "gg-nn", "max-pooling"):
+        cpu = losses(path, program, "serial")
+        assert cpu[-1] < cpu[0]
+        for kernels in (None, compiling):
+            monkeypatch.setattr(engine.arrays, "tape_kernels", lambda kernels=kernels: kernels)
+            np.testing.assert_allclose(losses(path, program, "cuda"), cpu, rtol=1e-5)
+    assert compiling.launches
 
 
 def propagate(backend, plan, rows, tape, *, near=(), shared=None, edge=None):

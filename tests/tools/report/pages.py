@@ -6,73 +6,44 @@ import csv
 import gzip
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
-EPOCHS = 9  # of the run in conftest.py
+EPOCHS = 9  # of the fixture `trained`
 LARGEST = 3_000_000  # bytes of a page
 OUTSIDE = {"script", "link", "iframe", "object", "embed", "img", "base", "form", "foreignobject"}
+LINKS = {"src", "href", "xlink:href", "data", "action", "poster"}
 
 
-class Page(HTMLParser):
-    """A page taken apart: tables as lists of rows of cells, and everything that could reach outside of it."""
+class Page:
+    """A page parsed as XML, after checking that it is small, runs nothing and refers to nothing outside of it.
+
+    tables: rows of cells. drawn: texts in figures.
+    """
 
     def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self.tags: set[str] = set()
-        self.ids: list[str] = []
-        self.references: list[str] = []
-        self.labels: list[str] = []
-        self.drawn: set[str] = set()  # texts in figures
-        self.title = self.said = ""
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self._open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        for name, value in attrs:
-            assert not name.startswith("on")
-            self.references += re.findall(r"url\(([^)]*)\)", value or "")
-            self.references += (
-                [value] if name in ("src", "href", "xlink:href", "data", "action", "poster") else []
-            )
-            self.ids += [value] if name == "id" else []
-            self.labels += [value] if name == "aria-label" else []
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        if tag not in {"meta", "br"}:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        self.said += data
-        self.title += data * (self._open[-1:] == ["title"])
-        if "text" in self._open:
-            self.drawn.add(data)
-        if self._open and self._open[-1] in ("td", "th"):
-            self.tables[-1][-1][-1] += data
-
-    def with_head(self, *heads: str) -> list[list[list[str]]]:
-        """The tables whose first line has these words."""
-        return [table for table in self.tables if set(heads) <= set(table[0])]
+        assert len(text.encode()) < LARGEST
+        assert not re.search(r"https?:|//[a-z]|@import|javascript:|data:", text)
+        root = ElementTree.fromstring(re.sub("<!DOCTYPE html>|<meta [^>]*>", "", text))
+        self.tags = {each.tag.lower() for each in root.iter()}
+        attributes = [pair for each in root.iter() for pair in each.items()]
+        assert not self.tags & OUTSIDE and not [name for name, _ in attributes if name.startswith("on")]
+        ids = [value for name, value in attributes if name == "id"]
+        references = [value for name, value in attributes if name in LINKS]
+        references += [each for _, value in attributes for each in re.findall(r"url\(([^)]*)\)", value)]
+        assert references and {*references} <= {f"#{each}" for each in ids} and len({*ids}) == len(ids)
+        self.said = "".join(root.itertext())
+        self.labels = [each.get("aria-label") for each in root.iter("svg")]
+        self.drawn = {"".join(each.itertext()) for each in root.iter("text")}
+        self.tables = [
+            [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")]
+            for table in root.iter("table")
+        ]
 
     def table(self, heading: str) -> list[dict[str, str]]:
         """The rows of the first table with this heading."""
-        rows = self.with_head(heading)[0]
-        return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+        head, *rows = next(each for each in self.tables if heading in each[0])
+        return [dict(zip(head, row, strict=True)) for row in rows]
 
     def facts(self, run: str) -> dict[str, str]:
         """The first table's column of a run."""
@@ -80,15 +51,11 @@ class Page(HTMLParser):
 
 
 def checked(path: Path) -> Page:
-    """Take a page apart, after checking that it stands alone."""
-    text = path.read_text()
-    assert len(text.encode()) < LARGEST
-    page = Page(text)
-    assert not re.search(r"https?:|//[a-z]|@import|javascript:|data:", text)
-    assert not page.tags & OUTSIDE
-    assert page.references and all(each.startswith("#") for each in page.references)
-    assert {each[1:] for each in page.references} <= set(page.ids) and len(set(page.ids)) == len(page.ids)
-    return page
+    return Page(path.read_text())
+
+
+def summary_of(run: Path) -> dict:
+    return json.loads((run / "summary.json").read_text())
 
 
 def change(run: Path, **values: object) -> None:
@@ -96,13 +63,18 @@ def change(run: Path, **values: object) -> None:
     (run / "summary.json").write_text(json.dumps(summary_of(run) | values))
 
 
-def summary_of(run: Path) -> dict:
-    return json.loads((run / "summary.json").read_text())
-
-
 def lines_of(run: Path) -> list[dict[str, str]]:
     with (run / "metrics.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def event(cat: str, name: str, ts: float, dur: float, **more: object) -> dict:
+    """An event of a trace; times in microseconds."""
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur} | more
+
+
+def write_trace(path: Path, *events: dict) -> None:
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
 
 
 def write_profile(run: Path, ranks: object, traced: dict[int, list[dict]]) -> None:
@@ -111,6 +83,12 @@ def write_profile(run: Path, ranks: object, traced: dict[int, list[dict]]) -> No
     kept = {"format": "mgg-profile", "version": 1, "ranks": ranks, "exchanges": []}
     (run / "profile" / "summary.json").write_text(json.dumps(kept))
     for rank, events in traced.items():
-        epoch = {"ph": "X", "cat": "user_annotation", "name": "epoch 4", "ts": 0, "dur": 1000}
-        content = json.dumps({"traceEvents": [epoch, *events]}).encode()
-        (run / "profile" / f"rank-{rank}.json.gz").write_bytes(gzip.compress(content))
+        epoch = event("user_annotation", "epoch 4", 0, 1000)
+        write_trace(run / "profile" / f"rank-{rank}.json.gz", epoch, *events)
+
+
+def write_tuning(run: Path, rows: str = "layer 1", knob: str = "ps", source: str = "measured") -> None:
+    setting = {"ps": 16, "dist": -1, "wpb": 2}
+    step = {"knob": knob, "setting": setting, "seconds": 0.01, "epoch": 1}
+    row = {"rows": rows, "source": source, "steps": [step], "chosen": setting, "gain": 0.5}
+    (run / "tuning.json").write_text(json.dumps({"format": "mgg-tuning", "version": 1, "rows": [row]}))

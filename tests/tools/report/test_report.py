@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import gzip
+import html
+import itertools
 import json
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
-from jobs import blocks, run, write_job
+import reference
+from jobs import blocks, directed_weighted, run, write_job
 from PIL import Image
-from tools.report.pages import EPOCHS, Page, change, checked, lines_of, summary_of, write_profile
+from tools.report.pages import (
+    EPOCHS,
+    change,
+    checked,
+    event,
+    lines_of,
+    summary_of,
+    write_profile,
+    write_tuning,
+)
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import writer
@@ -29,19 +44,37 @@ HEADINGS = ["Runs", "Loss and scores", "Time", "What crosses, and balance", "Mem
 HEADINGS += ["Timeline of an epoch", "Machine", "Job"]
 
 
-def write_tuning(folder, rows="layer 1", knob="ps", source="measured"):
-    setting = {"ps": 16, "dist": -1, "wpb": 2}
-    step = {"knob": knob, "setting": setting, "seconds": 0.01, "epoch": 1}
-    row = {"rows": rows, "source": source, "steps": [step], "chosen": setting, "gain": 0.5}
-    (folder / "tuning.json").write_text(json.dumps({"format": "mgg-tuning", "version": 1, "rows": [row]}))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    assert main(["train", str(write_job(folder, blocks(), train={"epochs": EPOCHS, "seed": 5}))]) == 0
+    return folder / "runs" / "001"
 
 
-def test_a_run_s_page_shows_what_its_files_say(copied, capsys):
+@pytest.fixture
+def copied(trained, tmp_path):
+    """Return a copy of a run on one rank by name, to be changed."""
+    return lambda name="001": Path(shutil.copytree(trained, tmp_path / "runs" / name))
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Report on runs, and return the page."""
+
+    def report(*folders):
+        out = folders[0] / "report.html" if len(folders) == 1 else tmp_path / "page.html"
+        more = [] if len(folders) == 1 else ["-o", str(out)]
+        assert main(["report", *map(str, folders), *more]) == 0
+        return checked(out)
+
+    return report
+
+
+def test_a_run_s_page_shows_what_its_files_say(copied, report, capsys):
     folder = copied()
     capsys.readouterr()
-    assert main(["report", str(folder)]) == 0
+    page, summary, lines = report(folder), summary_of(folder), lines_of(folder)
     assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
-    page, summary, lines = checked(folder / "report.html"), summary_of(folder), lines_of(folder)
     facts = page.facts("runs/001")
     assert facts["test accuracy"] == f"{summary['test_accuracy']:.4f}"
     assert facts["final loss"] == f"{float(lines[-1]['loss']):.6f}"
@@ -51,121 +84,95 @@ def test_a_run_s_page_shows_what_its_files_say(copied, capsys):
     assert {row["phase"]: row["mean"] for row in page.table("phase")} == {
         name: f"{ms:.1f}" for name, ms in spent.items() if ms > 0
     }
-    assert page.labels == [
-        "Loss and scores over epochs",
-        "Time of each epoch",
-        "Mean time of an epoch by phase",
-    ]
+    titles = ["Loss and scores over epochs", "Time of each epoch", "Mean time of an epoch by phase"]
+    assert page.labels == titles
     assert folder.joinpath("report.html").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_run_that_has_not_ended_shows_its_epochs_so_far(copied):
-    folder = copied()
+def test_a_run_that_has_not_ended_shows_its_epochs_so_far_and_one_of_an_earlier_version_what_it_has(
+    copied, report
+):
+    folder, old = copied(), copied("002")
     (folder / "summary.json").unlink()
     metrics = folder / "metrics.csv"
     metrics.write_text(metrics.read_text()[:-9])  # within the last line
-    assert main(["report", str(folder)]) == 0
-    facts, line = checked(folder / "report.html").facts("runs/001"), lines_of(folder)[-2]
+    facts, line = report(folder).facts("runs/001"), lines_of(folder)[-2]
     assert facts["state"] == f"has not ended: {EPOCHS - 1} of at most {EPOCHS} epochs"
     assert float(facts["loss"]) == pytest.approx(float(line["loss"]), rel=1e-5)
     assert float(facts["validation"]) == pytest.approx(float(line["val_accuracy"]), rel=1e-5)
     metrics.write_text("")
-    assert main(["report", str(folder)]) == 0
-    assert "has not ended: 0 of" in (folder / "report.html").read_text()
-
-
-def test_a_run_of_an_earlier_version_has_a_page(copied):
-    folder = copied()
-    summary = summary_of(folder)
+    summary = summary_of(old)
     for name in ("per_rank", "bounds", "exchanges", "machine", "timed_epochs", "estimated_bytes"):
         del summary[name]
-    (folder / "summary.json").write_text(json.dumps(summary))
-    assert main(["report", str(folder)]) == 0
-    checked(folder / "report.html")
+    (old / "summary.json").write_text(json.dumps(summary))
+    assert "has not ended: 0 of" in report(folder, old).said
 
 
 @pytest.mark.long
-def test_a_page_stays_small(copied, tmp_path, rng):
-    """Eight runs of many epochs, ranks and traced events."""
+def test_a_page_stays_small(copied, report, rng):
+    """Of eight runs of many epochs, ranks and traced events."""
     folders, ranks = [copied(f"00{i}") for i in range(8)], 600
-    stage = {"ph": "X", "cat": "user_annotation", "name": "layer 1 forward: aggregate", "dur": 0.1}
+    stages = [event("user_annotation", "layer 1 forward: aggregate", 0.2 * i, 0.1) for i in range(5000)]
+    header, summary = (folders[0] / "metrics.csv").read_text().partition("\n")[0], summary_of(folders[0])
+    many = {name: summary[name] * ranks for name in ("per_rank", "estimated_bytes", "peak_rss_bytes")}
     for folder in folders:
-        header = (folder / "metrics.csv").read_text().partition("\n")[0]
         rows = rng.uniform(0.1, 1, (5000, header.count(",") + 1))
-        lines = (",".join([f"{i}", *(f"{x:.9g}" for x in row[1:])]) for i, row in enumerate(rows, 1))
-        (folder / "metrics.csv").write_text("\n".join([header, *lines]) + "\n")
-        summary = summary_of(folder)
-        many = {name: summary[name] * ranks for name in ("per_rank", "estimated_bytes", "peak_rss_bytes")}
+        rows[:, 0] = np.arange(1, 5001)
+        np.savetxt(folder / "metrics.csv", rows, "%.9g", ",", header=header, comments="")
         change(folder, ranks=ranks, bounds=[0] * ranks + [150], **many)
-        write_profile(folder, 4, {rank: [stage | {"ts": 0.2 * i} for i in range(5000)] for rank in range(4)})
-    assert main(["report", *map(str, folders), "-o", str(tmp_path / "page.html")]) == 0
-    page = checked(tmp_path / "page.html")
+        write_profile(folder, 4, dict.fromkeys(range(4), stages))
+    page = report(*folders)
     assert "only where there are at most 256 ranks" in page.said and f"{ranks - 64} more" in page.said
     assert "epoch 4, as it was profiled" in page.said
 
 
 @pytest.mark.slow
-def test_names_are_shown_and_not_obeyed(copied, tmp_path):
+def test_names_are_shown_and_not_obeyed(copied, report):
     run, rows = 'x"y<b>$_$', 'a" onload="alert(1)" x="'
     folders = [copied(run), copied()]
     name = "<script>alert(1)</script><b onload='x'>&amp;{{ 7 * 7 }}\ud800"
     graph, machine = summary_of(folders[0])["graph"] | {"name": name}, {"<i>": "<u>"}
     change(folders[0], graph=graph, machine=machine, backend=name, model=name)
     write_tuning(folders[0], rows, rows, rows)
-    out = tmp_path / "page.html"
-    assert main(["report", *map(str, folders), "-o", str(out)]) == 0
-    page, text = checked(out), out.read_text()
-    assert not {"script", "b", "i", "u"} & page.tags and "49" not in page.facts(f"runs/{run}")["backend"]
-    shown = name.replace("\ud800", "?")
-    assert (
-        page.facts(f"runs/{run}")["graph"].startswith(shown) and shown in page.facts(f"runs/{run}")["backend"]
-    )
+    page = report(*folders)
+    facts, shown = page.facts(f"runs/{run}"), name.replace("\ud800", "?")
+    assert not {"script", "b", "i", "u"} & page.tags
+    assert facts["graph"].startswith(shown) and facts["backend"] == facts["model"] == shown
     assert f"Settings that runs/{run} has tried for {rows}" in page.labels
-    assert f"runs/{run}" in page.drawn and rows in page.drawn and "<script" not in text
+    assert f"runs/{run}" in page.drawn and rows in page.drawn
 
 
-def test_runs_of_one_name_are_told_apart(copied, tmp_path):
+def test_runs_of_one_name_are_told_apart(copied, report):
     folders = [copied("a/runs/001"), copied("b/runs/001"), copied("b/runs/002")]
     change(folders[1], test_accuracy=0.4321)
-    assert main(["report", *map(str, folders), "-o", str(tmp_path / "page.html")]) == 0
-    page = checked(tmp_path / "page.html")
+    page = report(*folders)
     assert page.facts("b/runs/001")["test accuracy"] == "0.4321" != page.facts("a/runs/001")["test accuracy"]
     assert page.tables[0][0] == ["", "a/runs/001", "b/runs/001", "b/runs/002"]
 
 
-@pytest.mark.parametrize("there", [0, 1])
-def test_a_trace_that_is_missing_does_not_move_the_others(copied, there):
+@pytest.mark.parametrize(("ranks", "there"), [(2, 0), (2, 1), (10**15, None)])
+def test_a_trace_that_is_missing_does_not_move_the_others(copied, report, ranks, there):
     folder = copied()
-    pushed = {"ph": "X", "cat": "exchange", "name": "push", "ts": 20, "dur": 5}
-    events = [pushed | {"args": {"round": 0, "to": 1 - there}}]
-    events += [{"ph": "X", "cat": "user_annotation", "name": "loss", "ts": 10, "dur": 50}]
-    write_profile(folder, 2, {there: events})
-    assert main(["report", str(folder)]) == 0
-    page = checked(folder / "report.html")
-    assert {text for text in page.drawn if ": stages" in text} == {f"rank {there}: stages"}
-    assert "1 of 2 ranks" in page.said
-
-
-def test_a_profile_of_very_many_ranks_is_read_by_the_traces_that_are_there(copied):
-    folder = copied()
-    write_profile(folder, 10**15, {})
-    assert main(["report", str(folder)]) == 0
-    assert f"the traces of {10**15} of {10**15} ranks are missing" in checked(folder / "report.html").said
+    pushed = event("exchange", "push", 20, 5, args={"round": 0, "to": 1 - (there or 0)})
+    traced = {} if there is None else {there: [pushed, event("user_annotation", "loss", 10, 50)]}
+    write_profile(folder, ranks, traced)
+    page = report(folder)
+    stages = {text for text in page.drawn if ": stages" in text}
+    assert stages == {f"rank {rank}: stages" for rank in traced}
+    assert f"the traces of {ranks - len(traced)} of {ranks} ranks are missing" in page.said
 
 
 @pytest.mark.long
-def test_two_ranks_have_their_balance_and_a_timeline_and_a_browser_opens_the_page(tmp_path, require):
+def test_two_ranks_have_their_balance_and_a_timeline_and_a_browser_opens_the_page(tmp_path, report, require):
     """In the browser, without a network, all sections are there, and all figures, of which none is blank."""
     write_job(tmp_path, blocks(600), train={"epochs": 6}, plan={"transfer": "halo"}, run={"folder": "runs"})
     assert run("launch", "-n", "2", "train", "job.toml", "--profile", folder=tmp_path).returncode == 0
     folder = tmp_path / "runs" / "001"
     write_tuning(folder)
-    done = run("report", folder, folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    page, summary = checked(folder / "report.html"), summary_of(folder)
+    page, summary = report(folder), summary_of(folder)
     found = crossing(tmp_path / "g.h5", np.array(summary["bounds"]))
-    rows = page.table("least")
-    for rank, (row, each) in enumerate(zip(rows, summary["per_rank"], strict=False)):
+    for rank, each in enumerate(summary["per_rank"]):
+        row = page.table("least")[rank]
         assert row["remote edges"] == f"{each['remote_edges']:,}" == f"{found.edges[rank].sum():,}"
         assert row["each row once"] == f"{each['halo_rows']:,}" == f"{found.halo[rank].sum():,}"
         assert row["least"] == f"{found.least[rank].sum():,}"
@@ -185,10 +192,11 @@ def test_two_ranks_have_their_balance_and_a_timeline_and_a_browser_opens_the_pag
     opened.write_text((folder / "report.html").read_text().replace("</body>", f"{look}</body>"))
     words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'home'}"]
     words += ["--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars", "--window-size=1200,6000"]
-    for more in (["--dump-dom"], [f"--screenshot={tmp_path / 'page.png'}"]):
-        done = subprocess.run([*words, *more, opened.as_uri()], capture_output=True, check=True, text=True)
-        if more == ["--dump-dom"]:
-            seen = json.loads(Page(done.stdout).title)
+    dom, _ = (
+        subprocess.run([*words, more, opened.as_uri()], capture_output=True, check=True, text=True).stdout
+        for more in ("--dump-dom", f"--screenshot={tmp_path / 'page.png'}")
+    )
+    seen = json.loads(html.unescape(re.search("<title>(.*?)</title>", dom)[1]))
     assert seen["headings"] == HEADINGS and seen["loaded"] == 0 and seen["wide"] <= 1200
     assert len(seen["figures"]) == len(page.labels) == 5 and min(seen["letters"]) >= 7
     with Image.open(tmp_path / "page.png") as picture:
@@ -199,21 +207,13 @@ def test_two_ranks_have_their_balance_and_a_timeline_and_a_browser_opens_the_pag
         part = pixels[top : top + round(box["height"]), left : left + round(box["width"])]
         assert np.count_nonzero(part != np.median(part)) > 0.01 * part.size
 
-    for graph, said in (
-        (blocks(600, seed=4), "has other rows, or in another order"),
-        (None, "does not exist"),
-    ):
-        (tmp_path / "g.h5").unlink()
-        if graph is not None:
-            writer.write(tmp_path / "g.h5", graph)
-        assert main(["report", str(folder)]) == 0
-        assert said in checked(folder / "report.html").said
+    writer.write(tmp_path / "g.h5", blocks(600, seed=4), force=True)
+    assert "has other rows, or in another order" in report(folder).said
+    (tmp_path / "g.h5").unlink()
+    assert "does not exist" in report(folder).said
     trace = folder / "profile" / "rank-1.json.gz"
-    for damaged in (
-        b"no gzip",
-        gzip.compress(b'{"traceEvents": [{"ph": "X", "cat": "kernel"}]}'),
-        trace.read_bytes()[:-9],
-    ):
+    unlike = gzip.compress(b'{"traceEvents": [{"ph": "X", "cat": "kernel"}]}')
+    for damaged in (b"no gzip", unlike, trace.read_bytes()[:-9]):
         trace.write_bytes(damaged)
         assert main(["report", str(folder)]) == 2
 
@@ -280,3 +280,23 @@ def test_outputs_and_numbers_of_runs_are_checked(copied, tmp_path, capsys):
     assert there.read_text() == "mine"
     assert main(["report", str(folder), "-o", str(there), "--force", "--no-least"]) == 0
     checked(there)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_least_is_a_minimum_vertex_cover(tmp_path, rng, ranks):
+    """By networkx's matching (Koenig's theorem), of a graph with parallel edges."""
+    graph = directed_weighted(int(rng.choice([12, 90])), seed=int(rng.integers(1000)))
+    writer.write(tmp_path / "g.h5", graph)
+    bounds = np.concatenate([[0], np.sort(rng.integers(0, graph.nodes + 1, ranks - 1)), [graph.nodes]])
+    found = crossing(tmp_path / "g.h5", bounds)
+    source, destination = reference.edge_list(graph.indptr, graph.indices)
+    assert not any(np.diagonal(each).any() for each in found)
+    for p, q in itertools.permutations(range(ranks), 2):
+        here = (destination >= bounds[p]) & (destination < bounds[p + 1])
+        there = (source >= bounds[q]) & (source < bounds[q + 1])
+        edges = list(zip(source[here & there].tolist(), destination[here & there].tolist(), strict=True))
+        assert (found.edges[p, q], found.halo[p, q]) == (len(edges), len({u for u, _ in edges}))
+        pairs = nx.Graph([(("u", u), ("v", v)) for u, v in edges])
+        tops = [node for node in pairs if node[0] == "u"]
+        matching = nx.bipartite.eppstein_matching(pairs, tops) if edges else {}
+        assert found.least[p, q] == len(matching) // 2

@@ -8,12 +8,12 @@ import time
 import pytest
 from damaged.watched import Worker
 from torture.report import record
-from training.checkpoints.checkpoint_mutants import EPOCH, Originals
+from training.checkpoints.checkpoint_mutants import EPOCH, Originals, one_of
 
 from mgg_hpc.training.checkpoints import folders
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def worker(tmp_path_factory):
     """A worker that can go on with the runs which it has made in ``worker.folder``."""
     folder = tmp_path_factory.mktemp("runs")
@@ -24,31 +24,26 @@ def worker(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_sound_checkpoints_are_taken(worker):
-    for run in Originals(worker.folder).runs:
+@pytest.mark.trials(20, torture=400)
+def test_sound_checkpoints_are_taken_and_every_flipped_bit_is_found(worker, trials, tmp_path, rng):
+    """In any file of a checkpoint, its manifest among them: none has bytes without a meaning."""
+    runs, began, missed = Originals(worker.folder).runs, time.monotonic(), []
+    for run in runs:
         answer = worker.ask(run)
         assert answer.kind == "taken", answer.said
-
-
-@pytest.mark.trials(20, torture=400)
-def test_every_flipped_bit_is_found(worker, trials, tmp_path, rng):
-    """In any file of a checkpoint, its manifest among them: none has bytes without a meaning."""
-    began, missed = time.monotonic(), []
     for trial in range(trials):
-        run = Originals(worker.folder).runs[trial % 2]
         folder = tmp_path / folders.name_of(EPOCH)
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(run / "checkpoints" / folder.name, folder)
-        files = sorted(folder.iterdir())
-        path = files[int(rng.integers(len(files)))]
+        shutil.copytree(runs[trial % 2] / "checkpoints" / folder.name, folder)
+        path = one_of(sorted(folder.iterdir()), rng)
         data = bytearray(path.read_bytes())
         at, bit = int(rng.integers(len(data))), int(rng.integers(8))
         data[at] ^= 1 << bit
         path.write_bytes(data)
         try:
             folders.verify(folder, EPOCH)
+            missed.append(f"{runs[trial % 2]}: {path.name}, byte {at}, bit {bit}")
         except folders.DamagedError:
-            continue
-        missed.append(f"{run.name}: {path.name}, byte {at}, bit {bit}")
+            pass
+        shutil.rmtree(folder)
     record("flipped bits in checkpoints", trials, len(missed), seconds=round(time.monotonic() - began, 1))
     assert not missed, "\n".join(missed)

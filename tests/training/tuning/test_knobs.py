@@ -18,15 +18,15 @@ def test_the_search_on_a_gpu_is_near_the_best_of_all_settings(rng, transfer):
     assert all(end.search.points <= MOST_POINTS and end.over_start <= 0 for end in ends)
     # The last wave of blocks may be nearly empty, so times have other valleys beside the deepest one.
     losses = np.array([end.over_best for end in ends])
-    # About 95 percent of 10,000 searches end within 5 percent of the best time (tests/cost_surfaces.py 10000).
+    # About 95 percent of 10,000 searches end within 5 percent of the best time.
     least = cost_surfaces.least_share(0.945, len(ends))
     assert np.mean(losses <= 0.05) >= least and max(losses) < 0.4, np.sort(losses)[-10:]
 
 
-def test_a_gpus_knobs_are_the_papers_in_its_order():
-    assert [knob.name for knob in gpu_knobs(Geometry(16, 4, 8))] == ["ps", "dist", "wpb"]
+def test_a_gpus_knobs_are_the_papers_in_its_order_and_take_any_start():
     odd = gpu_knobs(Geometry(13, 3, 5))
-    assert [value in knob.values for knob, value in zip(odd, (13, 3, 5), strict=True)] == [True] * 3
+    assert [knob.name for knob in odd] == ["ps", "dist", "wpb"]
+    assert all(value in knob.values for knob, value in zip(odd, (13, 3, 5), strict=True))
 
 
 @pytest.mark.parametrize("width", [1, 16, 100, 700])

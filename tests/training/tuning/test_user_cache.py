@@ -51,15 +51,7 @@ def test_readers_find_whole_documents_while_others_write(cache, tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"",
-        b"{",
-        b"[1]",
-        b"\xff",
-        b'{"format": "other", "version": 1}',
-        b'{"format": "f", "version": 2}',
-        b"[" * 5000,
-    ],
+    [b"{", b"[1]", b"\xff", b'{"format": "x", "version": 1}', b'{"format": "f", "version": 2}', b"[" * 5000],
 )
 def test_what_is_damaged_or_of_another_version_is_named(cache, content):
     cache.mkdir()

@@ -1,0 +1,184 @@
+"""What rows that are streamed lie in: blocks that modules see, stores that are handed out again, and activations that
+are spilled to a file, whose places are used again once nothing reads them.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from mgg_hpc.nn.streaming.block_view import BlockView
+from mgg_hpc.nn.streaming.pool import StorePool
+from mgg_hpc.nn.streaming.rows import StreamedRows
+from mgg_hpc.nn.streaming.spill import LEAST, PENDING, Spill
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.streaming.direct import BLOCK, Pages
+from mgg_hpc.runtime.streaming.store import HostStore
+
+SIZE = 3 * BLOCK // 4  # float32 values of three blocks
+WIDE, NARROW = (RowFormat(np.dtype(np.float32), dim) for dim in (8, 4))
+
+
+def test_a_block_has_the_ids_and_numbers_of_its_rows_and_refuses_what_needs_others(rng):
+    ids, numbers = rng.permutation(50), 100 + np.arange(50)
+    given = dict.fromkeys(("backend", "dtype", "device", "workspace", "comm", "rank", "ranks"))
+    graph = SimpleNamespace(**given, ids=ids, numbers=numbers)
+    for low, high in ((0, 50), (0, 7), (7, 21), (21, 21), (49, 50)):
+        block = BlockView(graph, low, high)
+        np.testing.assert_array_equal(block.ids, ids[low:high])
+        np.testing.assert_array_equal(block.numbers, numbers[low:high])
+        assert block.rows == block.destinations == high - low
+    refused = [block.adjacency, block.edge_values, block.exchange, block.publish]
+    for call in (*refused, lambda: block.all_destinations):
+        with pytest.raises(TypeError, match="sees a block of its rows here"):
+            call()
+
+
+@pytest.fixture
+def stores():
+    """A pool, and the stores that it has made."""
+    made = []
+
+    def make(format):
+        made.append(HostStore(format, 3))
+        return made[-1]
+
+    pool = StorePool(make)
+    yield pool, made
+    pool.close()
+
+
+def test_a_store_that_is_given_twice_has_one_user(stores):
+    pool, made = stores
+    first = pool.take(WIDE)
+    pool.give(first)
+    second = pool.take(WIDE)
+    pool.give(first)  # by a user who had it before
+    third = pool.take(WIDE)
+    assert second.store is made[0] and third.store is made[1]
+    pool.give(made[1])  # no lease
+    assert pool.take(NARROW).store is made[2] and pool.take(WIDE).store is made[3]
+
+
+def test_rows_give_their_store_back_and_keep_no_graph(stores):
+    pool, _ = stores
+
+    class Graph:
+        """A graph as far as its rows use it."""
+
+        first, rows, drop = 0, 3, staticmethod(pool.give)
+
+        def check_open(self) -> None:
+            """It is."""
+
+    graph, lease = Graph(), pool.take(WIDE)
+    graph.x, held = StreamedRows(graph, lease, torch.zeros(())), weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert held() is None
+    graph = Graph()
+    lease = pool.take(WIDE)
+    rows = StreamedRows(graph, lease, torch.zeros(()))
+    del rows
+    assert pool.take(WIDE).store is lease.store
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(2) as made:
+        yield made
+
+
+@pytest.fixture
+def spill(tmp_path, pool):
+    made = Spill(tmp_path, pool, Pages(), direct=False, device="cpu")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hanging(spill, monkeypatch):
+    """Events: the first write has begun; writes go on."""
+    began, goes_on, write = threading.Event(), threading.Event(), spill._file.write
+
+    def slow(offset, values, **options):
+        began.set()
+        assert goes_on.wait(60)
+        write(offset, values, **options)
+
+    monkeypatch.setattr(spill._file, "write", slow)
+    return began, goes_on
+
+
+def drawn(rng, size=SIZE):
+    return torch.from_numpy(rng.standard_normal(size)).float()
+
+
+def hangs(future):
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0.05)
+
+
+def test_places_that_are_dropped_unread_are_free_again(rng, spill):
+    """Others stay as they are; tensors of another size take other places."""
+    kept = [spill.put(drawn(rng, size)) for size in (SIZE, 2 * SIZE)]
+    end = spill._end
+    wanted = [drawn(rng) for _ in range(3)]
+    for values in wanted:
+        place = spill.put(values)
+        assert place.offset == end  # that of the one before, which is gone
+        del place
+    places = [spill.put(values) for values in wanted]
+    assert sorted(place.offset for place in places) == [end + i * 3 * BLOCK for i in range(3)]
+    for fetch in (list, spill.fetch):
+        fetch(places)
+        assert all(map(torch.equal, map(spill.get, places), wanted))
+    assert [len(spill.get(place)) for place in kept] == [SIZE, 2 * SIZE]
+
+
+def test_a_place_is_not_written_before_the_write_that_it_was_dropped_with_has_ended(
+    rng, spill, pool, hanging
+):
+    """The first write hangs; the place's next tensor, and readers, wait for it."""
+    began, goes_on = hanging
+    place = spill.put(drawn(rng))
+    assert began.wait(60)
+    del place
+    values = drawn(rng)
+    later = pool.submit(spill.put, values)
+    hangs(later)
+    goes_on.set()
+    assert torch.equal(spill.get(later.result(60)), values)
+
+
+def test_reading_waits_for_the_write_and_few_writes_are_under_way(rng, spill, hanging):
+    wanted = [drawn(rng) for _ in range(PENDING + 1)]
+    places = [spill.put(values) for values in wanted[:-1]]
+    with ThreadPoolExecutor(2) as other:
+        read, put = other.submit(spill.get, places[0]), other.submit(spill.put, wanted[-1])
+        hangs(read), hangs(put)
+        hanging[1].set()
+        assert torch.equal(read.result(60), wanted[0])
+        assert torch.equal(spill.get(put.result(60)), wanted[-1])
+
+
+def test_tensors_that_autograd_saves_come_back(rng, spill):
+    """Large ones from the file, parameters and small ones from memory; a small part does not keep the whole."""
+    kept, x, small = (drawn(rng, size).requires_grad_() for size in (LEAST // 4, LEAST // 4, LEAST // 4 - 1))
+
+    def value():
+        return (kept * x).sum() + (small * small).sum() + (x[:3] * 2 * x[3:6]).sum()
+
+    places = []
+    with spill.saved([kept], places):
+        out = value()
+    assert [place.shape for place in places] == [x.shape]
+    gradients, wanted = (torch.autograd.grad(each, [kept, x, small]) for each in (out, value()))
+    assert all(map(torch.equal, gradients, wanted))

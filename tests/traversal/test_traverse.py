@@ -1,0 +1,219 @@
+"""`mgg traverse`: what it prints, writes and refuses; each number under its label, times and sums of all ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+from command import mgg, refused
+from jobs import blocks, directed_weighted, renumbered
+
+from mgg_hpc.data import writer
+from mgg_hpc.data.graph import from_edges
+from mgg_hpc.tools import traverse
+from mgg_hpc.traversal import checks, part, runs
+from mgg_hpc.traversal.runs import Run
+
+
+@pytest.fixture
+def graph(tmp_path, monkeypatch, rng):
+    """g.h5, whose rows have another order than its nodes, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    made = blocks(120)
+    writer.write("g.h5", renumbered(made, rng.permutation(120)))
+    return made
+
+
+def of_file(name: str = "out.h5") -> dict[str, np.ndarray]:
+    with h5py.File(name) as file:
+        return {key: file[key][:] for key in file} | {"source": file.attrs.get("source")}
+
+
+# ---- the command ----------------------------------------------------------------------------------------
+
+
+def test_results_have_the_users_numbering(graph, capsys):
+    assert mgg("traverse", "bfs", "g.h5", "--source", 3, "-o", "out.h5") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("source 3: ") and "nodes reached" in out[0]
+    assert out[1:] == ["out.h5: parent [120]", "out.h5: depth [120]"]
+    found = of_file()
+    assert found["source"].tolist() == [3] and found["depth"][3] == 0 and found["parent"][3] == 3
+    first = graph.indices[graph.indptr[3] : graph.indptr[4]]
+    assert set(np.flatnonzero(found["depth"] == 1)) == set(first.tolist()) - {3}
+
+
+def test_several_sources_have_a_column_each(graph):
+    assert mgg("traverse", "sssp", "g.h5", "--source", 3, "--source", 8, "-o", "out.h5") == 0
+    assert mgg("traverse", "sssp", "g.h5", "--source", 8, "-o", "one.npy") == 0
+    distance = of_file()["distance"]
+    assert distance.shape == (120, 2) and distance[3, 0] == distance[8, 1] == 0
+    assert distance[8, 0] == distance[3, 1]  # the graph is undirected
+    assert np.array_equal(np.load("one.npy"), distance[:, 1])
+
+
+@pytest.mark.parametrize("hot", [0, 1, 7])
+def test_results_are_the_same_however_many_sources_are_hot(graph, monkeypatch, hot):
+    for kind, options in (("bfs", ["--source", 3]), ("sssp", ["--source", 3]), ("pagerank", []), ("cc", [])):
+        assert mgg("traverse", kind, "g.h5", *options, "-o", f"{kind}.h5") == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(part, "HOT", hot)
+            assert mgg("traverse", kind, "g.h5", *options, "-o", f"{kind}-{hot}.h5") == 0
+        whole, other = of_file(f"{kind}.h5"), of_file(f"{kind}-{hot}.h5")
+        for name in whole.keys() - {"parent", "source"}:  # of several parents, whichever comes first
+            np.testing.assert_allclose(other[name], whole[name], rtol=1e-5)
+
+
+def test_json(graph, capsys):
+    assert mgg("traverse", "cc", "g.h5", "--repeats", 2, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["nodes"] == 120 and told["checked"] and len(told["runs"]) == 2
+    assert all(run["seconds"] > 0 and run["source"] is None for run in told["runs"])
+    assert mgg("traverse", "bfs", "g.h5", "--sources", 5, "--json") == 0
+    assert len({run["source"] for run in json.loads(capsys.readouterr().out)["runs"]}) == 5
+    assert mgg("traverse", "bfs", "g.h5", "-o", "out.npy", "--json") == 0
+    files = {"parent": "out.parent.npy", "depth": "out.depth.npy"}
+    assert json.loads(capsys.readouterr().out)["files"] == files
+
+
+def test_pagerank_sums_to_one(graph):
+    words = ("--dtype", "float64", "--tolerance", 1e-12)
+    assert mgg("traverse", "pagerank", "g.h5", "-o", "out.h5", *words) == 0
+    assert abs(of_file()["rank"].sum() - 1) < 1e-12
+
+
+REFUSED = {
+    "bfs g.h5 --source 120": "has nodes 0 to 119",
+    "bfs g.h5 --source 1 --sources 3": "give one of them",
+    "bfs absent.h5": "absent.h5",
+    "bfs bare.h5": "no node has an edge",
+    "sssp g.h5 --width nan": "nan is not a finite number",
+    "sssp g.h5 --seed 18446744073709551616": "--seed",
+    "sssp g.h5 --backend cuda --width 3": "GPUs have no buckets",
+    "sssp minus.h5 --source 0": "one is -2",
+    "pagerank g.h5 --tolerance nan": "not a finite number",
+    "pagerank g.h5 --tolerance inf": "not a finite number",
+    "pagerank g.h5 --tolerance 1e-12": "less than float32 resolves (1e-07); take --dtype float64",
+    "pagerank g.h5 --iterations 2": "after 2 iterations",
+    "cc g.h5 -o g.h5": "exists",
+    "cc g.h5 --edges host": "is for --backend cuda",
+    "cc g.h5 --backend cuda": "cuda",
+    "cc directed.h5": "--symmetric",
+}
+
+
+def test_bad_input(graph, capsys):
+    writer.write("directed.h5", directed_weighted())
+    writer.write("minus.h5", from_edges(np.array([0, 1]), np.array([1, 2]), 3, weight=np.array([1.0, -2.0])))
+    writer.write("bare.h5", from_edges(np.zeros(0, int), np.zeros(0, int), 3))
+    for words, message in REFUSED.items():
+        assert message in refused(capsys, "traverse", *words.split()), words
+    assert mgg("traverse", "bfs", "bare.h5", "--source", 2, "-o", "out.h5") == 0
+    assert of_file()["depth"].tolist() == [-1, -1, 0] and of_file()["parent"].tolist() == [-1, -1, 2]
+
+
+def test_a_wrong_result_ends_the_command_and_nothing_is_written(graph, monkeypatch):
+    def wrong(*_: object) -> None:
+        raise checks.WrongResultError("node 1 is no child of its parent")
+
+    monkeypatch.setattr(checks, "bfs", wrong)
+    words = ("traverse", "bfs", "g.h5", "--source", 0, "-o", "out.h5")
+    with pytest.raises(checks.WrongResultError):
+        mgg(*words)
+    assert not list(Path().glob("*out*"))
+    assert mgg(*words, "--no-check") == 0
+
+
+# ---- numbers of several ranks ---------------------------------------------------------------------------
+
+
+class Ranks:
+    """Three ranks, of which this is the second."""
+
+    rank, size = 1, 3
+
+    def __init__(self, first, last):
+        self.others = first, last
+
+    def Barrier(self):  # noqa: N802 - mpi4py's name
+        pass
+
+    def allgather(self, mine):
+        first, last = (each(mine) for each in self.others)
+        return [first, mine, last]
+
+
+def test_the_hot_sources_are_those_with_most_edges_of_all_ranks(monkeypatch):
+    """Of equal ones the first; of rows with no more edges than the mean none."""
+    degree = np.array([5, 1, 9, 4, 0, 5], np.int32)  # 4 are no more than their own mean
+    others = (np.array([1, 4]), np.array([7, 5], np.int32))
+    # Another rank has eight rows before, with 12 edges and two candidates.
+    comm = SimpleNamespace(
+        allreduce=lambda mine: mine + (8 if mine == 6 else 12), allgather=lambda mine: [others, mine]
+    )
+    for most, wanted in ((9, [10, 1, 4, 8, 13, 11]), (4, [10, 1, 4, 8]), (2, [10, 1])):
+        monkeypatch.setattr(part, "HOT", most)
+        assert part._hot(comm, degree, 8).tolist() == wanted
+
+
+def run_of(source=9):
+    return Run(source, {}, seconds=0.25, edges=3_000_000, moved=5 << 20, reached=77, steps=8)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_line_for_each_run(ranks):
+    part = SimpleNamespace(nodes=1234, comm=SimpleNamespace(size=ranks))
+    crossed = ", 5.00 MiB crossed" if ranks > 1 else ""
+    took = "250.000 ms, 12.0 million edges/s"
+    assert traverse._line(part, run_of()) == f"source 9: {took}, 77 of 1,234 nodes reached, 8 steps{crossed}"
+    assert traverse._line(part, run_of(-1)) == f"{took}, 8 steps{crossed}"
+
+
+def test_a_document_of_all_runs():
+    facts = {"nodes": 11, "edges": 22, "directed": True}
+    part = SimpleNamespace(name="g", comm=SimpleNamespace(size=33), **facts)
+    told = traverse._document(part, "bfs", True, [run_of(), run_of(-1)], threads=44)
+    about = {"format": "mgg-traversal", "version": 1, "traversal": "bfs", "graph": "g", "checked": True}
+    numbers = {"seconds": 0.25, "edges": 3_000_000, "reached": 77, "steps": 8, "bytes": 5 << 20}
+    runs = [{"source": 9} | numbers, {"source": None} | numbers]
+    assert told == about | facts | {"ranks": 33, "threads": 44, "runs": runs}
+
+
+def test_a_file_has_a_column_and_a_time_for_each_source(tmp_path, rng):
+    """In the user's numbering, each array under its name."""
+    ids, comm = rng.permutation(5), SimpleNamespace(rank=0, size=1)
+    part = SimpleNamespace(comm=comm, ids=ids, bounds=np.array([0, 5]), name="g", graph_uuid="u", uuid="u")
+    arrays = {s: {"parent": 10 * s + np.arange(5), "depth": 100 * s + np.arange(5)} for s in (3, 4)}
+    done = [Run(source, arrays[source], source / 8, 0, 0, 0, 0) for source in (3, 4)]
+    traverse._write(part, "bfs", tmp_path / "out.h5", done)
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file.attrs["format"] == "mgg-traversal" and file.attrs["seconds"].tolist() == [0.375, 0.5]
+        assert file.attrs["source"].tolist() == [3, 4]
+        for name in ("parent", "depth"):
+            np.testing.assert_array_equal(file[name][:][ids], np.stack([arrays[s][name] for s in (3, 4)], 1))
+
+
+@pytest.mark.parametrize("mine", [0.5, 2.0, 9.0])
+def test_times_are_of_the_slowest_rank_and_bytes_of_all(monkeypatch, mine):
+    """Ranks with made-up clocks: the others take 1 and 4 s, and what this one took before does not count."""
+    clock = iter([100.0, 100.0 + mine])
+    monkeypatch.setattr(runs, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    engine = SimpleNamespace(moved=1000)
+    comm = Ranks(lambda given: 1.0 if given == mine else 20, lambda given: 4.0 if given == mine else 300)
+
+    def call():
+        engine.moved += 7
+        return "found"
+
+    assert runs._timed(SimpleNamespace(engine=engine, comm=comm), call) == (max(mine, 4.0), 327, "found")
+
+
+def test_what_was_reached_is_of_all_ranks():
+    graph = SimpleNamespace(out_degree=np.array([1, 10, 100]))
+    part = SimpleNamespace(graph=graph, comm=Ranks(lambda n: n + 1000, lambda n: n + 20000))
+    found = runs._run(part, 5, {"a": 1}, np.array([True, False, True]), 0.5, 6, 7)
+    assert found == Run(5, {"a": 1}, 0.5, 3 * 101 + 21000, 6, 3 * 2 + 21000, 7)
