@@ -69,7 +69,6 @@ class CountedBackend:
         return getattr(self._backend, name)
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
-        """See Backend.rows."""
         made = self._backend.rows(counts, format, symmetric)
         if not symmetric:
             self._add(made.buffer.nbytes)

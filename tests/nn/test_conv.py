@@ -16,12 +16,9 @@ import mgg_hpc as mgg
 import mgg_hpc.nn
 from mgg_hpc.nn.autograd import aggregation
 from mgg_hpc.nn.autograd.aggregation import aggregate
-from mgg_hpc.nn.autograd.functional import as_rows
 from mgg_hpc.nn.autograd.recompute import recomputed
 from mgg_hpc.nn.first_order import first_order
 from mgg_hpc.nn.graph.handle import GraphHandle
-from mgg_hpc.nn.inputs.host import HostFeatures
-from mgg_hpc.nn.inputs.sparse import SparseFeatures
 from mgg_hpc.nn.layers import attention
 from mgg_hpc.nn.layers.conv import GCNConv, GINConv, SAGEConv
 from mgg_hpc.nn.layers.gat_conv import GATConv
@@ -207,20 +204,6 @@ def test_draws_of_a_layer_that_is_computed_again_are_those_of_its_first_pass(rng
         gradients.append((out.detach(), *torch.autograd.grad(out.sum(), x)))
         assert dropout.draws.epoch == 4
     torch.testing.assert_close(gradients[1:], gradients[:1] * 2, rtol=0, atol=0)
-
-
-def test_features_are_written_as_rows_without_an_identity(rng, monkeypatch):
-    """Which of F columns would have F x F values. Stored twice, a value counts twice."""
-    graph, columns = alone(rng, torch.float32).handle("edges"), rng.integers(9, size=2 * NODES)
-    values, indptr = torch.from_numpy(rng.integers(1, 9, 2 * NODES)).float(), np.arange(0, 2 * NODES + 1, 2)
-    sparse = SparseFeatures(graph.backend, indptr, columns.astype(np.int32), values, 9)
-    wanted = np.zeros((NODES, 9), np.float32)
-    np.add.at(wanted, (np.repeat(np.arange(NODES), 2), columns), values.numpy())
-    held = HostFeatures(graph.backend, NODES, 9, torch.float32)
-    held.blocks[0].copy_(torch.from_numpy(wanted))
-    monkeypatch.setattr(torch, "eye", None)
-    for given in (sparse, held):
-        np.testing.assert_array_equal(as_rows(given, graph), wanted)
 
 
 @pytest.mark.parametrize("name", LAYERS)

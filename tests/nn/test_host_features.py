@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import reference
 import torch
+from convolutions import GEOMETRY
 from streams import Streams
 
 from mgg_hpc.nn.inputs import blocks
 from mgg_hpc.nn.inputs.blocks import lengths, on_device, read, shares
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.workspace import as_tensor, row_format
-from mgg_hpc.runtime.backends.arguments import Geometry, Options, RngKey
+from mgg_hpc.runtime.backends.arguments import Options, RngKey
 from mgg_hpc.runtime.backends.base import Capabilities
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
@@ -46,24 +47,19 @@ def small(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 4096)
 
 
-def test_so_many_blocks_are_even_and_none_is_one_row(rng):
-    assert shares(0, 16) == [] and shares(1, 16) == [1] and shares(8, 16) == [3, 3, 2]
-    for rows in rng.integers(2, 500, 300):
-        found = shares(int(rows), 16)
-        assert sum(found) == rows and len(found) <= 16 and max(found) <= max(3, -(-rows // 16))
-        assert min(found) >= max(2, max(found) - 1) and found == sorted(found, reverse=True)
-
-
-@pytest.mark.slow
 def test_blocks_are_even_and_none_is_one_row(rng):
+    """So many blocks, or blocks of so many bytes."""
+    assert shares(0, 16) == [] and shares(1, 16) == [1] and shares(8, 16) == [3, 3, 2]
     assert lengths(0, 4) == [] and lengths(1, 2**40) == [1]
-    for _ in range(300):
-        rows, row_bytes = int(rng.integers(2, 10**5)), int(rng.integers(1, 2**24))
-        found = lengths(rows, row_bytes)
-        assert sum(found) == rows and found == sorted(found, reverse=True) and found[0] - found[-1] <= 1
-        assert found[-1] > 1
-        assert found[0] * row_bytes <= 32 << 20 or found[0] <= 3
-        assert len(found) == 1 or (len(found) - 1) * max(3, (32 << 20) // row_bytes) < rows
+    for rows, row_bytes in zip(
+        rng.integers(2, 10**4, 300).tolist(), rng.integers(1, 2**24, 300).tolist(), strict=True
+    ):
+        most, found, cut = max(3, (32 << 20) // row_bytes), lengths(rows, row_bytes), shares(rows, 16)
+        for blocks_of in (found, cut):
+            assert sum(blocks_of) == rows and blocks_of == sorted(blocks_of, reverse=True)
+            assert blocks_of[0] - blocks_of[-1] <= 1 < blocks_of[-1]
+        assert found[0] <= most and (len(found) == 1 or (len(found) - 1) * most < rows)
+        assert len(cut) <= 16 and cut[0] <= max(3, -(-rows // 16))
 
 
 @pytest.mark.parametrize("wanted", [torch.float32, torch.float64, torch.bfloat16])
@@ -152,7 +148,7 @@ EPS = {torch.float64: 2**-52, torch.float32: 2**-23, torch.float16: 2**-10, torc
 
 @pytest.fixture
 def backend():
-    return SerialBackend(0, World(1), Options(Geometry(8, 2, 2)))
+    return SerialBackend(0, World(1), Options(GEOMETRY))
 
 
 def on_host(backend, x):

@@ -115,10 +115,8 @@ def test_losses_that_cannot_be(graph):
     [
         ({"num_neighbors": []}, "fanouts are \\[\\]"),
         ({"num_neighbors": [3, 0]}, "at least 1, or -1"),
-        ({"num_neighbors": [-2]}, "at least 1, or -1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"prefetch": -1}, "prefetch is -1"),
-        ({"prefetch": 1.5}, "prefetch has 1.5; it must be a whole number"),
         ({"num_neighbors": [2.5]}, "num_neighbors has 2.5"),
         ({"num_neighbors": [True]}, "num_neighbors has True"),
         ({"num_neighbors": 3}, "num_neighbors is 3; it is a list"),

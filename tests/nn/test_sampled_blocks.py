@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -67,75 +68,76 @@ def factors(block, matrix) -> np.ndarray:
     return degree / np.maximum(sampled, 1)
 
 
-class Sums(torch.nn.Module):
-    """What layers compute with dense matrices of a block's sums, normalised and plain, and the loops of rows."""
+class Formula(torch.nn.Module):
+    """What a function of a layer's parameters and rows gives."""
 
-    def __init__(self, layer, sums):
+    def __init__(self, layer, function):
         super().__init__()
-        self.layer, self.sums = copy.deepcopy(layer).double(), sums
+        self.layer, self.function = layer, function
 
     def forward(self, x):
-        of, own = self.layer, x[: len(self.sums)]
-        if isinstance(of, mgg.nn.GCNConv):
-            return self.sums @ x @ of.lin.weight.T + of.bias
-        if isinstance(of, mgg.nn.GINConv):
-            return of.nn(self.sums @ x + (1 + of.eps) * own)
-        return self.sums @ x @ of.lin_l.weight.T + of.lin_l.bias + own @ of.lin_r.weight.T
+        return self.function(self.layer, x)
 
 
-def compared(rng, ours, theirs, x, block) -> None:
-    """Compare values and all gradients of a layer on a block with those of a module in float64."""
+def compared(rng, ours, theirs, function, x, block) -> None:
+    """Compare values and all gradients of a layer on a block with those of a function of a layer in float64."""
     gradient = torch.from_numpy(rng.standard_normal(ours(x, block).shape)).to(x.dtype)
-    wanted = results(theirs, x.double(), gradient.double())
+    wanted = results(Formula(theirs, function), x.double(), gradient.double())
     found = results(ours, x, gradient, block)
     check(found, {name.removeprefix("layer."): value for name, value in wanted.items()}, {})
 
 
+# (made for a number of columns, kind of sums, what it computes with dense matrices a of sums for n rows)
+SUMS = [
+    (
+        lambda columns: mgg.nn.GCNConv(FEATURES, columns),
+        "gcn",
+        lambda of, x, a, n: a @ x @ of.lin.weight.T + of.bias,
+    ),
+    (
+        lambda columns: mgg.nn.GINConv(torch.nn.Sequential(torch.nn.Linear(FEATURES, columns)), 0.3, True),
+        "edges",
+        lambda of, x, a, n: of.nn(a @ x + (1 + of.eps) * x[:n]),
+    ),
+    (
+        lambda columns: mgg.nn.GINConv(torch.nn.Sequential(torch.nn.Tanh()), eps=0.25),
+        "edges",
+        lambda of, x, a, n: torch.tanh(a @ x + 1.25 * x[:n]),
+    ),
+    (
+        lambda columns: mgg.nn.SAGEConv(FEATURES, columns, aggr="sum"),
+        "edges",
+        lambda of, x, a, n: a @ x @ of.lin_l.weight.T + of.lin_l.bias + x[:n] @ of.lin_r.weight.T,
+    ),
+]
+
+
 @pytest.mark.parametrize("fanouts", [[3, 2], [-1, -1]], ids=str)
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("out_channels", [2, 40])
-def test_sums_are_estimates_with_gradients(rng, dtype, fanouts, weighted, out_channels):
+@pytest.mark.parametrize("columns", [2, 40])
+def test_sums_are_estimates_with_gradients(rng, dtype, fanouts, weighted, columns):
     matrix = matrix_of(rng, weighted=weighted)
-    network, late = (
-        torch.nn.Sequential(inner) for inner in (torch.nn.Linear(FEATURES, out_channels), torch.nn.Tanh())
-    )
     with opened(rng, dtype, matrix) as graph:
         for block in blocks_of(graph, fanouts):
-            x = torch.from_numpy(rng.standard_normal((block.rows, FEATURES))).to(dtype)
-            factor = factors(block, matrix)
+            x, factor = features(rng, LAYERS["gcn"], block.rows, FEATURES, dtype), factors(block, matrix)
             assert (factor.max() > 1) == (fanouts != [-1, -1])
-            for layer in (
-                mgg.nn.GCNConv(FEATURES, out_channels),
-                mgg.nn.GINConv(network, eps=0.3, train_eps=True),
-                mgg.nn.GINConv(late, eps=0.25),
-                mgg.nn.SAGEConv(FEATURES, out_channels, aggr="sum"),
-            ):
-                kind = "gcn" if isinstance(layer, mgg.nn.GCNConv) else "edges"
-                ours = layer.to(dtype)
-                compared(rng, ours, Sums(ours, sums_of(block, matrix, kind, factor)), x, block)
+            for make, kind, formula in SUMS:
+                ours, sums = make(columns).to(dtype), sums_of(block, matrix, kind, factor)
+                function = functools.partial(formula, a=sums, n=block.destinations)
+                compared(rng, ours, copy.deepcopy(ours).double(), function, x, block)
 
 
 SAMPLED = sorted(set(LAYERS) - {name for name in LAYERS if "gcn" in name or "gin" in name or "sum" in name})
-
-
-class First(torch.nn.Module):
-    """The first rows of a layer's output over some edges."""
-
-    def __init__(self, layer, edges, rows):
-        super().__init__()
-        self.layer, self.edges, self.rows = layer, edges, rows
-
-    def forward(self, x):
-        return self.layer(x, self.edges)[: self.rows]
 
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_other_layers_are_pygs_over_the_sampled_edges(rng, dtype, name):
     with opened(rng, dtype, matrix_of(rng)) as graph:
         for block in blocks_of(graph, [4, 3]):
-            ours, theirs = LAYERS[name].pair(FEATURES, 8, dtype)
+            edges, own = block.edge_index(), block.destinations
             x = features(rng, LAYERS[name], block.rows, FEATURES, dtype)
-            compared(rng, ours, First(theirs, block.edge_index(), block.destinations), x, block)
+            first = lambda of, x, edges=edges, own=own: of(x, edges)[:own]  # noqa: E731
+            compared(rng, *LAYERS[name].pair(FEATURES, 8, dtype), first, x, block)
 
 
 def test_sums_over_many_draws_have_the_whole_sums_as_their_mean(rng):
@@ -163,26 +165,22 @@ def test_half_rows_are_near_float32_ones(rng, name):
     """Compare the median error of nine draws: of one draw it is large where rounding changes a sign before a ReLU."""
     errors = []
     for _ in range(9):
-        ours, _ = LAYERS[name].pair(FEATURES, 8, torch.float32)
-        half, exact = both_types(rng, ours)
-        errors.append([float((a - b).norm() / b.norm()) for a, b in zip(half, exact, strict=True)])
+        layer, matrix, found = (
+            LAYERS[name].pair(FEATURES, 8, torch.float32)[0],
+            matrix_of(rng, weighted=True),
+            [],
+        )
+        x, pushed = (torch.from_numpy(rng.standard_normal((NODES, width))) for width in (FEATURES, 32))
+        for dtype in (torch.bfloat16, torch.float32):
+            with opened(rng, dtype, matrix) as graph:
+                block = blocks_of(graph, [4, 3])[0]
+                given = x[block.numbers].bfloat16().to(dtype)
+                gradient = pushed[: block.destinations, : layer(given, block).shape[1]].to(dtype)
+                out, *gradients = results(layer, given, gradient, block).values()
+                assert out.dtype == dtype
+                found.append((out.float(), torch.cat([each.float().reshape(-1) for each in gradients])))
+        errors.append(
+            [float((half - exact).norm() / exact.norm()) for half, exact in zip(*found, strict=True)]
+        )
     out, gradients = np.median(errors, axis=0)
     assert out < 0.01 and gradients < 0.05
-
-
-def both_types(rng, layer):
-    """Return [output, all gradients in one tensor] of a layer with bfloat16 rows, and with equal float32 rows."""
-    matrix, results = matrix_of(rng, weighted=True), []
-    whole = rng.standard_normal((NODES, FEATURES)).astype(np.float32)
-    pushed = rng.standard_normal((NODES, 32)).astype(np.float32)
-    for dtype in (torch.bfloat16, torch.float32):
-        with opened(rng, dtype, matrix) as graph:
-            block = blocks_of(graph, [4, 3])[0]
-            x = torch.from_numpy(whole[block.numbers]).to(torch.bfloat16).to(dtype).requires_grad_()
-            layer.zero_grad()
-            out = layer(x, block)
-            assert out.dtype == dtype
-            out.backward(torch.from_numpy(pushed[: block.destinations, : out.shape[1]]).to(dtype))
-            gradients = [x.grad.float(), *(parameter.grad for parameter in layer.parameters())]
-            results.append([out.detach().float(), torch.cat([each.reshape(-1) for each in gradients])])
-    return results

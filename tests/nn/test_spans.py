@@ -92,21 +92,6 @@ def test_the_first_layer_of_sparse_features_transforms_first_and_exchanges_back(
     assert "layer 1 backward: aggregate" in names and "layer 1 backward: dropout" not in names
 
 
-def test_only_who_profiles_pays(trainer, monkeypatch):
-    made = trainer(jobs.blocks())
-
-    def refused(name):
-        raise AssertionError(f"records {name}")
-
-    with_one = SimpleNamespace(_is_profiler_enabled=False, record_function=refused)
-    monkeypatch.setattr(spans, "profiler", with_one)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", refused)
-    epoch(made)
-    with_one._is_profiler_enabled = True
-    with pytest.raises(AssertionError, match="records step"):
-        epoch(made)
-
-
 @pytest.fixture
 def nvtx(monkeypatch):
     """What is pushed and popped, as if this process drove a GPU; a stack for each thread, as NVTX has it."""

@@ -111,7 +111,7 @@ def test_bad_input(graph, capsys):
     writer.write("minus.h5", from_edges(np.array([0, 1]), np.array([1, 2]), 3, weight=np.array([1.0, -2.0])))
     writer.write("bare.h5", from_edges(np.zeros(0, int), np.zeros(0, int), 3))
     for words, message in REFUSED.items():
-        assert message in refused(capsys, "traverse", *words.split()), words
+        assert message.lower() in refused(capsys, "traverse", *words.split()).lower(), words
     assert mgg("traverse", "bfs", "bare.h5", "--source", 2, "-o", "out.h5") == 0
     assert of_file()["depth"].tolist() == [-1, -1, 0] and of_file()["parent"].tolist() == [-1, -1, 2]
 

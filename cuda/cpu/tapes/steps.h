@@ -149,7 +149,8 @@ struct Step {
     Wide<A> y[COUNT];
     if constexpr (FROM == From::accumulator || FROM == From::second) each<COUNT>([&](int i) { y[i] = x[i]; });
     if constexpr (FROM == From::second || FROM == From::memory) read<COUNT>(x, operands.at[self.a] + column);
-    if constexpr (FROM == From::first || FROM == From::memory) read<COUNT>(y, operands.at[self.b] + column);
+    if constexpr (FROM == From::first || (FROM == From::memory && is_binary(OP)))
+      read<COUNT>(y, operands.at[self.b] + column);
     apply<OP, COUNT>(x, y, self.value);
   }
 };

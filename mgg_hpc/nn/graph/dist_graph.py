@@ -115,7 +115,7 @@ class DistGraph(GraphHandle):
             raise ValueError("the graph is closed")
 
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
-        """See GraphHandle; raises ValueError once the graph is closed."""
+        # Raises ValueError once the graph is closed.
         self.check_open()
         return super().adjacency(kind, ordered=ordered)
 

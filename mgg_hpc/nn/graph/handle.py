@@ -201,7 +201,7 @@ class GraphHandle(GraphView):
         return rows, as_tensor(rows.local)
 
     def over(self, x: Tensor) -> Rows | None:
-        """See GraphView. Peers read rows in symmetric memory alone, and GPUs get a copy."""
+        # Peers read rows in symmetric memory alone, and GPUs get a copy.
         return super().over(x) if len(self._buffers) == 1 and self.device == "cpu" else None
 
     def _buffer(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:

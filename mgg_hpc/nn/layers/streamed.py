@@ -51,19 +51,15 @@ class StreamedLayer(Layer):
         return made
 
     def enter(self, x: Tensor) -> Tensor:
-        """See Stages."""
         return self.conv.message(dropped(x, self.rows, self._before), self.rows, first=self._first)
 
     def apply_edge(self, edge: Edge) -> Tensor:
-        """See Stages."""
         return edge.src * edge.weight if self.kind == "gcn" else edge.src
 
     def reads_vertex(self) -> bool:
-        """See Stages."""
         return self.conv.reads_own or self.adds
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        """See Stages."""
         own = dropped(vertex, self.rows, self._before) if self.conv.reads_own else vertex
         fused = self.relu and isinstance(self.norm, torch.nn.Identity)
         key = self._behind if fused else None

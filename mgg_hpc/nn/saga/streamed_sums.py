@@ -136,7 +136,6 @@ class _Linear(Sums):
             self._weights = self.grid.forward.weights, self.grid.backward.weights
 
     def scaled(self, end: str, values: list[Tensor], low: int, high: int) -> list[Tensor]:
-        """See Sums."""
         if self._normalised and end == SRC:
             assert self.grid.scale is not None
             return [value * self.grid.scale[low:high, None].to(value.dtype) for value in values]
@@ -145,7 +144,6 @@ class _Linear(Sums):
     def forward(
         self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor], trains: bool
     ) -> list[Tensor]:
-        """See Sums."""
         low, high = self.grid.forward.calls[call]
         out = self._summed(self.grid.forward, self._weights[0], call, rows, self.accumulator)
         if self._normalised:
@@ -168,7 +166,6 @@ class _Linear(Sums):
     def backward(
         self, low: int, high: int, gradient: Tensor, kept: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """See Sums."""
         if self._normalised:
             assert self.grid.scale is not None
             gradient = gradient * self.grid.scale[low:high, None].to(gradient.dtype)
@@ -177,7 +174,6 @@ class _Linear(Sums):
         return [gradient], [], []
 
     def to_sources(self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor]) -> list[Tensor]:
-        """See Sums."""
         return [self._summed(self.grid.backward, self._weights[1], call, rows, "sum")]
 
 
@@ -220,7 +216,6 @@ class _Tape(Sums):
             self._edges = self.grid.forward.weights, self.grid.backward.weights
 
     def scaled(self, end: str, values: list[Tensor], low: int, high: int) -> list[Tensor]:
-        """See Sums."""
         if not self.left.weight.scaled:
             return values
         assert self.grid.scale is not None
@@ -235,13 +230,11 @@ class _Tape(Sums):
             self.grid.checked.add((names, self.left.types))
 
     def shared(self, layer: Stages) -> list[Tensor]:
-        """See Sums."""
         return [value.expand(self.left.columns) for value in of_parameters(self.left.shared, layer)]
 
     def forward(
         self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor], trains: bool
     ) -> list[Tensor]:
-        """See Sums."""
         wrt = self._wrt if trains else ()
         made = self.of.maximum() if self.of.reduce == "max" and trains and not wrt else self.of.forward(wrt)
         return self._run(self.grid.forward, self._edges[0], call, made, rows, near, shared)
@@ -264,7 +257,6 @@ class _Tape(Sums):
     def backward(
         self, low: int, high: int, gradient: Tensor, kept: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """See Sums."""
         inverse = self.grid.inverse_degree[low:high] if self.accumulator == "mean" else None
         edges = per_edge(self.of, gradient, kept, inverse)
         derivatives = kept[2:] if self.of.reduce == "max" else kept
@@ -274,7 +266,6 @@ class _Tape(Sums):
         return edges, products[:targets], [each.sum(0) for each in products[targets:]]
 
     def to_sources(self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor]) -> list[Tensor]:
-        """See Sums."""
         wrt = tuple(range(len(near) - bool(self.left.weight.scaled)))
         return self._run(
             self.grid.backward, self._edges[1], call, self.of.to_sources(wrt), rows, near, shared

@@ -89,7 +89,6 @@ class Block(GraphView):
 
     @cached_property
     def ids(self) -> Any:
-        """See GraphView."""
         return as_array(self._source.there(torch.from_numpy(self._ids)))
 
     def edge_index(self) -> Tensor:
@@ -186,4 +185,4 @@ class Block(GraphView):
         return rows, local
 
     def publish(self, rows: Rows, plan: Plan) -> None:
-        """See GraphView; no other rank reads a block's rows."""
+        """No other rank reads a block's rows."""

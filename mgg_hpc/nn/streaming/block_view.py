@@ -22,17 +22,14 @@ class BlockView(GraphView):
 
     @property
     def rows(self) -> int:
-        """See GraphView."""
         return len(self.ids)
 
     @property
     def destinations(self) -> int:
-        """See GraphView."""
         return len(self.ids)
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """See GraphView."""
         return self._graph.numbers[self._low : self._low + self.rows]
 
     def _refuse(self) -> Never:

@@ -167,7 +167,7 @@ class StreamedGraph(DistGraph):
         return bool(self._chains)
 
     def edge_data(self, name: str) -> Tensor:
-        """See DistGraph.edge_data; in the host's memory."""
+        # In the host's memory.
         return self._edge_data(name)
 
     def block(self, low: int, high: int) -> BlockView:

@@ -143,7 +143,6 @@ class Grids:
         self._made = {}
 
     def get(self, kind: str, source_columns: int, target_columns: int, data: Names = ()) -> Grid:
-        """See StreamedGraph.grid."""
         if kind == "gcn" and data:
             raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
         of_source = 0 if self._in_place else row_format(source_columns, self._dtype).row_bytes

@@ -12,7 +12,7 @@ from ...runtime.streaming.behind import Behind
 from ...runtime.streaming.store import Place, Store
 
 
-class Lease:
+class Lease(Store):
     """A store as one of its users has it: when another one has it, that is another lease."""
 
     def __init__(self, store: Store) -> None:
@@ -21,19 +21,15 @@ class Lease:
 
     @property
     def place(self) -> Place:
-        """See Store."""
         return self.store.place
 
     def read(self, first: int, count: int) -> NDArray[Any]:
-        """See Store."""
         return self.store.read(first, count)
 
     def write(self, first: int, rows: NDArray[Any]) -> None:
-        """See Store."""
         self.store.write(first, rows)
 
     def close(self) -> None:
-        """See Store."""
         self.store.close()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,20 +148,22 @@ class Capabilities:
     probe_rows: int = 16384  # more than the caches and the page table's cache of a core hold
 
 
-class Recording(Protocol):
+class Recording(ABC):
     """Recorded launches, which can be replayed."""
 
+    @abstractmethod
     def replay(self) -> None:
         """Launch everything again, on the current stream."""
 
+    @abstractmethod
     def reset(self) -> None:
         """Release the recording. NCCL does not end before that."""
 
 
-class Memory(Protocol):
+class Memory(ABC):
     """Memory of one rank for rows, private and symmetric."""
 
-    def reserve(self, nbytes: int, largest: int = 0) -> None:
+    def reserve(self, nbytes: int, largest: int = 0) -> None:  # noqa: B027
         """Reserve ``nbytes`` of symmetric memory on each rank, before any of it is allocated. Collective.
 
         largest: the rank that needs that much, which an error names. Raises InputError, the same on all
@@ -169,101 +172,120 @@ class Memory(Protocol):
 
     def beside(self, nbytes: int) -> int:
         """Return the bytes of symmetric memory that this backend reserves itself beside ``nbytes`` of its users'."""
+        return 0
 
     def reserved(self) -> int:
         """Return the bytes of symmetric memory that are reserved and not allocated yet; they are not free."""
+        return 0
 
     def free(self) -> int | None:
         """Return the free bytes of this rank's GPU, or of its part where several ranks share it; None on CPUs."""
+        return None
 
+    @abstractmethod
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """Lock pages of the host's memory for copies to the device; return what unlocks them, before they are freed.
 
         Raises InputError where the system does not let them be locked.
         """
 
+    @abstractmethod
     def padded(self, count: int, format: RowFormat) -> Any:
         """Allocate private rows [count, dim] in the layout in which kernels store rows; uninitialised."""
 
-    def release(self, rows: Rows) -> None:
+    def release(self, rows: Rows) -> None:  # noqa: B027
         """Free symmetric rows before `close`, where the memory can be used again. Collective.
 
         Neither the rows nor arrays over them may be used afterwards.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Free all symmetric memory, and whatever the backend has started. Collective."""
 
 
-class Stream(Protocol):
+class Stream(ABC):
     """The order in which a rank's launches run, their time and cost. meter: of the aggregations."""
 
     meter: Meter
 
+    @abstractmethod
     def finish(self) -> None:
         """Wait for everything that this rank has launched."""
 
+    @abstractmethod
     def stamp(self) -> Any:
         """Return a time stamp behind everything that this rank has launched."""
 
+    @abstractmethod
     def since(self, stamp: Any) -> Callable[[], float]:
         """Return a function for the seconds from ``stamp`` to now, to be called when earlier launches have ended."""
 
+    @abstractmethod
     def record(self, launch: Callable[[], None]) -> Recording:
         """Record what ``launch`` launches, without running it. Raises RuntimeError for what cannot be recorded."""
 
 
-class Collectives(Protocol):
+class Collectives(ABC):
     """This rank's number among all ranks, and sums over them."""
 
     rank: int
     size: int
 
+    @abstractmethod
     def sum(self, values: Any) -> None:
         """Replace float values [n] by their sums over all ranks, the same bits on each of them. Collective."""
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Storage and kernels of one rank."""
 
     options: Options
 
     @property
+    @abstractmethod
     def capabilities(self) -> Capabilities:
         """Properties of this backend. ``reaches_peers`` may change at the first `Memory.reserve`."""
 
     @property
+    @abstractmethod
     def memory(self) -> Memory:
         """This rank's memory for rows."""
 
     @property
+    @abstractmethod
     def stream(self) -> Stream:
         """Order, time and recording of this rank's launches."""
 
     @property
+    @abstractmethod
     def collectives(self) -> Collectives:
         """This rank's number, the number of ranks, and sums over them."""
 
     @property
+    @abstractmethod
     def edges(self) -> EdgeKernels | None:
         """Kernels of layers beyond weighted sums (`edges.py`), or None where there are none."""
 
     @property
+    @abstractmethod
     def traversal(self) -> TraversalKernels | None:
         """Traversals of graphs (`traversal.py`), or None where there are none."""
 
+    @abstractmethod
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """Allocate storage for ``counts[p]`` rows on each PE p, zero at first.
 
         Symmetric rows can be read by every PE, others only here. Collective where symmetric.
         """
 
+    @abstractmethod
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """Allocate what aggregations over ``plan`` keep, for rows up to this format. Collective; before `aggregate`.
 
         It is called again for wider rows, after all ranks have finished their sums over the plan.
         """
 
+    @abstractmethod
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
         """Cut aggregations over ``plan`` of rows of this format by ``geometry`` from now on. Collective.
 
@@ -271,6 +293,7 @@ class Backend(Protocol):
         the device cannot hold it, with the former geometry in place.
         """
 
+    @abstractmethod
     def publish(self, rows: Rows) -> None:
         """Make this rank's written rows readable by its peers, and theirs here: the layer's one barrier.
 
@@ -278,6 +301,7 @@ class Backend(Protocol):
         published before, so those may be written again.
         """
 
+    @abstractmethod
     def stream_rows(
         self, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool = True
     ) -> ChunkRows:
@@ -289,6 +313,7 @@ class Backend(Protocol):
         InputError where slots are too small, or there is no streaming.
         """
 
+    @abstractmethod
     def aggregate(
         self,
         plan: Plan,
@@ -309,6 +334,7 @@ class Backend(Protocol):
         "halo".
         """
 
+    @abstractmethod
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         """Return the transfer and the sums of an `aggregate` as calls of their own, to be timed. The plan is prepared.
 
@@ -317,6 +343,7 @@ class Backend(Protocol):
         the transfer leaves none here. Takes private memory for rows and a copy of the plan while they are kept.
         """
 
+    @abstractmethod
     def gather(
         self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None
     ) -> None:
@@ -329,6 +356,7 @@ class Backend(Protocol):
         rows if it is told how many are this rank's ``own``.
         """
 
+    @abstractmethod
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype.
 

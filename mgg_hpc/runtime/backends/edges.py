@@ -7,9 +7,10 @@ original id in 8 bytes. So what an edge needs of its source crosses in one row, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -91,13 +92,14 @@ class Attention:
         return TailedRows(dtype, 2 * self.columns, 2 * self.heads, self.key is not None)
 
 
-class EdgeKernels(Protocol):
+class EdgeKernels(ABC):
     """Kernels of layers beyond weighted sums. Plans are prepared and rows published as for `Backend.aggregate`.
 
     n: the plan's destinations; [n, H] arrays are contiguous ones of the accumulator's dtype, [n, F] padded or
     contiguous rows of the rows'. Collective with "halo".
     """
 
+    @abstractmethod
     def attend(
         self,
         plan: Plan,
@@ -122,6 +124,7 @@ class EdgeKernels(Protocol):
         gradient of target scores follows. Weights in ``out`` and ``above`` are after dropout, in above_weight before.
         """
 
+    @abstractmethod
     def attend_back(
         self,
         plan: Plan,
@@ -147,9 +150,11 @@ class EdgeKernels(Protocol):
         of the sources; gradient [n, H C], log_sum and dot [n, H] are the targets' own.
         """
 
+    @abstractmethod
     def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
         """out[v, c] = the maximum over edges u -> v of x[u, c], 0 without edges; ties [n, F]: how many reach it."""
 
+    @abstractmethod
     def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
         """The adjoint of a maximum, over out-edges.
 
@@ -157,15 +162,18 @@ class EdgeKernels(Protocol):
         gradients over the targets whose maximum is x[u, c]; x [n, F].
         """
 
+    @abstractmethod
     def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
         """out[v] = sum over edges of weight[e, head] x[u]; weight [E, H] in the plan's order, columns by head."""
 
+    @abstractmethod
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
         """out_edge[e, head] = <dst[v], x[u]> over the head's columns; [E, H] in the plan's order, dst [n, F].
 
         [E] stands for one head.
         """
 
+    @abstractmethod
     def propagate(
         self,
         plan: Plan,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ def all_reachable(rank: int, peer: int) -> bool:
     return True
 
 
-class Peers(Protocol):
+class Peers(ABC):
     """The other ranks of a device's backend, and their symmetric memory.
 
     memory: where symmetric memory is allocated, if elsewhere than the backend's own. gets: whether a transport fetches
@@ -26,9 +27,11 @@ class Peers(Protocol):
     memory: Any
     gets: bool
 
+    @abstractmethod
     def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
         """Enter the address of this rank's ``number``-th allocation. Return where it finds all ranks', [P]; or 0."""
 
+    @abstractmethod
     def barrier(self, stream: int) -> None:
         """Launch a barrier of all ranks on a stream."""
 
@@ -42,7 +45,7 @@ class Allocation:
 
 
 @dataclass
-class World:
+class World(Peers):
     """Ranks that one process simulates; their i-th symmetric allocations belong together.
 
     reaches(rank, peer): whether a pointer of ``rank`` reaches the memory of ``peer``.
@@ -55,7 +58,7 @@ class World:
     gets: bool = False
 
     def barrier(self, stream: int) -> None:
-        """See Peers: ranks that take turns need no barrier."""
+        """Ranks that take turns need no barrier."""
 
     def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
         """Enter the address of this rank's ``number``-th allocation. Return all ranks' addresses as it sees them, [P].

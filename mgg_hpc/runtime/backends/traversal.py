@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,7 @@ class Source:
     row: int
 
 
-class Traversal(Protocol):
+class Traversal(ABC):
     """Traversals of one graph. All are collective.
 
     moved: bytes that this rank has pushed to others since it was last set to 0.
@@ -71,18 +72,21 @@ class Traversal(Protocol):
 
     moved: int
 
+    @abstractmethod
     def prepare(self, kind: str) -> None:
         """Set up what a kind of traversal takes ("bfs", "sssp", "components", "pagerank"), before it is timed.
 
         Raises InputError for what does not fit.
         """
 
+    @abstractmethod
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of the halo's rows, [H], from each rank's own, [n] of 4 or 8 bytes; until the next call.
 
         Ranks must meet between two calls: one that only receives may still read what the next call overwrites.
         """
 
+    @abstractmethod
     def bfs(self, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> int:
         """Fill parent and depth, [n], by a breadth-first search; return the number of levels below the source.
 
@@ -90,21 +94,25 @@ class Traversal(Protocol):
         reached.
         """
 
+    @abstractmethod
     def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
         """Fill distance, [n], with the lengths of shortest paths; inf where there is none. Return the number of steps.
 
         Lengths are those of the last `set_lengths`.
         """
 
+    @abstractmethod
     def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
         """Set the lengths of edges, [E] in the order of ``out_indices``. width: distance that a bucket spans."""
 
+    @abstractmethod
     def components(self, names: NDArray[np.int64], label: NDArray[np.int64]) -> int:
         """Fill label, [n], with the least name in each row's component of an undirected graph; return the exchanges.
 
         names: [S], of the sources.
         """
 
+    @abstractmethod
     def pagerank(
         self, rank: NDArray[np.floating], damping: float, tolerance: float, iterations: int
     ) -> tuple[int, float]:
@@ -114,12 +122,14 @@ class Traversal(Protocol):
         """
 
 
-class TraversalKernels(Protocol):
+class TraversalKernels(ABC):
     """Makes traversals of graphs."""
 
+    @abstractmethod
     def check(self, edges: str) -> None:
         """Raise InputError for a place of edges that this backend does not have."""
 
+    @abstractmethod
     def of(self, graph: LocalGraph, *, edges: str = "device") -> Traversal:
         """Return traversals of a graph. Collective. Frees nothing before the backend is closed.
 

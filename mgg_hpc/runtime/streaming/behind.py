@@ -16,7 +16,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class Behind:
+class Behind(Store):
     """A store whose writes return at once; reads, by any thread, wait for those of their rows. Rows that are written
     stay as they are.
 
@@ -30,19 +30,18 @@ class Behind:
 
     @property
     def place(self) -> Place:
-        """See Store; all writes are done then."""
+        # All writes are done then.
         self.settle()
         return self._store.place
 
     def read(self, first: int, count: int) -> NDArray[Any]:
-        """See Store."""
         for low, high, write in list(self._writes):
             if low < first + count and first < high:
                 write.result()
         return self._store.read(first, count)
 
     def write(self, first: int, rows: NDArray[Any]) -> None:
-        """See Store; errors are raised by a later call."""
+        # Errors are raised by a later call.
         last = first + len(rows)
         while len(self._writes) >= PENDING or any(
             low < last and first < high for low, high, _ in self._writes
@@ -63,7 +62,6 @@ class Behind:
             self._writes.pop(0)
 
     def close(self) -> None:
-        """See Store."""
         self.settle()
         self._store.close()
 

@@ -21,14 +21,14 @@ class Allocates(Protocol):
 
     @property
     def collectives(self) -> Any:
-        """See Backend.collectives."""
+        """The backend's `Collectives`."""
 
     @property
     def memory(self) -> Any:
-        """See Backend.memory."""
+        """The backend's `Memory`."""
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Any:
-        """See Backend.rows."""
+        """Allocate rows, as `Backend.rows` does."""
 
 
 class ChunkBuffer:

@@ -15,13 +15,13 @@ from ...errors import InputError
 from ...plan.layout import ROW_ALIGNMENT, RowFormat
 from .. import mpi
 from .direct import BLOCK, DirectFile, Pages, scratch_file
-from .store import Pace, Place, check_place, check_rows, paced, padded_rows
+from .store import Pace, Place, Store, check_place, check_rows, paced, padded_rows
 
 PADDED = 4 << 20  # bytes of rows that are padded at a time
 STEP = 256  # their number is a multiple of it, so that they are whole blocks: rows are multiples of 16 bytes
 
 
-class FileStore:
+class FileStore(Store):
     """Rows in a scratch file without a name, of which nothing is left however the process ends.
 
     folder: where it lies. direct: read and write it past the page cache (O_DIRECT), where its file system can; the
@@ -97,11 +97,10 @@ class FileStore:
 
     @property
     def place(self) -> Place:
-        """See Store."""
         return self._place
 
     def read(self, first: int, count: int) -> NDArray[Any]:
-        """See Store. Raises OSError where the file ends before."""
+        # Raises OSError where the file ends before.
         began, place, format = time.perf_counter(), self._place, self.format
         check_place(self, first, count)
         read = self._file.read(place.offset + first * place.row_bytes, count * place.row_bytes)
@@ -114,7 +113,6 @@ class FileStore:
         return rows
 
     def write(self, first: int, rows: NDArray[Any]) -> None:
-        """See Store."""
         began, format = time.perf_counter(), self.format
         if self._folder is None:
             raise ValueError(f"{self._file.name} is read only")
@@ -132,7 +130,6 @@ class FileStore:
         self._pace.took(len(rows) * format.row_bytes, began)
 
     def close(self) -> None:
-        """See Store."""
         self._file.close()
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,25 +41,29 @@ class Place:
     name: str = ""
 
 
-class Store(Protocol):
+class Store(ABC):
     """Rows [count, dim] of one format."""
 
     format: RowFormat
     count: int
 
     @property
+    @abstractmethod
     def place(self) -> Place:
         """Where the rows lie; as long as the store is open."""
 
+    @abstractmethod
     def read(self, first: int, count: int) -> NDArray[Any]:
         """Return rows first .. first + count - 1, an array [count, dim] in the layout of kernels (`RowFormat`).
 
         It is not written: rows in the host's memory are not copied.
         """
 
+    @abstractmethod
     def write(self, first: int, rows: NDArray[Any]) -> None:
         """Write rows [any, dim] of the store's dtype from row ``first`` on. Raises ValueError where they may not go."""
 
+    @abstractmethod
     def close(self) -> None:
         """Give the rows back. Collective over the store's ranks."""
 
@@ -112,7 +117,7 @@ def check_rows(store: Store, first: int, rows: NDArray[Any]) -> None:
         )
 
 
-class HostStore:
+class HostStore(Store):
     """Rows in the host's memory, beside what a job counts.
 
     node: the ranks of one node that share the rows (a communicator), or None for a lone one. rows: an array [count,
@@ -159,12 +164,10 @@ class HostStore:
 
     @property
     def place(self) -> Place:
-        """See Store."""
         apart = self._rows.strides[0] if len(self._rows) > 1 else self.format.row_bytes
         return Place(apart, address=self._rows.ctypes.data, pace=self._pace.native)
 
     def read(self, first: int, count: int) -> NDArray[Any]:
-        """See Store."""
         began = time.perf_counter()
         check_place(self, first, count)
         rows = self._rows[first : first + count]
@@ -176,14 +179,12 @@ class HostStore:
         return rows
 
     def write(self, first: int, rows: NDArray[Any]) -> None:
-        """See Store."""
         began = time.perf_counter()
         check_rows(self, first, rows)
         self._rows[first : first + len(rows)] = rows
         self._pace.took(len(rows) * self.format.row_bytes, began)
 
     def close(self) -> None:
-        """See Store."""
         if self._unlock is not None:
             self._unlock()
             self._unlock = None

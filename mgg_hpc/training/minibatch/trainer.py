@@ -62,11 +62,10 @@ class SampledTrainer(Trainer):
         self.so_far = SoFar()
 
     def under_way(self) -> dict[str, float]:
-        """See Trainer.under_way."""
         return {"loss": self.so_far.loss, "seconds": self.so_far.seconds}
 
     def go_on(self, epoch: int, batches: int, known: Mapping[str, float]) -> None:
-        """See Trainer.go_on. Raises InputError for more batches than an epoch has."""
+        # Raises InputError for more batches than an epoch has.
         if batches >= self.steps:
             raise InputError(
                 f"{batches} batches of epoch {epoch} are done, and an epoch has {self.steps}: the graph's training "
@@ -123,12 +122,10 @@ class SampledTrainer(Trainer):
         return (self._epoch - 1) * self._sampled.steps + self._batch.number + 1
 
     def given(self) -> tuple[Input, Views]:
-        """See Trainer.given."""
         assert self._batch is not None and self._batch.x is not None
         return self._batch.x, self._batch
 
     def ids(self, layer: int) -> NDArray[np.int64]:
-        """See Trainer.ids."""
         assert self._batch is not None
         blocks = self._batch.blocks
         # An output layer over all others returns the batch's own rows.
@@ -137,11 +134,9 @@ class SampledTrainer(Trainer):
 
     @property
     def where(self) -> str:
-        """See Trainer.where."""
         return f"batch {self.so_far.batches} of "
 
     def rewind(self, epoch: int) -> None:
-        """See Trainer.rewind."""
         super().rewind(self._number)
 
     def loss_of(self, logits: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ import reference
 import torch
 from convolutions import TOLERANCE, drawn_edges, summed
 from torch.nn import Linear, Parameter
-from torch.nn import functional as F
 
 import mgg_hpc as mgg
 from mgg_hpc.data.graph import Graph
@@ -198,49 +197,6 @@ def test_forms_of_messages_are_those_of_edge_lists(rng, comm, compare, name, acc
     compare(Form(message, accumulator), graph, transfer=transfer, runs=runs)
 
 
-OPERATIONS = [
-    *(torch.add, torch.sub, torch.maximum, torch.minimum),
-    *(
-        lambda a, b, function=function: function(a)
-        for function in (
-            torch.tanh,
-            torch.sigmoid,
-            torch.abs,
-            torch.neg,
-            torch.relu,
-            F.silu,
-            F.softplus,
-            F.elu,
-        )
-    ),
-    *(lambda a, b, value=value: a * value + value for value in (0.0, 1.0, -0.5)),
-    lambda a, b: F.leaky_relu(3 - a, 0.3),
-    lambda a, b: a.clamp(-1, 1) - 2 / (1 + b.abs()),
-    lambda a, b: torch.tanh(a) * b / (1 + b**2).sqrt(),
-    lambda a, b: torch.reciprocal(0.5 + a * a),
-    lambda a, b: torch.exp(-a.abs()) * torch.log(2 + b.abs()),
-]
-
-
-@pytest.mark.parametrize("operations", [1, 2, 4, 10])
-def test_random_programs_are_those_of_edge_lists(rng, comm, compare, operations):
-    graph = whole_graph(rng, comm, True)
-    for _ in range(10):
-        steps = [
-            (OPERATIONS[rng.integers(len(OPERATIONS))], *rng.integers(5 + at, size=2))
-            for at in range(operations)
-        ]
-
-        def message(of, e, steps=steps):
-            values = [e.src, e.dst, e.data["flow"][:, None], of.bias, (e.src * e.dst).sum(1, keepdim=True)]
-            for operation, one, other in steps:
-                values.append(operation(values[one], values[other]))
-            return e.src * values[-1] + e.data["flow"][:, None] * of.scalar
-
-        torch.manual_seed(int(rng.integers(2**31)))
-        compare(Form(message), graph, runs=TAPE)
-
-
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
 def test_weights_of_a_normalised_graph_belong_to_tapes_and_tensors_too(
@@ -301,17 +257,6 @@ def test_one_layer_takes_graphs_whose_data_have_other_widths(rng, comm, opened):
                 out = out if streaming is None else out.tensor()
                 with mpi.agree(comm):
                     near(out, wanted[held.ids], torch.float64, wanted)
-
-
-def test_explain_tells_of_the_last_call(rng, comm, opened):
-    """Also where that ran a program of an earlier one."""
-    layer, told = Form(lambda of, e: e.src if of.training else torch.tanh(e.src - e.dst)).double(), []
-    with opened(whole_graph(rng, comm, True)) as held, torch.no_grad():
-        for training in (True, False, True):
-            layer.train(training)(held.x, held)
-            told.append(layer.explain())
-    with mpi.agree(comm):
-        assert SUM in told[0] and TAPE in told[1] and told[2] == told[0]
 
 
 def test_wrong_types_and_names_are_refused(rng, comm, opened):

@@ -34,7 +34,7 @@ class DeviceContext:
     under MPS they do, though ``share`` is 1.
     """
 
-    stream: Stream
+    _stream: Stream
     share = 1.0
     alone = True
     deferred_bytes = 256 << 20
@@ -60,6 +60,11 @@ class DeviceContext:
         self._over_held_rows: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
         self._cut_by: Geometry | None = None
         self._partitions: WeakKeyDictionary[Plan, dict[int, tuple[int, int]]] = WeakKeyDictionary()
+
+    @property
+    def stream(self) -> Stream:
+        """Order, time and recording of this rank's launches."""
+        return self._stream
 
     @property
     def geometry(self) -> Geometry:
@@ -95,7 +100,6 @@ class DeviceContext:
         self._table_memory = table_memory or self._symmetric_memory
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
-        """See Backend.rows."""
         return self._allocated(counts, format, symmetric, self._table_memory if symmetric else self.arrays)
 
     def symmetric(self, count: int, format: RowFormat) -> Rows:

@@ -17,7 +17,6 @@ CSR_LANES = 8  # dropout_csr_lanes
 
 
 def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, key: RngKey) -> None:
-    """See Backend.dropout."""
     memory = backend.arrays
     dtype, shape, _ = memory.kind(out)
     run = getattr(backend.native, f"dropout_{checked_name(dtype)}")

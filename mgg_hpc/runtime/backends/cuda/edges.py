@@ -14,7 +14,7 @@ from ....errors import InputError
 from ....plan import halo_schedule
 from ....plan.workload import Plan
 from ..arguments import ChunkRows, RngKey, Rows
-from ..edges import Attention, TailedRows
+from ..edges import Attention, EdgeKernels, TailedRows
 from ..tape import Tape
 from . import dropout
 from .arrays import edge_values, flat, name_of, rows_of
@@ -25,8 +25,8 @@ Array = tuple[int, int]  # an address, and values between rows
 NO_DROPOUT = RngKey(0.0, seed=0, epoch=0, stream=0)
 
 
-class DeviceEdges:
-    """See EdgeKernels."""
+class DeviceEdges(EdgeKernels):
+    """Kernels of GPUs."""
 
     def __init__(self, launches: DeviceLaunches) -> None:
         self._launches, self.arrays = launches, launches.arrays
@@ -53,7 +53,6 @@ class DeviceEdges:
         above_weight: Any = None,
         edge_score: Any = None,
     ) -> None:
-        """See EdgeKernels.attend."""
         given = {"score": score, "log_sum": log_sum, "above_weight": above_weight}
         call: dict[str, Any] = dict(self._arrays(plan, "float32", how.heads, given))
         call |= self._arrays(plan, "float32", how.columns, {"above": above})
@@ -81,7 +80,6 @@ class DeviceEdges:
         edge_score: Any = None,
         edge_score_gradient: Any = None,
     ) -> None:
-        """See EdgeKernels.attend_back."""
         given = {"score": score, "log_sum": log_sum, "dot": dot, "score_gradient": score_gradient}
         rows_given = {"out": out, "h": h, "gradient": gradient}
         call: dict[str, Any] = dict(self._arrays(plan, "float32", how.heads, given))
@@ -93,7 +91,6 @@ class DeviceEdges:
             kernel(rows, **call)
 
     def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
-        """See EdgeKernels.max_ties."""
         columns = src.format.dim
         call = self._arrays(plan, name_of(src.format), columns, {"out": out})
         call |= self._arrays(plan, "float32", columns, {"ties": ties})
@@ -104,7 +101,6 @@ class DeviceEdges:
             kernel(rows, **call)
 
     def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
-        """See EdgeKernels.max_back."""
         columns = src.format.dim // 2
         call = self._arrays(plan, name_of(src.format), columns, {"x": x, "out": out})
         layout = TailedRows(src.format.dtype, 2 * columns)
@@ -112,7 +108,6 @@ class DeviceEdges:
             kernel(rows, **call)
 
     def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
-        """See EdgeKernels.weighted."""
         columns, (weight_at, heads) = src.format.dim, edge_values(self.arrays, "weight", weight, plan.edges)
         call = self._arrays(plan, name_of(src.format), columns, {"out": out})
         layout = TailedRows(src.format.dtype, columns)
@@ -120,7 +115,6 @@ class DeviceEdges:
             kernel(rows, weight=weight_at, **call)
 
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
-        """See EdgeKernels.sddmm."""
         columns, (out_at, heads) = src.format.dim, edge_values(self.arrays, "out_edge", out_edge, plan.edges)
         call = self._arrays(plan, name_of(src.format), columns, {"y": dst})
         layout = TailedRows(src.format.dtype, columns)
@@ -138,10 +132,8 @@ class DeviceEdges:
         out: Sequence[Any],
         edge: Any = None,
     ) -> None:
-        """See EdgeKernels.propagate; compiled where CuPy is installed, else interpreted.
-
-        Raises InputError for a tape that is too large to be interpreted where nothing compiles it.
-        """
+        # Compiled where CuPy is installed, else interpreted.
+        # Raises InputError for a tape that is too large to be interpreted where nothing compiles it.
         if isinstance(src, ChunkRows):
             with src.stream.chunk(plan) as (held, rows):
                 self.propagate(held, tape, rows, near=near, shared=shared, out=out, edge=edge)

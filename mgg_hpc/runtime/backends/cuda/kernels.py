@@ -20,7 +20,7 @@ from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
 from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, check_operation
-from ..base import Capabilities, Phases
+from ..base import Backend, Capabilities, Phases
 from ..phases import separate
 from . import dropout
 from .arrays import flat, name_of, padded_rows
@@ -33,8 +33,8 @@ from .traversal.crossing import Ranks
 from .traversal.graph import DeviceTraversal
 
 
-class DeviceBackend(DeviceLaunches):
-    """One rank on one GPU, among others on other GPUs, or on this one; see Backend for what calls do.
+class DeviceBackend(DeviceLaunches, Backend):
+    """One rank on one GPU, among others on other GPUs, or on this one.
 
     Launches go to the current stream and are not waited for; calls over one plan share scratch memory, and so belong
     on one stream. Components are made at their first use, so that no reference cycle keeps GPU memory.
@@ -56,7 +56,7 @@ class DeviceBackend(DeviceLaunches):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See Backend.capabilities. Other GPUs' rows are not kept in this one's cache."""
+        # Other GPUs' rows are not kept in this one's cache.
         return Capabilities(
             "cuda",
             device=self.device,
@@ -72,32 +72,27 @@ class DeviceBackend(DeviceLaunches):
 
     @property
     def memory(self) -> DeviceMemory:
-        """See Backend.memory."""
         return DeviceMemory(self)
 
     @property
     def collectives(self) -> DeviceCollectives:
-        """See Backend.collectives."""
         return DeviceCollectives(self.rank, self.size)
 
     @property
     def edges(self) -> DeviceEdges:
-        """See Backend.edges."""
         return DeviceEdges(self)
 
     @property
     def traversal(self) -> DeviceTraversal:
-        """See Backend.traversal."""
         return DeviceTraversal(Ranks(self, self.memory, self.collectives, self.fetch))
 
     def publish(self, rows: Rows) -> None:
-        """See Backend.publish; on the current stream."""
+        # On the current stream.
         self._world.barrier(self.arrays.stream())
 
     def stream_rows(
         self, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool = True
     ) -> ChunkRows:
-        """See Backend.stream_rows."""
         return streaming.stream_rows(self, store, order, buffer, ahead=ahead)
 
     def aggregate(
@@ -111,7 +106,7 @@ class DeviceBackend(DeviceLaunches):
         edge: Any = None,
         epilogue: Epilogue | None = None,
     ) -> None:
-        """See Backend.aggregate; ``edge`` and the epilogue's arrays are float32."""
+        # ``edge`` and the epilogue's arrays are float32.
         check_operation(op, reduce, edge)
         if isinstance(src, ChunkRows):
             with src.stream.chunk(plan) as (held, rows):
@@ -144,7 +139,7 @@ class DeviceBackend(DeviceLaunches):
         self.count(plan, src.format, began)
 
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
-        """See Backend.retune. Hubs are cut by ps and dist, so sums of other ones are equal to rounding only."""
+        # Hubs are cut by ps and dist, so sums of other ones are equal to rounding only.
         tuned = self._tuned.setdefault(plan, {})
         former = tuned.get(format.row_bytes, self.options.geometry)
         self.check_fits(plan, format, geometry)
@@ -171,7 +166,6 @@ class DeviceBackend(DeviceLaunches):
                 self.halo(plan).ready(self, plan, kind, format, made)
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
-        """See Backend.phases."""
         transfer_plan = transfer_only(plan, edges=plan.transfer != "halo")
         self.share_exchange(plan, transfer_plan)
         return separate(self, plan, transfer_plan, op, src, out, edge, self.ready)
@@ -179,7 +173,7 @@ class DeviceBackend(DeviceLaunches):
     def gather(
         self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None
     ) -> None:
-        """See Backend.gather; on the current stream."""
+        # On the current stream.
         self.gathers.anywhere(self, src, bounds, ids, out)
         if own is not None:
             self.stream.meter.count(own, len(ids) - own, src.format, 0)
@@ -190,7 +184,7 @@ class DeviceBackend(DeviceLaunches):
         self.gathers.anywhere(self, src, bounds, ids, out)
 
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
-        """See Backend.dropout; stored values of a CSR matrix are float32."""
+        # Stored values of a CSR matrix are float32.
         if csr is None:
             dropout.rows(self, x, out, ids, key)
         else:

@@ -54,7 +54,7 @@ class DeviceLaunches(DeviceContext):
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
         super().__init__(rank, world, options, module, arrays, table_memory)
-        self.stream = DeviceStream(arrays)
+        self._stream = DeviceStream(arrays)
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
         self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
         self._halos: WeakKeyDictionary[Plan, Halo] = WeakKeyDictionary()
@@ -68,7 +68,7 @@ class DeviceLaunches(DeviceContext):
         return self.arrays.tape_kernels()
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
-        """See Backend.prepare: stagings and signals of a halo, and the ring of gets that no pointer serves."""
+        # Stagings and signals of a halo, and the ring of gets that no pointer serves.
         halo = self._halos.get(plan)
         if halo_schedule.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
             self._halos[plan] = Halo(self, plan, widest)

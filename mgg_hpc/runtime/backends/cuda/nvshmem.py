@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import mpi
-from ..simulated import all_reachable
+from ..simulated import Peers, all_reachable
 from . import heap
 from .device_arrays import DeviceArrays
 from .module import as_input_error
@@ -22,8 +22,8 @@ SIDE_BY_SIDE = "kernels run side by side (MPS)"
 SHARED_GPU = {3: "kernels take turns", 4: SIDE_BY_SIDE}  # nvshmemx_init_status_t
 
 
-class NvshmemPeers:
-    """All ranks of a communicator as PEs of the same numbers (`Peers`). Making it is collective, and starts NVSHMEM.
+class NvshmemPeers(Peers):
+    """All ranks of a communicator as PEs of the same numbers. Making it is collective, and starts NVSHMEM.
 
     memory: arrays on this rank's GPU. reaches(rank, peer): whether kernels of ``rank`` may use pointers to memory of
     ``peer`` where there are any. Only one can exist in a process at a time. Raises InputError where NVSHMEM does
@@ -102,7 +102,6 @@ class SymmetricMemory:
             self._next, self.left = self._allocate(nbytes), nbytes
 
     def zeros(self, nbytes: int) -> Any:
-        """See DeviceArrays."""
         nbytes = max(nbytes, 1)  # an array of nothing has no address
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         if size > self.left:
@@ -118,7 +117,6 @@ class SymmetricMemory:
         return self._blocks[-1]
 
     def address(self, array: Any) -> int:
-        """See DeviceArrays."""
         return self._of.address(array)
 
     def release(self) -> None:

@@ -137,7 +137,7 @@ def _finish() -> None:
 
 
 class RankBackend(DeviceBackend):
-    """See module. Kernels of ranks that share a GPU take turns, unless MPS runs.
+    """One rank of a job on one GPU. Kernels of ranks that share a GPU take turns, unless MPS runs.
 
     peers: all ranks, once NVSHMEM has started. sums: of gradients, once there were any.
     """
@@ -171,22 +171,20 @@ class RankBackend(DeviceBackend):
 
     @property
     def memory(self) -> RankMemory:
-        """See Backend.memory."""
         return RankMemory(self)
 
     @property
     def collectives(self) -> RankCollectives:
-        """See Backend.collectives."""
         return RankCollectives(self)
 
     def rows(self, counts: Any, format: RowFormat, symmetric: bool) -> Rows:
-        """See Backend.rows. Raises RuntimeError for symmetric rows that no memory was reserved for."""
+        # Raises RuntimeError for symmetric rows that no memory was reserved for.
         if symmetric and self.size > 1 and self.peers is None:
             raise RuntimeError("symmetric rows before Memory.reserve")
         return super().rows(counts, format, symmetric)
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
-        """See Backend.prepare. Raises InputError for `direct` where some rank's memory is out of reach."""
+        # Raises InputError for `direct` where some rank's memory is out of reach.
         if plan.transfer == "direct" and self.has_gets and any(self.comm.allgather(plan.remote_edges)):
             raise InputError(
                 'plan.transfer is "direct", but some GPUs are out of reach of pointers (NVLink, PCIe peer access); '
@@ -214,7 +212,7 @@ class RankMemory(DeviceMemory):
         self._backend = backend
 
     def reserve(self, nbytes: int, largest: int = 0) -> None:
-        """See Memory.reserve; starts NVSHMEM at the first call."""
+        # Starts NVSHMEM at the first call.
         backend = self._backend
         if backend.size == 1:
             return
@@ -237,7 +235,7 @@ class RankMemory(DeviceMemory):
         self._map(backend.peers, over_network if backend.has_gets else need, largest)
 
     def beside(self, nbytes: int) -> int:
-        """See Memory.beside. Before NVSHMEM has started, what is likely."""
+        # Before NVSHMEM has started, what is likely.
         backend = self._backend
         if backend.size == 1:
             return 0
@@ -255,15 +253,13 @@ class RankMemory(DeviceMemory):
         peers.memory.reserve(nbytes)
 
     def reserved(self) -> int:
-        """See Memory.reserved."""
         return self._backend.peers.memory.left if self._backend.peers else 0
 
     def free(self) -> int:
-        """See Memory.free."""
         return super().free() // self._backend.gpu.assignment.ranks
 
     def close(self) -> None:
-        """See Memory.close. NVSHMEM ends with the process."""
+        # NVSHMEM ends with the process.
         backend = self._backend
         backend.stream.finish()
         with _together(backend.rank, "giving back symmetric memory with all ranks"):
@@ -282,7 +278,7 @@ class RankCollectives(DeviceCollectives):
         self._backend, self.comm = backend, backend.comm
 
     def sum(self, values: Any) -> None:
-        """See Collectives.sum: by NCCL where each rank has a GPU of its own, else over the symmetric heap."""
+        # By NCCL where each rank has a GPU of its own, else over the symmetric heap.
         backend = self._backend
         if backend.size == 1:
             return
@@ -294,9 +290,7 @@ class RankCollectives(DeviceCollectives):
         backend.sums.add_up(values)
 
     def least(self, mine: int) -> int:
-        """See DeviceCollectives.least."""
         return mpi.least(self.comm, mine)
 
     def sum_on_host(self, values: NDArray[np.float64]) -> None:
-        """See DeviceCollectives.sum_on_host."""
         mpi.sum_in_rank_order(self.comm, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ....plan.layout import RowFormat
 from ... import mpi
 from ..arguments import Rows
-from ..base import Meter, Recording
+from ..base import Collectives, Memory, Meter, Recording, Stream
 from ..native import load
 
 
@@ -33,7 +33,7 @@ def padded(count: int, format: RowFormat) -> NDArray[Any]:
     )
 
 
-class HostMemory(ABC):
+class HostMemory(Memory):
     """Memory for private rows; subclasses say where symmetric rows live.
 
     native: the module mgg_hpc._host. Publishing is here because it depends on where symmetric rows live.
@@ -50,7 +50,7 @@ class HostMemory(ABC):
 
     @abstractmethod
     def publish(self, rows: Rows) -> None:
-        """See Backend.publish."""
+        """Make written rows readable, as `Backend.publish` does."""
 
     @property
     @abstractmethod
@@ -66,30 +66,15 @@ class HostMemory(ABC):
         own[self.rank] = counts[self.rank]
         return Rows(format, addresses, own, buffer, self.rank, False)
 
-    def reserve(self, nbytes: int, largest: int = 0) -> None:  # noqa: B027  (subclasses may override it)
-        """See Memory.reserve; memory that is allocated on demand needs no reservation."""
-
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
-        """See Memory.lock; kernels read the host's memory."""
+        # Kernels read the host's memory.
         return lambda: None
 
-    def beside(self, nbytes: int) -> int:
-        """See Memory.beside."""
-        return 0
-
-    def reserved(self) -> int:
-        """See Memory.reserved."""
-        return 0
-
-    def free(self) -> None:  # noqa: B027
-        """See Memory.free."""
-
     def padded(self, count: int, format: RowFormat) -> NDArray[Any]:
-        """See Memory.padded."""
         return padded(count, format)
 
     def release(self, rows: Rows) -> None:
-        """See Memory.release; subclasses free the memory."""
+        # Subclasses free the memory.
         rows.addresses[:] = 0  # transports look rows up there
 
     def on_close(self, end: Callable[[], None]) -> None:
@@ -97,43 +82,40 @@ class HostMemory(ABC):
         self._ends.append(end)
 
     def close(self) -> None:
-        """See Memory.close; subclasses free the memory. Arrays over symmetric rows must not be used afterwards."""
+        # Subclasses free the memory. Arrays over symmetric rows must not be used afterwards.
         while self._ends:
             self._ends.pop()()
         self.native = None
 
 
-class HostStream:
-    """See Stream; calls return when they are done."""
+class HostStream(Stream):
+    """Calls return when they are done."""
 
     def __init__(self) -> None:
         self.meter = Meter()
 
     def finish(self) -> None:
-        """See Stream.finish."""
+        pass
 
     def stamp(self) -> float:
-        """See Stream.stamp."""
         return time.perf_counter()
 
     def since(self, stamp: float) -> Callable[[], float]:
-        """See Stream.since."""
         taken = time.perf_counter() - stamp
         return lambda: taken
 
     def record(self, launch: Callable[[], None]) -> Recording:
-        """See Stream.record."""
         raise RuntimeError("CPUs record nothing")
 
 
-class HostCollectives:
-    """See Collectives. comm: of all ranks, or None where one process simulates them."""
+class HostCollectives(Collectives):
+    """Ranks of CPUs. comm: of all ranks, or None where one process simulates them."""
 
     def __init__(self, rank: int, size: int, comm: Any = None) -> None:
         self.rank, self.size, self._comm = rank, size, comm
 
     def sum(self, values: NDArray[Any]) -> None:
-        """See Collectives.sum; in rank order."""
+        # In rank order.
         if self._comm is not None:
             mpi.sum_in_rank_order(self._comm, values)
 

@@ -11,12 +11,12 @@ import numpy as np
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ..arguments import Rows
-from ..edges import Attention
+from ..edges import Attention, EdgeKernels
 from ..tape import Tape
 
 
-class HostEdges:
-    """See EdgeKernels. schedule, called: `HostBackend.schedule` and `HostBackend.called`."""
+class HostEdges(EdgeKernels):
+    """Native kernels. schedule, called: `HostBackend.schedule` and `HostBackend.called`."""
 
     def __init__(
         self,
@@ -31,29 +31,23 @@ class HostEdges:
             kernel(**source, **{name: _carried(value) for name, value in given.items() if value is not None})
 
     def attend(self, plan: Plan, how: Attention, src: Rows, out: Any, **given: Any) -> None:
-        """See EdgeKernels.attend."""
         self._run(plan, "attend", src, out=out, **_call(how), **given)
 
     def attend_back(
         self, plan: Plan, how: Attention, src: Rows, out: Any, *, at_source: bool, **given: Any
     ) -> None:
-        """See EdgeKernels.attend_back."""
         self._run(plan, "attend_back", src, out=out, at_source=at_source, **_call(how), **given)
 
     def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
-        """See EdgeKernels.max_ties."""
         self._run(plan, "max_ties", src, out=out, ties=ties)
 
     def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
-        """See EdgeKernels.max_back."""
         self._run(plan, "max_back", src, x=x, out=out)
 
     def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
-        """See EdgeKernels.weighted."""
         self._run(plan, "weighted", src, weight=weight, out=out)
 
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
-        """See EdgeKernels.sddmm."""
         self._run(plan, "sddmm", src, y=dst, out=out_edge)
 
     def propagate(
@@ -67,7 +61,6 @@ class HostEdges:
         out: Sequence[Any],
         edge: Any = None,
     ) -> None:
-        """See EdgeKernels.propagate."""
         values, steps, outputs = tape.packed
         self._run(
             plan,

@@ -20,7 +20,7 @@ from ... import cores
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
 from ..arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, check_operation
-from ..base import Capabilities, Phases
+from ..base import Backend, Capabilities, Phases
 from ..phases import separate
 from .components import HostCollectives, HostMemory, HostStream
 from .edges import HostEdges
@@ -36,7 +36,7 @@ def _block_edges(geometry: Geometry) -> int:
     return geometry.ps * geometry.wpb
 
 
-class HostBackend:
+class HostBackend(Backend):
     """Kernels over rows that this process holds, reads through pointers, fetches, or is sent.
 
     memory: says where symmetric rows live, and by which transport they move.
@@ -45,10 +45,10 @@ class HostBackend:
     def __init__(
         self, memory: HostMemory, collectives: HostCollectives, options: Options, capabilities: Capabilities
     ) -> None:
-        self.memory, self.collectives, self.options = memory, collectives, options
+        self.options = options
+        self._memory, self._collectives, self._stream = memory, collectives, HostStream()
         # Beside a rank's own rows a cache holds as many of its peers, and indices and sums.
-        self.capabilities = replace(capabilities, cache_bytes=cores.cache_bytes() // 4)
-        self.stream = HostStream()
+        self._capabilities = replace(capabilities, cache_bytes=cores.cache_bytes() // 4)
         self._schedules: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
         self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, Exchange] = WeakKeyDictionary()
@@ -59,27 +59,38 @@ class HostBackend:
         memory.on_close(self._exchanges.clear)
 
     @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def memory(self) -> HostMemory:
+        return self._memory
+
+    @property
+    def stream(self) -> HostStream:
+        return self._stream
+
+    @property
+    def collectives(self) -> HostCollectives:
+        return self._collectives
+
+    @property
     def edges(self) -> HostEdges:
-        """See Backend.edges."""
         return HostEdges(self.schedule, self.called)
 
     @property
     def traversal(self) -> HostTraversal:
-        """See Backend.traversal."""
         return HostTraversal(self.memory, self.collectives, self.options.threads)
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
-        """See Backend.rows."""
         return self.memory.symmetric(counts, format) if symmetric else self.memory.private(counts, format)
 
     def publish(self, rows: Rows) -> None:
-        """See Backend.publish."""
         began = time.perf_counter()
         self.memory.publish(rows)
         self.stream.meter.waited += time.perf_counter() - began
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
-        """See Backend.prepare."""
         lists = plan.lists
         if plan.transfer != "halo" or lists is None:
             return
@@ -93,7 +104,7 @@ class HostBackend:
         self._exchanges[plan] = make_exchange(self.memory, lists, widest)
 
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
-        """See Backend.retune. Hubs stay cut as `options.geometry` says, so that every geometry gives the same bits."""
+        # Hubs stay cut as `options.geometry` says, so that every geometry gives the same bits.
         tuned = self._tuned.setdefault(plan, {})
         tuned[format.row_bytes] = geometry
         used = {_block_edges(each) for each in (*tuned.values(), self.options.geometry)}
@@ -128,7 +139,6 @@ class HostBackend:
     def stream_rows(
         self, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool = True
     ) -> ChunkRows:
-        """See Backend.stream_rows."""
         rows = stream_rows(self.memory, store, order, buffer, ahead=ahead)
         self._streams.add(rows)
         return rows
@@ -149,7 +159,7 @@ class HostBackend:
         epilogue: Epilogue | None = None,
         arrived: bool = False,
     ) -> None:
-        """See Backend.aggregate. arrived: sum what `transfer_only` brought, and exchange nothing."""
+        """Sum rows, as `Backend.aggregate` does. arrived: sum what `transfer_only` brought, and exchange nothing."""
         check_operation(op, reduce, edge)
         if tuple(out.shape) != (plan.destinations, src.format.dim) or out.dtype != src.format.dtype:
             raise ValueError(
@@ -217,7 +227,6 @@ class HostBackend:
         self._exchanges[plan].native.transfer(address, src.format.row_bytes)
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
-        """See Backend.phases."""
         if plan.transfer == "halo":
             return Phases(
                 lambda: self.transfer_only(plan, src),
@@ -234,7 +243,7 @@ class HostBackend:
         *,
         own: int | None = None,
     ) -> None:
-        """See Backend.gather; it counts this rank's own rows itself."""
+        # It counts this rank's own rows itself.
         format = src.format
         if tuple(out.shape) != (len(ids), format.dim) or out.dtype != format.dtype:
             raise ValueError(
@@ -256,7 +265,6 @@ class HostBackend:
     def dropout(
         self, x: Any, out: Any, ids: NDArray[np.int64], key: RngKey, csr: tuple[Any, Any] | None = None
     ) -> None:
-        """See Backend.dropout."""
         native, threads = self.memory.native, self.options.threads
         if csr is not None:
             indptr, index = csr

@@ -26,11 +26,9 @@ class SharedMemory(HostMemory):
 
     @property
     def transport_address(self) -> int:
-        """See HostMemory."""
         return int(self._transport.address)
 
     def symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
-        """See HostMemory."""
         window = mpi.SharedWindow(self._comm, int(counts.max(initial=0)) * format.row_bytes)
         addresses = np.array([window.address(rank) for rank in range(self.size)], dtype=np.uint64)
         self._windows[int(addresses[self.rank])] = window
@@ -38,7 +36,6 @@ class SharedMemory(HostMemory):
         return Rows(format, addresses, counts, window.buffer(self.rank), self.rank, True)
 
     def publish(self, rows: Rows) -> None:
-        """See Backend.publish."""
         window = self._windows.get(int(rows.addresses[self.rank]))
         if window is not None:
             window.sync()
@@ -47,13 +44,11 @@ class SharedMemory(HostMemory):
             window.sync()
 
     def release(self, rows: Rows) -> None:
-        """See Memory.release."""
         window = self._windows.pop(int(rows.addresses[self.rank]))
         super().release(rows)
         window.free()
 
     def close(self) -> None:
-        """See Memory.close."""
         super().close()
         self._transport = None
         while self._windows:

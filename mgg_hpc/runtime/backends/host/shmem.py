@@ -85,7 +85,7 @@ class ShmemMemory(HostMemory):
         self._allocations: dict[int, int] = {}  # bytes, by address
 
     def reserve(self, nbytes: int, largest: int = 0) -> None:
-        """See Memory.reserve; starts OpenSHMEM, which takes the size of its heap then and once."""
+        # Starts OpenSHMEM, which takes the size of its heap then and once.
         need = int(self._comm.allreduce(nbytes, sys.modules["mpi4py.MPI"].MAX))
         if _heap.size:
             if need > _heap.size - _heap.used:
@@ -109,7 +109,7 @@ class ShmemMemory(HostMemory):
             )
 
     def symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
-        """See HostMemory. Raises MemoryError where the rows need more than was reserved."""
+        # Raises MemoryError where the rows need more than was reserved.
         nbytes = int(counts.max(initial=0)) * format.row_bytes
         if nbytes > _heap.size - _heap.used:
             raise MemoryError(
@@ -126,21 +126,18 @@ class ShmemMemory(HostMemory):
 
     @property
     def transport_address(self) -> int:
-        """See HostMemory."""
         return int(self._shmem.transport_address())
 
     def publish(self, rows: Rows) -> None:
-        """See Backend.publish. What others fetch from a rank that waits goes on: MPI and OpenSHMEM share an engine."""
+        # What others fetch from a rank that waits goes on: MPI and OpenSHMEM share an engine.
         mpi.barrier(self._comm)
 
     def release(self, rows: Rows) -> None:
-        """See Memory.release."""
         address = int(rows.addresses[self.rank])
         super().release(rows)
         self._give_back(address)
 
     def close(self) -> None:
-        """See Memory.close."""
         super().close()
         for address in reversed(list(self._allocations)):
             self._give_back(address)

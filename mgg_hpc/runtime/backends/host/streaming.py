@@ -28,7 +28,6 @@ class _Slots:
 def stream_rows(
     memory: HostMemory, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool
 ) -> ChunkRows:
-    """See Backend.stream_rows."""
     slots = _in_place(store, order) if buffer is None else _in_buffer(store, order, buffer)
     steps = np.zeros(len(order.chunk), STEP)
     steps["first_row"], steps["rows"] = order.sources[order.chunk], np.diff(order.sources)[order.chunk]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ....plan.layout import RowFormat
-from ..traversal import LocalGraph, Source
+from ..traversal import LocalGraph, Source, Traversal, TraversalKernels
 from . import exchange
 from .components import HostCollectives, HostMemory
 from .exchange import Exchange
@@ -18,24 +18,24 @@ WIDEST = RowFormat(np.dtype(np.float64), 1)  # of what crosses
 END = np.iinfo(np.int64).max  # a bucket behind all others
 
 
-class HostTraversal:
-    """See TraversalKernels."""
+class HostTraversal(TraversalKernels):
+    """Native traversals."""
 
     def __init__(self, memory: HostMemory, collectives: HostCollectives, threads: int) -> None:
         self._memory, self._collectives, self._threads = memory, collectives, threads
 
     def check(self, edges: str) -> None:
-        """See TraversalKernels; there is one memory."""
+        # There is one memory.
         if edges != "device":
             raise InputError(f"--edges {edges} is for --backend cuda; CPUs have one memory")
 
     def of(self, graph: LocalGraph, *, edges: str = "device") -> HostGraph:
-        """See TraversalKernels; there is one memory."""
+        # There is one memory.
         return HostGraph(self._memory, self._collectives, self._threads, graph)
 
 
-class HostGraph:
-    """See Traversal. Each kind of traversal is set up at its first call."""
+class HostGraph(Traversal):
+    """Native traversals of a graph. Each kind of traversal is set up at its first call."""
 
     def __init__(
         self, memory: HostMemory, collectives: HostCollectives, threads: int, graph: LocalGraph
@@ -67,10 +67,9 @@ class HostGraph:
         self._ranks.clear()
 
     def prepare(self, kind: str) -> None:
-        """See Traversal; the first call of a kind sets it up."""
+        """The first call of a kind sets it up."""
 
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
-        """See Traversal."""
         if self._exchange is None:
             return np.zeros(0, values.dtype)
         native, staging, item = self._exchange.native, self._exchange.staging, values.itemsize
@@ -86,7 +85,6 @@ class HostGraph:
         return total.tolist()
 
     def bfs(self, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> int:
-        """See Traversal."""
         self._bfs = search = self._bfs or self._module.Bfs(self._native)
         search.begin(parent, depth, source.slot, source.row)
         if self._exchange is None:
@@ -98,12 +96,10 @@ class HostGraph:
         return levels
 
     def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
-        """See Traversal."""
         self._sssp = None  # its memory is free for the next one
         self._sssp = self._module.Sssp(self._native, lengths, width)
 
     def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
-        """See Traversal."""
         search = self._sssp
         search.begin(source.slot)
         steps = 0
@@ -123,7 +119,6 @@ class HostGraph:
         return steps
 
     def components(self, names: NDArray[np.int64], label: NDArray[np.int64]) -> int:
-        """See Traversal."""
         self._components = found = self._components or self._module.Components(self._native)
         found.link(names)
         found.labels(label)
@@ -139,7 +134,6 @@ class HostGraph:
     def pagerank(
         self, rank: NDArray[np.floating], damping: float, tolerance: float, iterations: int
     ) -> tuple[int, float]:
-        """See Traversal."""
         graph, dtype = self._graph, rank.dtype
         if dtype not in self._ranks:
             kind = getattr(self._module, f"PageRank_{dtype.name}")

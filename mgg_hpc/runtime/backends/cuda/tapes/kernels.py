@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,14 @@ OPTIONS = ("-std=c++17",)
 THREADS = 256  # of a CUDA block
 
 
-class TapeKernels(Protocol):
+class TapeKernels(ABC):
     """What compiles tapes, and launches them."""
 
+    @abstractmethod
     def load(self, text: str) -> bool:
         """Compile a source, unless that was done before; return False where it cannot be."""
 
+    @abstractmethod
     def launch(self, text: str, words: NDArray[np.uint64], blocks: int, stream: int) -> None:
         """Launch CUDA blocks of THREADS threads of a loaded source's kernel on a stream; words: its struct."""
 
@@ -39,15 +42,15 @@ def cupy_kernels() -> TapeKernels | None:
     return found and CupyKernels(found)
 
 
-class CupyKernels:
-    """See TapeKernels."""
+class CupyKernels(TapeKernels):
+    """Kernels by CuPy's NVRTC."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._kernels: dict[str, Any] = {}  # None for what was not compiled
 
     def load(self, text: str) -> bool:
-        """See TapeKernels; the first source that is not compiled is warned of."""
+        # The first source that is not compiled is warned of.
         if text not in self._kernels:
             self._kernels[text] = self._compiled(text)
         return self._kernels[text] is not None
@@ -65,7 +68,6 @@ class CupyKernels:
         return kernel
 
     def launch(self, text: str, words: NDArray[np.uint64], blocks: int, stream: int) -> None:
-        """See TapeKernels."""
         struct = words.view(np.dtype((np.void, words.nbytes)))  # of size one: passed by value
         with self._stream(stream):
             self._kernels[text]((blocks,), (THREADS,), (struct,))

@@ -139,7 +139,6 @@ class ChunkCopies:
 def stream_rows(
     launches: DeviceLaunches, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool
 ) -> ChunkRows:
-    """See Backend.stream_rows."""
     if buffer is None:
         raise ValueError("rows of the host's memory are copied to a GPU: give a buffer")
     nowhere, nothing = np.zeros(launches.size, np.uint64), np.zeros(launches.size, np.int64)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .....errors import InputError
 from .... import cores, mpi
-from ...traversal import LocalGraph, Source, own_pages
+from ...traversal import LocalGraph, Source, Traversal, TraversalKernels, own_pages
 from . import crossing
 from .crossing import Crossing, Ranks
 from .places import PLACES, EdgeLists, on_device
@@ -26,14 +26,13 @@ BYTES_PER_SOURCE = 72  # of values, offsets and numbers
 ALPHA, BETA = 14, 24
 
 
-class DeviceTraversal:
-    """See TraversalKernels."""
+class DeviceTraversal(TraversalKernels):
+    """Traversals on GPUs."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
 
     def check(self, edges: str) -> None:
-        """See TraversalKernels."""
         if edges not in PLACES:
             raise InputError(f"edges: {edges} is none of {', '.join(PLACES)}")
 
@@ -46,7 +45,7 @@ class DeviceTraversal:
         wide: bool = False,
         bottom_up: bool = True,
     ) -> DeviceGraph:
-        """See TraversalKernels.
+        """Return traversals of a graph, as `TraversalKernels.of` does.
 
         reads: how lists are read, "strided", "merged" or "aligned". wide: edges of 8 bytes. bottom_up: whether searches
         may go bottom-up.
@@ -54,8 +53,11 @@ class DeviceTraversal:
         return DeviceGraph(self._ranks, graph, edges, reads, wide=wide, bottom_up=bottom_up)
 
 
-class DeviceGraph:
-    """See Traversal. search_seconds: what the levels of the last search took, without copies of its results."""
+class DeviceGraph(Traversal):
+    """Traversals of a graph on GPUs.
+
+    search_seconds: time of the levels of the last search, without copies of its results.
+    """
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class DeviceGraph:
         return EdgeLists(self._context, self._edges, self._reads, indptr, indices, number)
 
     def prepare(self, kind: str) -> None:
-        """See Traversal: lists of in-edges."""
+        # Lists of in-edges.
         graph = self._graph
         if self._in is not None or not (kind == "pagerank" or (kind == "bfs" and self._bottom_up)):
             return
@@ -144,7 +146,6 @@ class DeviceGraph:
         return self._in
 
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
-        """See Traversal."""
         if self._crossing is None:
             return np.zeros(0, values.dtype)
         whole = np.zeros(self._graph.sources, values.dtype)
@@ -184,7 +185,6 @@ class DeviceGraph:
         return memory
 
     def bfs(self, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> int:
-        """See Traversal."""
         graph, context = self._graph, self._context
         parents, depths = self._none_reached(source, source.slot), self._none_reached(source, 0)
         at, native = context.arrays.address, context.native
@@ -217,14 +217,13 @@ class DeviceGraph:
         self._context.native.bfs_level(lists, at(parents), at(depths), level, bottom_up, shape)
 
     def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
-        """See Traversal; rounds need no width."""
+        # Rounds need no width.
         with self._agreed():
             on_gpu, _ = self._of_edges(lengths.itemsize)
             self._need(0, (on_gpu, lengths.nbytes if self._edges == "host" else 0))
             self._out.set_lengths(lengths)
 
     def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
-        """See Traversal."""
         begin = np.full(self._graph.sources, np.inf, np.float32)
         active = np.zeros(self._graph.sources, np.uint8)
         if source.slot >= 0:
@@ -232,7 +231,6 @@ class DeviceGraph:
         return self._rounds(self._context.native.sssp_round, begin, active, distance)
 
     def components(self, names: NDArray[np.int64], label: NDArray[np.int64]) -> int:
-        """See Traversal."""
         active = np.ones(self._graph.sources, np.uint8)
         return self._rounds(self._context.native.components_round, names, active, label)
 
@@ -256,7 +254,7 @@ class DeviceGraph:
     def pagerank(
         self, rank: NDArray[np.floating], damping: float, tolerance: float, iterations: int
     ) -> tuple[int, float]:
-        """See Traversal. Raises InputError for float64."""
+        # Raises InputError for float64.
         if rank.dtype != np.float32:
             raise InputError("PageRank on GPUs is of float32; take --dtype float32, or a backend of CPUs")
         graph, context, at = self._graph, self._context, self._context.arrays.address

@@ -1,5 +1,5 @@
-"""What rows that are streamed lie in: blocks that modules see, stores that are handed out again, and activations that
-are spilled to a file, whose places are used again once nothing reads them.
+"""What rows lie in: buffers, stores and places of a file are used again when, and only when, nothing holds them any
+more; and blocks of streamed rows, as modules see them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from convolutions import GEOMETRY
 
 from mgg_hpc.nn.streaming.block_view import BlockView
 from mgg_hpc.nn.streaming.pool import StorePool
 from mgg_hpc.nn.streaming.rows import StreamedRows
 from mgg_hpc.nn.streaming.spill import LEAST, PENDING, Spill
+from mgg_hpc.nn.workspace import Workspace
 from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.arguments import Options
+from mgg_hpc.runtime.backends.base import Capabilities
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.streaming.direct import BLOCK, Pages
 from mgg_hpc.runtime.streaming.store import HostStore
 
@@ -182,3 +188,46 @@ def test_tensors_that_autograd_saves_come_back(rng, spill):
     assert [place.shape for place in places] == [x.shape]
     gradients, wanted = (torch.autograd.grad(each, [kept, x, small]) for each in (out, value()))
     assert all(map(torch.equal, gradients, wanted))
+
+
+@pytest.fixture
+def workspace():
+    return Workspace(SerialBackend(0, World(1), Options(GEOMETRY)))
+
+
+def test_rows_are_padded_and_reused_only_when_released(workspace):
+    first = workspace.rows(10, 7, torch.float32)
+    assert first.shape == (10, 7) and first.stride() == (8, 1) and first.data_ptr() % 64 == 0
+    address = first.data_ptr()
+    second = workspace.rows(10, 7, torch.float32)
+    assert second.data_ptr() != address
+    view = first[3:5].t()
+    del first
+    third = workspace.rows(10, 7, torch.float32)
+    assert third.data_ptr() not in (address, second.data_ptr())  # the view still holds the first
+    del view
+    assert workspace.rows(10, 7, torch.float32).data_ptr() == address
+    assert workspace.rows(10, 3, torch.float64).data_ptr() != second.data_ptr()
+
+
+def test_no_rows_no_columns_and_rows_of_another_device(workspace):
+    assert workspace.rows(0, 5, torch.float32).shape == (0, 5)
+    assert workspace.rows(5, 0, torch.float64).shape == (5, 0)
+    rows = Workspace(SimpleNamespace(capabilities=Capabilities("none", device="meta"))).rows(
+        10, 7, torch.float16
+    )  # from torch, and padded too
+    assert (rows.device.type, rows.shape, rows.stride()) == ("meta", (10, 7), (8, 1))
+
+
+def test_rows_of_varying_numbers_take_buffers_of_a_few_sizes(rng):
+    workspace = Workspace(SerialBackend(0, World(1), Options(GEOMETRY)), varying=True)
+    kept = [workspace.rows(1000, 8, torch.float32) for _ in range(2)]
+    del kept
+    for count in rng.integers(900, 1100, 200):
+        first, second = (workspace.rows(int(count), 8, torch.float32) for _ in range(2))
+        first.fill_(1.0)
+        second.fill_(2.0)
+        assert first.shape == (count, 8) and float(first.sum()) == 8 * count  # apart from the second
+        del first, second
+    held = [buffer for buffers in workspace._free.values() for buffer in buffers]
+    assert len(held) == 2 and sum(map(len, held)) < 2 * 2 * 1100 * 32
