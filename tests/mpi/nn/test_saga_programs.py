@@ -15,6 +15,7 @@ import reference
 import torch
 from convolutions import TOLERANCE, drawn_edges, summed
 from torch.nn import Linear, Parameter
+from torch.nn import functional as F
 
 import mgg_hpc as mgg
 from mgg_hpc.data.graph import Graph
@@ -72,6 +73,23 @@ FORMS = {
         TAPE,
     ),
     "dot": (lambda of, e: torch.sigmoid((e.src * of.near(e.dst)).sum(1, keepdim=True)) * e.src, TAPE),
+    "functions": (
+        lambda of, e: (
+            F.silu(e.src * of.scalar) + F.softplus(e.dst) * torch.exp(-of.bias * e.src.clamp(-1, 1))
+        ),
+        TAPE,
+    ),
+    "more functions": (
+        lambda of, e: (
+            F.elu(e.dst - e.src) / (1 + e.src**2).sqrt()
+            + torch.maximum(e.src, of.near(e.dst)) * torch.log(2 + torch.minimum(e.src, e.dst) ** 2)
+        ),
+        TAPE,
+    ),
+    "leaky": (
+        lambda of, e: F.leaky_relu(3 - e.src, 0.3) * torch.relu(e.dst - 0.1) - 2 / (e.src.abs() + 1),
+        TAPE,
+    ),
     "data in a gate": (
         lambda of, e: torch.sigmoid(e.data["flow"].unsqueeze(1) * of.bias + of.far(e.src)) * e.data["wide"],
         TAPE,
