@@ -1,21 +1,25 @@
-"""Steps on graphs whose rows stream (NGra): beside steps in memory, by schedules, with loads ahead, in chains of ranks.
+"""Time training steps of graphs whose rows stream (NGra), by part.
 
     python benchmarks/streaming.py rmat:16 --folder SCRATCH -o streaming.md -o streaming.png
     python benchmarks/streaming.py rmat:16 --folder SCRATCH --parts capped --turns 2
     python benchmarks/streaming.py rmat:15 --parts schedules,overlap -o schedules.png
     python benchmarks/streaming.py rmat:15 --parts ring --ranks 2 --threads 1
 
-GCN and a gated GCN, two layers of 128 columns, in memory for a quarter of the features, ``limit_mb``, beside the plans.
-memory: rows in the host's memory, in place and copied into chunks as devices do, and in files past the page cache,
-beside a step in memory. capped: GCN of 256 hidden units and 3 layers, in 38 percent of the memory that it takes
-otherwise. The others stream from stores of a rate. schedules: NGra's order of sums, by stages, and by destinations
-(figure 14). overlap: chunks that load ahead, and when they are wanted, at the rate at which all bytes take as long as
-the rest of a step; both alone stand below them. ring: ranks that pass chunks on, and ranks that each load for
-themselves (figure 16), GCN alone; without a launcher it starts its ranks.
+Models are a GCN and a gated GCN of two layers and 128 columns. Memory (``limit_mb``) holds the plans and a quarter of
+the features.
 
-``moved_mb`` is what all ranks move between stores and memory in a step, of which ``chunks_mb`` are sources, and
-``sums_mb`` sums that leave memory and return. ``storage_mb`` is what storage reads and writes of it. ``peak_mb`` is
-what a process has above what it had before it opened the graph.
+memory: compare a step in memory with steps whose rows lie in the host's memory (read in place, or copied into chunks
+as devices do) and in files that bypass the page cache.
+capped: a GCN of 3 layers of 256 columns in 38 percent of the memory that it takes otherwise.
+schedules: NGra's orders of sums, by stage and by destination (figure 14), from a store of a given rate.
+overlap: chunks loaded ahead or on demand, at the rate at which all bytes take as long as the rest of a step; the rows
+below them show either alone.
+ring: ranks that pass chunks on, or load each for themselves (figure 16), GCN only; without a launcher the script starts
+its ranks.
+
+``moved_mb`` is the number of bytes that all ranks move between stores and memory in a step: ``chunks_mb`` of source
+rows, and ``sums_mb`` of sums that leave memory and return. ``storage_mb`` is the part that storage reads and writes.
+``peak_mb`` is the peak memory of a process minus its memory before it opens the graph.
 """
 
 from __future__ import annotations
@@ -156,7 +160,7 @@ class Case:
 
     @property
     def limit(self) -> int:
-        """Bytes of plan.memory: a quarter of the features, beside the plans."""
+        """plan.memory in bytes: a quarter of the features, and the plans."""
         return max(self.nodes * self.hidden * 4 // 4, LEAST) + PLAN_BYTES * self.edges
 
     @contextmanager

@@ -175,7 +175,7 @@ class Hosts:
         return found
 
     def processes(self) -> list[int]:
-        """Return everything that runs on the hosts, beside what holds them up."""
+        """Return the process ids of all programs on the hosts, without the ones that keep the hosts alive."""
         networks = {Path(f"/proc/{pid}/ns/net").readlink() for pid in self._pids}
         found = []
         for process in Path("/proc").iterdir():

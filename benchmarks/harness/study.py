@@ -1,4 +1,4 @@
-"""What studies have in common: variants of one aggregation over a graph, on the ranks of a launcher or on a GPU."""
+"""Variants of one aggregation over a graph, on the ranks of a launcher or on a GPU; shared by the studies."""
 
 from __future__ import annotations
 

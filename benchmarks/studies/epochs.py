@@ -2,9 +2,10 @@
 
     python benchmarks/studies/epochs.py rmat:17 --ranks 2 --threads 1 -o epochs.csv -o epochs.png
 
-A turn is an `mgg train` of ten epochs, of which the median counts; ``crossing_bytes`` is what crosses between ranks in
-an epoch, forward and backward. All trainings of a model begin with the same weights and draw the same dropout, so that
-their last losses must be the same. exchanges.py has stand-ins for the systems that MGG is compared with.
+A turn is an `mgg train` of ten epochs, and its time their median. ``crossing_bytes`` is the number of bytes that cross
+between ranks in an epoch, forward and backward. All trainings of a model begin with the same weights and draw the same
+dropout, so that their last losses must be the same. exchanges.py has stand-ins for the systems that MGG is compared
+with.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def edge_slices(source: Source) -> Iterator[EdgeSlice]:
             hi = min(lo + step, int(indptr[-1]))
             destinations = np.repeat(rows, np.diff(np.clip(indptr, lo, hi)))
             weight = source.read(schema.WEIGHT, lo, hi) if weighted else None
-            yield EdgeSlice(lo, destinations, source.read(schema.INDICES, lo, hi), weight)
+            yield EdgeSlice(destinations, source.read(schema.INDICES, lo, hi), weight)
 
 
 def undirected_if_symmetric(graph: Graph, where: str) -> Graph:

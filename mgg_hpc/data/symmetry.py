@@ -20,9 +20,8 @@ HASHED = 1 << 20  # edges whose rows are written out at a time
 
 
 class EdgeSlice(NamedTuple):
-    """A run of stored edges from ``position`` on: destinations int64 [k], sources [k], weight [k]."""
+    """A run of stored edges: destinations int64 [k], sources [k], weight [k] or None."""
 
-    position: int
     destinations: np.ndarray
     sources: np.ndarray
     weight: np.ndarray | None
@@ -62,7 +61,7 @@ def csr_imbalance(first: int, indptr: np.ndarray, indices: np.ndarray, weight: n
         counts = np.diff(np.clip(indptr[begin : end + 1], low, high))
         rows = np.repeat(np.arange(first + begin, first + end), counts)
         values = None if weight is None else weight[low:high]
-        total += imbalance(EdgeSlice(low, rows, indices[low:high], values))
+        total += imbalance(EdgeSlice(rows, indices[low:high], values))
     return total % 2**64
 
 

@@ -159,14 +159,14 @@ def test_the_native_sum_is_that_of_the_formula(rng, ids, weighted, most):
     v, u = rng.integers(2**31 - 1, size=(2, count))
     u[: count // 3] = v[: count // 3]
     weight = rng.choice([0.0, -0.0, 1.5, -2.0], size=count).astype(np.float32) if weighted else None
-    part = EdgeSlice(0, v, u.astype(ids), weight)
+    part = EdgeSlice(v, u.astype(ids), weight)
     assert symmetry.imbalance(part) == int(_signed_hashes(part)[1].sum(dtype=np.uint64))
 
 
 def test_rows_are_found_block_by_block(rng, monkeypatch):
     graph = random_graph(rng, symmetric=False, weighted=True)
     rows = rows_of_edges(graph.indptr) + 7
-    expected = symmetry.imbalance(EdgeSlice(0, rows, graph.indices, graph.weight))
+    expected = symmetry.imbalance(EdgeSlice(rows, graph.indices, graph.weight))
     for block in (1, 3, 64, 1 << 20):
         monkeypatch.setattr(symmetry, "HASHED", block)
         assert symmetry.csr_imbalance(7, graph.indptr, graph.indices, graph.weight) == expected

@@ -54,7 +54,7 @@ def test_plans_have_all_edges_in_the_order_of_their_chunks(rng, name):
                 np.testing.assert_array_equal(held.segments[key], by_row[key])
 
 
-def fewest(chunk, slots, *, keeps_last):
+def fewest(chunk, slots):
     """Loads of the best of all sequences of replacements, by trying each."""
 
     @lru_cache(None)
@@ -66,7 +66,7 @@ def fewest(chunk, slots, *, keeps_last):
             return best(step + 1, held, each)
         if len(held) < slots:
             return 1 + best(step + 1, held | {each}, each)
-        goes = [old for old in held if not (keeps_last and old == last)]
+        goes = [old for old in held if old != last]
         return 1 + min(best(step + 1, (held - {old}) | {each}, each) for old in goes)
 
     return best(0, frozenset(), -1)
@@ -79,8 +79,7 @@ def test_replacement_is_the_best_of_all(rng):
         chunk = tuple(np.concatenate(calls).astype(int).tolist())
         sources = np.arange(7) * 10
         order = grid.passed(sources, calls, slots)
-        assert order.loads.sum() == fewest(chunk, slots, keeps_last=True)
-        assert grid.fewest_loads(np.array(chunk, np.int64), slots) == fewest(chunk, slots, keeps_last=False)
+        assert order.loads.sum() == fewest(chunk, slots)
         held = {}
         for step, each in enumerate(chunk):  # the slots hold what the steps say
             if order.loads[step]:

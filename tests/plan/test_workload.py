@@ -146,7 +146,7 @@ def test_more_nodes_than_32_bits_count_pass_each_step(far):
     assert found.segments["halo"] == len(halo.in_rounds(edges, 3)[0].segments)
     rows = np.repeat(np.arange(bounds[rank], bounds[rank + 1]), np.diff(indptr))
     mine = symmetry.csr_imbalance(int(bounds[rank]), indptr, indices, None)
-    back = symmetry.imbalance(symmetry.EdgeSlice(0, indices, rows, None))
+    back = symmetry.imbalance(symmetry.EdgeSlice(indices, rows, None))
     assert (mine + back) % 2**64 == 0 and mine != 0
 
 

@@ -236,6 +236,31 @@ def test_what_a_node_cannot_hold_is_refused(job, trains, streamed, on_gpu, said)
         memory.check(job, need, trains=trains)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("folder", [None, "scratch"])
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_streamed_job_takes_blocks_logits_and_stores(job, device, folder, trains):
+    """Rows of 6, 16 and 3 numbers take 32, 64 and 16 bytes."""
+    job.backend.capabilities = Capabilities("none", device=device)
+    job.dtype, job.weights = torch.float32, lambda: {"a": np.zeros(25), "b": np.zeros(100)}
+    job.model = SimpleNamespace(widths=[16, 3])
+    streaming = SimpleNamespace(folder=folder, memory=7_000)
+    job.streamed = SimpleNamespace(x=np.zeros((0, 6)), rows=10, block_rows=2, streaming=streaming)
+    found = memory.estimate(job, trains=trains)
+    stores = 10 * (2 * (64 + 16) + 3 * 64 if trains else 3 * 64) * (folder is None)
+    on_host = device == "cpu"
+    assert found.activations == 16 * 2 * 64 + 10 * 16 * (4 if trains else 2) + stores * on_host
+    assert (found.plan, found.heap, found.on_host) == (7_000, 0, stores * (not on_host))
+    assert found.model == (1_000 * (9 if on_host else 5) if trains else 0)
+
+
+def test_a_gpu_holds_what_layers_share_once():
+    values = [np.zeros(count) for count in (3, 5, 7)]
+    layers = [SimpleNamespace(values=dict(enumerate(each))) for each in (values[:2], values[1:], [])]
+    job = SimpleNamespace(layers=layers, x=np.zeros(11), part=np.zeros(13))
+    assert memory._on_gpu(job) == 8 * (3 + 5 + 7 + 11 + 13)
+
+
 # ---- features that a GPU cannot hold --------------------------------------------------------------------
 
 

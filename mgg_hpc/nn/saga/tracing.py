@@ -76,6 +76,7 @@ def traced(layer: torch.nn.Module, x: Tensor, data: Mapping[str, Tensor]) -> Tra
         graph = _Tracer().trace(layer)
     except Exception as error:  # what the layer's own code raises when it is given proxies
         raise NotTraceableError(f"apply_edge cannot be traced ({_first_line(error)})") from error
+    names = dict.fromkeys(str(node.args[1]) for node in graph.nodes if is_data(node))
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
@@ -88,17 +89,14 @@ def traced(layer: torch.nn.Module, x: Tensor, data: Mapping[str, Tensor]) -> Tra
             _Example(layer, graph=graph).run(edge)
     except Exception as error:
         raise NotTraceableError(f"apply_edge fails on an example ({_first_line(error)})") from error
-    names = []
     for node in graph.nodes:
         node.meta["ends"] = _ends(node)
-        if is_data(node):
-            names.append(str(node.args[1]))
     shape = graph.output_node().args[0].meta["shape"]  # type: ignore[union-attr]
     if shape is None or len(shape) != 2 or shape[0] != EDGES:
         raise NotTraceableError(
             f"apply_edge returns {_of_edges(shape)}; expected a row for each edge, [E, F]"
         )
-    return Traced(graph, tuple(dict.fromkeys(names)))
+    return Traced(graph, tuple(names))
 
 
 def data_names(layer: torch.nn.Module) -> tuple[str, ...]:

@@ -234,23 +234,13 @@ def passed(sources: NDArray[np.int64], calls: Sequence[NDArray[np.int64]], slots
     if slots < 2:
         raise ValueError(f"a pass needs at least two slots, and there are {slots}")
     chunk = np.concatenate([np.zeros(0, np.int64), *calls])
-    slot, loads = _optimal(chunk, slots, keeps_last=True)
+    slot, loads = _optimal(chunk, slots)
     first = workload.prefix_sum(np.array([len(call) for call in calls], np.int64))
     return Pass(sources, chunk, slot, loads, first, slots)
 
 
-def fewest_loads(chunk: NDArray[np.int64], slots: int) -> int:
-    """Return the number of loads of Belady's replacement with all slots, none of them busy."""
-    return int(_optimal(chunk, slots, keeps_last=False)[1].sum())
-
-
-def _optimal(
-    chunk: NDArray[np.int64], slots: int, *, keeps_last: bool
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the slot of each step, and whether it loads; of equal candidates the lowest slot goes.
-
-    keeps_last: the slot of the step before is not replaced.
-    """
+def _optimal(chunk: NDArray[np.int64], slots: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the slot of each step, and whether it loads; of equal candidates the lowest slot goes."""
     following = _next_reads(chunk)
     slot, loads = np.zeros(len(chunk), np.int64), np.zeros(len(chunk), np.bool_)
     held: dict[int, int] = {}  # slot of each chunk
@@ -262,7 +252,7 @@ def _optimal(
             loads[step] = True
             free = np.flatnonzero(owner < 0)
             candidates = again.copy()
-            if keeps_last and last >= 0:
+            if last >= 0:  # the slot of the step before is in use
                 candidates[last] = -1
             chosen = int(free[0]) if len(free) else int(np.argmax(candidates))
             if owner[chosen] >= 0:

@@ -35,6 +35,7 @@ SEED = int(os.environ.get("MGG_GPU_SEED", "0"))
 STREAMED = "3M"  # of memory, for a graph whose rows pass through the GPU: plans, and a part of the rows
 # Relative, of the losses of all epochs; multiples of what rounding alone does on the CPU (docs/gpu-acceptance.md).
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
+MULTIPLES = {"float32": 50, "bfloat16": 4}
 
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {},
@@ -87,14 +88,19 @@ def comm():
     return mpi.world()
 
 
-@pytest.fixture(scope="module")
-def folder(comm, request, tmp_path_factory) -> Path:
-    """The first rank's folder, with both graphs. Collective."""
-    made = Path(comm.bcast(tmp_path_factory.mktemp("training")))
+def with_graphs(made: Path, comm: Any, nodes: int) -> Path:
+    """Return the first rank's folder, with both graphs. Collective."""
+    made = Path(comm.bcast(made))
     for name in ("digits", "sbm") if comm.rank == 0 else ():
-        writer.write(made / f"{name}.h5", graph_of(name, NODES[request.config.getoption("--device")]))
+        writer.write(made / f"{name}.h5", graph_of(name, nodes))
     comm.Barrier()
     return made
+
+
+@pytest.fixture(scope="module")
+def folder(comm, request, tmp_path_factory) -> Path:
+    """The folder of both graphs."""
+    return with_graphs(tmp_path_factory.mktemp("training"), comm, NODES[request.config.getoption("--device")])
 
 
 @pytest.fixture
@@ -133,6 +139,16 @@ def losses(of: config.Settings, comm: Any, epochs: int) -> tuple[np.ndarray, boo
     return np.array(found), trainer.replayed.recorded
 
 
+def deviation(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Return the largest relative difference."""
+    return float(np.max(np.abs(found / wanted - 1)))
+
+
+def cpu_settings(case: Case, folder: Path, dtype: str, backend: str = "serial") -> config.Settings:
+    """Return the settings of the same training on the CPU."""
+    return settings(replace(case, transfer="auto", dtype=dtype, memory=0), folder, backend)
+
+
 @GPU
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_losses_are_the_cpus(comm, folder, device, case):
@@ -140,10 +156,9 @@ def test_losses_are_the_cpus(comm, folder, device, case):
     if comm.size == 1 and case.transfer != "auto":
         pytest.skip("nothing is transferred")
     epochs = EPOCHS[device]
-    on_cpu = replace(case, transfer="auto", dtype="float32", memory=0)
-    wanted, _ = losses(settings(on_cpu, folder, "serial"), MPI.COMM_SELF, epochs)
+    wanted, _ = losses(cpu_settings(case, folder, "float32"), MPI.COMM_SELF, epochs)
     found, recorded = losses(settings(case, folder, "cuda"), comm, epochs)
-    apart = float(np.max(np.abs(found / wanted - 1)))
+    apart = deviation(found, wanted)
     if comm.rank == 0:
         print(f"\nfigure deviation of losses, {case.dtype}, {case}: {apart:.1e}", flush=True)
     assert apart <= TOLERANCE[case.dtype], f"{found} {wanted}"
@@ -211,3 +226,18 @@ def test_traversals_are_the_cpus(comm, folder, device, edges):
                 np.testing.assert_allclose(found.arrays[name], of_all[mine.ids], rtol=0, atol=error)
     gpus.memory.close()
     cpu.memory.close()
+
+
+@pytest.mark.parametrize("nodes", [500, NODES["cuda"]])
+def test_bounds_are_multiples_of_what_rounding_does(comm, tmp_path, nodes):
+    """Compare losses with rows of each type on the CPU with those in float64; ranks add up in another order."""
+    folder, worst = with_graphs(tmp_path, comm, nodes), {}
+    for case in dict.fromkeys(replace(each, transfer="auto", memory=0) for each in CASES):
+        exact, _ = losses(cpu_settings(case, folder, "float64"), MPI.COMM_SELF, EPOCHS["cuda"])
+        of_ranks = cpu_settings(case, folder, case.dtype, "serial" if comm.size == 1 else "shm")
+        apart = deviation(losses(of_ranks, comm, EPOCHS["cuda"])[0], exact)
+        worst[case.dtype] = max(apart, worst.get(case.dtype, 0.0))
+    if comm.rank == 0:
+        print(f"\nlargest deviation of a loss from float64's, {comm.size} ranks: {worst}")
+    for dtype, apart in worst.items():
+        assert 0 < MULTIPLES[dtype] * apart < TOLERANCE[dtype]

@@ -105,6 +105,7 @@ FORMS = {
     ),
     "product of both": (lambda of, e: of.far(e.src * e.dst), TENSORS),
     "softmax": (lambda of, e: torch.softmax(e.src + e.dst, 1), TENSORS),
+    "data without use": (lambda of, e: (e.data["flow"], torch.softmax(e.src + e.dst, 1))[1], TENSORS),
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from convolutions import TOLERANCE, drawn_edges, opened, summed
-from test_saga_programs import CHANNELS, FORMS, TYPES, Bare, Form, examples
+from test_saga_programs import CHANNELS, FORMS, TENSORS, TYPES, Bare, Form, examples
 from torch.nn import ModuleList
 from torch.nn.functional import cross_entropy
 
@@ -153,7 +153,7 @@ def test_the_papers_programs_stream(rng, comm, drawn, tmp_path, name, way):
     assert list(tmp_path.iterdir()) == []
 
 
-REFUSED = ("product of both", "softmax", "dot", "typed targets", "gate of one")
+REFUSED = ("product of both", "softmax", "data without use", "dot", "typed targets", "gate of one")
 
 
 @pytest.mark.parametrize("name", [name for name in FORMS if name not in REFUSED])
@@ -295,7 +295,7 @@ def test_what_does_not_stream_is_refused(comm, drawn):
     path, edges = drawn(False)
     with opened(comm, path, torch.float32, streaming=ways(None, edges)["in place"]) as graph:
         for name in REFUSED:
-            by_row = name in ("product of both", "softmax")
+            by_row = FORMS[name][1] == TENSORS
             with pytest.raises(InputError, match="a row for each edge" if by_row else "widen it with expand"):
                 Form(FORMS[name][0])(graph.x, graph)
     refused = pytest.raises(InputError, match=r"memory .*: 1000 B do not suffice, .* use at least")
