@@ -25,9 +25,7 @@ from mgg_hpc.plan.partitioners import METHODS
 from mgg_hpc.plan.ranges import edge_balanced
 from mgg_hpc.tools.bench.results import Results, output_files
 from mgg_hpc.tools.importing import default_memory
-from mgg_hpc.tools.partition.arrange import Asked, arrange
-from mgg_hpc.tools.partition.renumber import free_memory
-from mgg_hpc.tools.partition.structure import numbered
+from mgg_hpc.tools.partition import Request, arrange, free_memory, numbered
 
 KNOWN = sorted({*METHODS, *order.METHODS} - {"given", "none"})
 
@@ -49,8 +47,8 @@ def main(graph: Path, parts: int, methods: list[str], files: tuple[Path, ...]) -
 def counted(opened: GraphFile, method: str, parts: int) -> dict[str, Any]:
     """Return the columns of a method, and the seconds that it took."""
     memory, began = free_memory(opened, default_memory()), time.perf_counter()
-    asked = Asked(parts, "edges", method) if method in order.METHODS else Asked(parts, method, None)
-    found = arrange(opened, asked, memory=memory)
+    request = Request(parts, "edges", method) if method in order.METHODS else Request(parts, method)
+    found = arrange(opened, request, memory=memory)
     bounds = found.bounds
     if bounds is None:
         degree = np.diff(opened.indptr())[found.moved]

@@ -8,7 +8,7 @@ import sys
 import click
 
 from . import __version__
-from .cli import bench, generate, graphs, jobs, machine, model, report, traverse
+from .cli import generate, graphs, jobs, machine, traverse
 from .cli.options import Verbs
 from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
 
@@ -43,11 +43,11 @@ for command in (
     jobs.predict,
     machine.launch,
     jobs.submit,
-    report.report,
+    jobs.report,
     jobs.tune,
-    model.model,
+    jobs.model,
     traverse.traverse,
-    bench.bench,
+    machine.bench,
     machine.doctor,
     machine.clean,
 ):

@@ -1,4 +1,4 @@
-"""Commands of job files and their runs: train, resume, predict, submit, tune."""
+"""Commands of job files and their runs: train, resume, predict, submit, report, tune, model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click import IntRange, argument, option
+from click import Choice, FloatRange, IntRange, argument, option
 
-from .options import Existing, example, overriding, to_file
+from .options import Existing, Output, example, overriding, to_file
 
 
 @click.command(
@@ -40,7 +40,7 @@ def train(job: Path, overrides: tuple[str, ...], share_gpu: bool, as_ranks: int 
 
     signals.listen()
     if as_ranks:
-        from ..tools.model_rehearsal import process_rehearse
+        from ..tools.rehearse import process_rehearse
 
         return process_rehearse(job, overrides, as_ranks, dry_run=shown["dry_run"])
     from ..training.train import process_train
@@ -176,3 +176,67 @@ def tune(job: Path, overrides: tuple[str, ...], transfers: str) -> int:
     from ..training.tuning.offline import process_tune
 
     return process_tune(job, overrides, transfers)
+
+
+@click.command(
+    short_help="Write a page about one run or several.",
+    epilog=example(
+        "mgg report runs/digits",
+        "mgg report runs/digits/001 runs/digits/002 -o compared.html",
+        "mgg report runs/large/003 --no-least",
+    ),
+)
+@argument("runs", nargs=-1, required=True, type=Existing)
+@option(
+    "-o",
+    "--output",
+    type=Output,
+    help="HTML file to write. [default: report.html in the run's folder, or here for several runs]",
+)
+@option("--force", is_flag=True, help="Replace the output if it exists.")
+@option(
+    "--least/--no-least",
+    default=True,
+    help="Find the least rows that must cross, which reads the graph and matches its remote edges.",
+)
+def report(runs: tuple[Path, ...], output: Path | None, force: bool, least: bool) -> None:
+    """Write one page of HTML about a run, or about several side by side. It needs no network, and has no scripts.
+
+    RUNS are folders that `mgg train` made, or the folders above them, which stand for the latest run. A run that has
+    not ended is shown as far as it has come. A timeline needs a run with --profile. It needs matplotlib.
+    """
+    from ..tools.report.page import process_report
+
+    process_report(runs, output, force=force, least=least)
+
+
+@click.command(
+    short_help="Predict traffic and times of many ranks.",
+    epilog=example(
+        "mgg model graph.h5 --ranks 8,16,64 --system dgx-a100",
+        "mgg model graph.h5 --ranks 1,2,4 --system this",
+        "mgg model graph.h5 --ranks 64 --system cluster.toml --model sage --hidden 256 --layers 3",
+        "mgg model graph.h5 --ranks 8 --system dgx-h100 --json model.json",
+    ),
+)
+@argument("graph", type=Existing)
+@option("--ranks", default="1,2,4,8", help="Numbers of ranks, separated by commas.")
+@option(
+    "--system", default="this", help="dgx-a100, dgx-h100, this (mgg doctor --calibrate), or a file NAME.toml."
+)
+@option("--model", "name", type=Choice(["gcn", "gin", "sage", "gat"]), default="gcn")
+@option("--hidden", type=IntRange(1, 2**20), default=16, help="Columns of a hidden layer; gat: of each head.")
+@option("--layers", type=IntRange(1, 1024), default=2)
+@option("--dropout", type=FloatRange(0, 1, max_open=True), default=0.5)
+@option("--features", type=IntRange(1), help="Columns of the input. [default: the graph's]")
+@option("--classes", type=IntRange(1), help="Columns of the output. [default: the graph's, or 16]")
+@option("--json", "json_path", type=Output, help="Write JSON to this file.")
+@option("--force", is_flag=True, help="Replace the JSON file if it exists.")
+def model(graph: Path, **options: Any) -> None:
+    """Count what each of many ranks would move by each transfer, and predict a training epoch.
+
+    The graph is divided as a job divides it, and one rank's rows are read at a time: a laptop counts for any cluster.
+    """
+    from ..tools.estimate import process_model
+
+    process_model(graph, **options)

@@ -1,7 +1,7 @@
 """The calibration of this host: costs of sums, products and transfers, kept in the user's cache folder.
 
 `mgg doctor --calibrate` measures each number of ranks by that many processes at once, since they share caches, memory
-and cores (`tools/model_calibrate.py`): the cost model (`plan.cost_model`) takes the costs of a rank among so many.
+and cores (`tools/calibrate.py`): the cost model (`plan.cost_model`) takes the costs of a rank among so many.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 from mgg_hpc.plan.cost_model import TRANSFERS
 from mgg_hpc.runtime import calibration
-from mgg_hpc.tools import model_calibrate
+from mgg_hpc.tools import calibrate
 
 pytestmark = pytest.mark.long
 
@@ -26,8 +26,8 @@ def test_counts_are_predicted_exactly(ran, measured, tmp_path, monkeypatch):
     words = ("rmat:8:4", "--widths=5", "--ranks=1,2", "--keep")
     done = ran("model_accuracy", *words)
     assert done.returncode == 2 and "this host was not calibrated yet" in done.stderr
-    costs = [1e-9] * len(model_calibrate.COSTS)
-    calibration.save([model_calibrate.system(costs, ranks) for ranks in (1, 2)])
+    costs = [1e-9] * len(calibrate.COSTS)
+    calibration.save([calibrate.system(costs, ranks) for ranks in (1, 2)])
     found = measured("model_accuracy", *words, picture=False)
     cases = [(row["ranks"], row["transfer"]) for row in found["rows"] if row["part"] == "epoch ms"]
     assert cases == [(1, "direct"), *((2, transfer) for transfer in TRANSFERS)]

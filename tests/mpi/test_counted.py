@@ -12,7 +12,7 @@ from mgg_hpc.config import ModelSettings
 from mgg_hpc.data.graph import Graph, from_edges
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.runtime import mpi
-from mgg_hpc.tools import model
+from mgg_hpc.tools import estimate
 
 pytestmark = pytest.mark.mpi
 
@@ -47,11 +47,11 @@ def test_counts_are_those_of_a_run(rng, comm, mgg, folder, first, name, transfer
     with mpi.agree(comm):
         found = json.loads((folder / "runs" / "001" / "summary.json").read_text())
         with open_graph(folder / "g.h5") as file:
-            shape = model.shape_of(file, ModelSettings(**settings), None, None)
-            bounds = model.bounds_of(file, comm.size)
-            counted = model.count(file, bounds, shape, None)
-            assert shape.made().by_edge or comm.size == 1 or counted[0].rounds > 1
-        moved = model.moved(shape, *counted, transfer)
+            shape = estimate.shape_of(file, ModelSettings(**settings), None, None)
+            bounds = estimate.bounds_of(file, comm.size)
+            counted = estimate.count(file, bounds, shape, None)
+            assert shape.model.by_edge or comm.size == 1 or counted[0].rounds > 1
+        moved = estimate.moved(shape, *counted, transfer)
         assert int(moved["rows"].sum()) == found["remote_rows"]
         assert int(moved["bytes"].sum()) == found["bytes"]["remote"]
         if not (directed and transfer == "halo"):  # whose rounds of the backward are estimated

@@ -21,7 +21,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.plan.cost_model import System
 from mgg_hpc.plan.ranges import edge_balanced
 from mgg_hpc.runtime import calibration
-from mgg_hpc.tools import model, model_calibrate
+from mgg_hpc.tools import calibrate, estimate
 
 DESCRIBED = "ranks_a_node = 2\nmemory_gb_s = 1000\nlink_gb_s = 100\nnetwork_gb_s = 10\ntflops = 10\n"
 HOSTS = 'kernels = "this"\nranks_a_node = 2\nnetwork_gb_s = 0.125\nget_us = 8\n'
@@ -35,7 +35,7 @@ def cache(monkeypatch, tmp_path):
 
 
 def measured(ranks: int = 2) -> System:
-    return model_calibrate.system(np.linspace(1e-9, 2e-9, len(model_calibrate.COSTS)).tolist(), ranks)
+    return calibrate.system(np.linspace(1e-9, 2e-9, len(calibrate.COSTS)).tolist(), ranks)
 
 
 def test_counts_and_times_of_a_described_cluster(rng, tmp_path, capsys):
@@ -126,14 +126,14 @@ def test_a_calibration_is_kept_and_scaled(cache):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_costs_are_those_that_epochs_were_made_of(rng, monkeypatch, tmp_path, ranks):
     """Epochs take what made-up costs say; what is found says the same of another graph. Ranks are not quite alike."""
-    names = model_calibrate.COSTS
-    placed = model_calibrate.system(range(len(names)), ranks)
+    names = calibrate.COSTS
+    placed = calibrate.system(range(len(names)), ranks)
     assert names.index("ns, halo, a byte") == placed.within["halo"].byte
     assert names.index("ns, miss, a row") == placed.miss.row and names[-1].startswith("ns, byte")
-    wanted = model_calibrate.system(rng.uniform(1e-9, 1e-8, len(names)).tolist(), ranks)
+    wanted = calibrate.system(rng.uniform(1e-9, 1e-8, len(names)).tolist(), ranks)
     shapes = [(512, 8, 8), (64, 4, 16), (512, 8, 64), (2048, 2, 16), (2048, 8, 64), (1024, 32, 128)]
     shapes += [(128, 16, 32), (1024, 6, 24), (700, 20, 96), (300, 3, 48)]  # more than one rank has costs
-    monkeypatch.setattr(model_calibrate.cores, "cache_bytes", lambda: 4 << 16)
+    monkeypatch.setattr(calibrate.cores, "cache_bytes", lambda: 4 << 16)
     wanted = dataclasses.replace(wanted, cache_bytes=1 << 16)
 
     def output(number, *arguments):
@@ -141,17 +141,17 @@ def test_costs_are_those_that_epochs_were_made_of(rng, monkeypatch, tmp_path, ra
         for job in arguments[2:]:
             settings = config.load(Path(job))
             with store.open_graph(Path(settings.graph.file)) as file:
-                shape = model.shape_of(file, settings.model, None, None)
-                traffic = model.count(file, model.bounds_of(file, number), shape, None)
-            seconds = model.predicted(wanted, shape, *traffic).epoch(settings.plan.transfer)
+                shape = estimate.shape_of(file, settings.model, None, None)
+                traffic = estimate.count(file, estimate.bounds_of(file, number), shape, None)
+            seconds = estimate.predicted(wanted, shape, *traffic).epoch(settings.plan.transfer)
             folder = Path(settings.run.folder)
             folder.mkdir()
             (folder / "summary.json").write_text(json.dumps({"epoch_ms": {"min": 1e3 * seconds}}))
 
-    monkeypatch.setattr(model_calibrate, "output", output)
-    costs, error = model_calibrate.fit(model_calibrate.observe(ranks, tmp_path, shapes))
+    monkeypatch.setattr(calibrate, "output", output)
+    costs, error = calibrate.fit(calibrate.observe(ranks, tmp_path, shapes))
     assert error < 1e-3 and min(costs) >= 0
-    another = model_calibrate.observe(ranks, tmp_path, [(1500, 12, 32)])
+    another = calibrate.observe(ranks, tmp_path, [(1500, 12, 32)])
     assert len(another) == (3 if ranks > 1 else 1)
     for factors, seconds in another:
         assert np.dot(factors, costs) == pytest.approx(seconds, rel=1e-3)
@@ -210,14 +210,14 @@ def test_hosts_like_this_one_are_joined_by_the_network_of_a_file(cache, tmp_path
     calibration.save([measured(1), measured(2)])
     described = tmp_path / "hosts.toml"
     described.write_text(HOSTS)
-    found = model.system_of(str(described), 6)
+    found = estimate.system_of(str(described), 6)
     assert (found.ranks_a_node, found.edge, found.within) == (2, measured(2).edge, measured(2).within)
     assert found.between["halo"].of(10, 64) == pytest.approx(640 / 0.125e9)
     assert found.between["get"].of(10, 64) == pytest.approx(80e-6)
     assert found.between["get"].of(10, 6400) == pytest.approx(64000 / 0.125e9)
     assert found.fixed["halo"] == pytest.approx(measured(2).fixed["halo"] + 30e-6)
     assert "direct" not in found.between and found.hides and found.halo_rounds is None
-    assert model.system_of(str(described), 2) == calibration.load().system(2)  # which share a host
+    assert estimate.system_of(str(described), 2) == calibration.load().system(2)  # which share a host
     graph, out = tmp_path / "graph.h5", tmp_path / "model.json"
     writer.write(graph, jobs.blocks(300, seed=1))
     assert main(["model", str(graph), "--ranks", "2,4", "--system", str(described), "--json", str(out)]) == 0

@@ -33,8 +33,9 @@ from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.streams import EdgeBlock, Imported, Rows
 from mgg_hpc.data.writer import Partition, write, write_bounds
 from mgg_hpc.plan.ranges import edge_balanced, edge_counts
-from mgg_hpc.tools.partition import renumber
-from mgg_hpc.tools.partition.structure import original_pattern
+
+from mgg_hpc.tools import partition
+from mgg_hpc.tools.partition import original_pattern
 
 ORDERS = ["degree", "rcm", "community"]
 CONTENTS = {
@@ -406,7 +407,7 @@ def test_an_interrupted_renumbering_leaves_nothing(rng, monkeypatch, capsys, lit
             seen.append(name)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(renumber, "phases", lambda: nullcontext(interrupted))
+    monkeypatch.setattr(partition, "phases", lambda: nullcontext(interrupted))
     assert mgg("partition", "g.h5", "--order", "degree") == 1
     assert capsys.readouterr().err.strip() == "mgg: error: interrupted" and seen == [phase]
     assert [path.name for path in Path().iterdir()] == ["g.h5"] and Path("g.h5").read_bytes() == before

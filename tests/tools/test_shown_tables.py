@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mgg_hpc.tools import model
+from mgg_hpc.tools import estimate
 from mgg_hpc.training.profile import profiler
 
 
@@ -42,7 +42,7 @@ def test_predictions(printed):
         "jobs": [job(2, ["halo", "halo"]), job(300, ["direct", "halo"])],
         "basis": ["a basis"],
     }
-    model.show(document)
+    estimate.show(document)
     rows, lines = printed()
     assert rows == [
         ["ranks", "balance", "transfer", "rows", "bytes", "most", "messages", "sums ms", "epoch ms"],

@@ -23,9 +23,9 @@ from ..errors import DONE, InputError
 from ..plan.cost_model import TRANSFERS, RowCost, System
 from ..runtime import calibration, cores
 from ..training.report import console
-from . import model
+from . import estimate
 from .doctor import LAUNCH
-from .model import numbers_of_ranks
+from .estimate import numbers_of_ranks
 from .terminal import waiting
 
 SECONDS = 600  # after which a measurement has hung
@@ -120,9 +120,9 @@ def observe(ranks: int, folder: Path, shapes: Sequence[tuple[int, int, int]]) ->
         )
         writer.write(path, graph)
         with store.open_graph(path) as file:
-            shape = model.shape_of(file, ModelSettings(layers=LAYERS, hidden=width), None, None)
-            traffic = model.count(file, model.bounds_of(file, ranks), shape, None)
-        predicted = [model.predicted(unit, shape, *traffic) for unit in units]
+            shape = estimate.shape_of(file, ModelSettings(layers=LAYERS, hidden=width), None, None)
+            traffic = estimate.count(file, estimate.bounds_of(file, ranks), shape, None)
+        predicted = [estimate.predicted(unit, shape, *traffic) for unit in units]
         for transfer in TRANSFERS if ranks > 1 else TRANSFERS[:1]:
             job = path.with_name(f"{path.stem}-{transfer}.toml")
             job.write_text(

@@ -1,10 +1,11 @@
-"""`mgg model`: what each of many ranks would move, and how long an epoch would take, before there are any."""
+"""`mgg model`: count what each of many ranks would move, and estimate the time of an epoch, on one process."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,15 @@ from .terminal import waiting
 
 @dataclass(frozen=True)
 class Shape:
-    """A model over a graph: what decides the widths of rows.
+    """The sizes of a model on a graph, from which the widths of its rows follow.
 
-    features, classes: columns of input and output. sparse: whether the input can only be multiplied; stored: its stored
-    values in each row then. dtype: of rows.
+    Args:
+        settings: section [model] of a job.
+        features: number of input columns.
+        classes: number of output columns.
+        sparse: True if only ``x @ W`` is available (sparse or host-resident x).
+        stored: mean number of stored values in a row of sparse features.
+        dtype: type of rows.
     """
 
     settings: ModelSettings
@@ -47,33 +53,56 @@ class Shape:
     stored: float = 0.0
     dtype: torch.dtype = torch.float32
 
-    def made(self) -> GNN:
-        """Return the model, whose weights do not matter."""
+    @cached_property
+    def model(self) -> GNN:
+        """A model of these sizes; its weights do not matter."""
         return GNN(self.settings, self.features, self.classes, Draws(0), self.dtype)
 
+    def row_bytes(self, width: int) -> int:
+        """Return the bytes of a stored row of ``width`` columns, with padding; 0 for a width of 0."""
+        return row_format(width, self.dtype).row_bytes if width else 0
 
-def work(shape: Shape) -> list[Layer]:
-    """Return the work of each layer in a training step, from the layers' widths and parameters."""
-    model, item = shape.made(), row_format(1, shape.dtype).dtype.itemsize
-    backward = model.exchanged_back(shape.sparse)
-    layers, width = [], shape.features
-    for i, forward in enumerate(model.exchanged(shape.sparse)):
-        given = shape.stored if shape.sparse and i == 0 else width
-        # The product, the gradients of the weights, and those of the input.
-        passes = 2 if i == 0 and shape.settings.input != "learned" else 3
-        matrices = [each.shape for each in model.convolutions[i].parameters() if each.dim() == 2]
-        operations = sum(2.0 * passes * o * (given if n == width else n) for o, n in matrices)
-        draws = (given if i == 0 else width) if shape.settings.dropout else 0.0
-        width = model.widths[i]
-        ahead, back = (
-            row_format(each, shape.dtype).row_bytes if each else 0 for each in (forward, backward[i])
+    def layers(self) -> list[Layer]:
+        """Return the work of each layer in a training step, from the layers' widths and parameters."""
+        model, found, width = self.model, [], self.features
+        widths = zip(
+            model.exchanged(self.sparse), model.exchanged_back(self.sparse), model.widths, strict=True
         )
-        layers.append(Layer(ahead, back, operations, streamed=item * (2.0 * draws + 8 * width)))
-    return layers
+        for i, (forward, backward, out) in enumerate(widths):
+            read = self.stored if self.sparse and i == 0 else width
+            # The product, the gradients of the weights, and, if it is needed, the gradient of the input.
+            passes = 2 if i == 0 and self.settings.input != "learned" else 3
+            matrices = [each.shape for each in model.convolutions[i].parameters() if each.dim() == 2]
+            operations = sum(2.0 * passes * o * (read if n == width else n) for o, n in matrices)
+            draws = (read if i == 0 else out) if self.settings.dropout else 0.0
+            streamed = self.dtype.itemsize * (2.0 * draws + 8 * out)
+            found.append(Layer(self.row_bytes(forward), self.row_bytes(backward), operations, streamed))
+            width = out
+        return found
+
+
+def shape_of(file: GraphFile, model: ModelSettings, features: int | None, classes: int | None) -> Shape:
+    """Return the sizes of a model on a graph file.
+
+    Args:
+        features: number of input columns. [default: the file's]
+        classes: number of output columns. [default: the file's, or 16]
+
+    Raises InputError if the file has no features and ``features`` is None.
+    """
+    columns = features or file.features
+    if not columns:
+        raise InputError(
+            f"{file.where}: has no node features; name a number of columns by --features, such as 64"
+        )
+    sparse, stored = file.sparse and features is None, 0.0
+    if sparse:
+        stored = file.contents.datasets[schema.COLUMNS.indices].shape[0] / max(1, file.nodes)
+    return Shape(model, columns, classes or file.classes or 16, sparse=sparse, stored=stored)
 
 
 def bounds_of(file: GraphFile, ranks: int) -> NDArray[np.int64]:
-    """Return the row bounds of a job of so many ranks, int64 [P + 1]: those of the file, or edge-balanced ones."""
+    """Return the row bounds that a job of ``ranks`` ranks uses, int64 [P + 1]: the file's, or edge-balanced ones."""
     stored = file.bounds(ranks)
     return edge_balanced(file.indptr(), ranks) if stored is None else stored
 
@@ -85,12 +114,14 @@ def count(
     rounds: int | None,
     seen: Callable[[int, GraphSlice], None] = lambda rank, rows: None,
 ) -> tuple[Traffic, Traffic]:
-    """Count what ranks with these bounds move, forward and backward, reading one rank's rows at a time.
+    """Count what each rank moves in an aggregation, forward and backward, with the rows of one rank in memory.
 
-    rounds: of a halo, or None as ranks on CPUs choose them; layers that work on edges take one. seen: called with each
-    rank and its rows, as often as they are read.
+    Args:
+        bounds: int64 [P + 1], the rows of each rank.
+        rounds: rounds of a halo exchange, or None to choose them by its size; layers that need values of edges use one.
+        seen: called with each rank and its rows whenever they are read.
     """
-    model = shape.made()
+    model = shape.model
 
     def read(rank: int) -> counts.Slice:
         low, high = int(bounds[rank]), int(bounds[rank + 1])
@@ -103,32 +134,31 @@ def count(
 
 
 def moved(shape: Shape, forward: Traffic, backward: Traffic, transfer: str) -> dict[str, NDArray[np.int64]]:
-    """Return rows, bytes, messages and local_bytes of each rank in a training step, int64 [P] each.
+    """Count the rows, bytes, messages and local_bytes of each rank in a training step, int64 [P] each.
 
-    Bytes are those of values, without padding, as the meter of a run counts them.
+    Bytes are those of values, without padding, as `Meter` counts them in a run.
     """
-    model, item = shape.made(), row_format(1, shape.dtype).dtype.itemsize
-    names, ranks = ("rows", "bytes", "messages", "local_bytes"), len(forward.ranks)
-    found = {name: np.zeros(ranks, dtype=np.int64) for name in names}
-    directions = (forward, model.exchanged(shape.sparse)), (backward, model.exchanged_back(shape.sparse))
-    for traffic, widths in directions:
+    found = {name: np.zeros(len(forward.ranks), np.int64) for name in ("rows", "bytes", "messages", "local_bytes")}
+    passes = (forward, shape.model.exchanged), (backward, shape.model.exchanged_back)
+    for traffic, widths in passes:
         local = np.array([each.local_edges for each in traffic.ranks], dtype=np.int64)
         rows = traffic.rows(transfer)
-        for width in filter(None, widths):
+        for width in filter(None, widths(shape.sparse)):
+            nbytes = width * shape.dtype.itemsize
             found["rows"] += rows
-            found["bytes"] += rows * width * item
-            found["local_bytes"] += local * width * item
-            found["messages"] += traffic.messages(transfer, row_format(width, shape.dtype).row_bytes)
+            found["bytes"] += rows * nbytes
+            found["local_bytes"] += local * nbytes
+            found["messages"] += traffic.messages(transfer, shape.row_bytes(width))
     return found
 
 
 def predicted(where: System, shape: Shape, forward: Traffic, backward: Traffic) -> Predicted:
-    """Estimate a training step on a system."""
-    return cost_model.epoch(where, forward, backward, work(shape))
+    """Estimate the time of a training step on a system."""
+    return cost_model.epoch(where, forward, backward, shape.layers())
 
 
 def system_of(name: str, ranks: int) -> System:
-    """Return the system that --system names, as it is for so many ranks. Raises InputError for an unknown one."""
+    """Return the system that --system names, for a number of ranks. Raises InputError if there is none of this name."""
     if name == "this":
         return calibration.load().system(ranks)
     described = system.named(name)
@@ -139,7 +169,7 @@ def system_of(name: str, ranks: int) -> System:
 
 
 def numbers_of_ranks(text: str) -> list[int]:
-    """Return the numbers of --ranks. Raises InputError for anything but whole numbers from 1 to 65,536."""
+    """Return the numbers in --ranks, sorted. Raises InputError unless they are whole numbers of 1 .. 65,536."""
     words = text.split(",")
     if not all(word.strip().isascii() and word.strip().isdecimal() and len(word) < 20 for word in words):
         raise InputError(f"--ranks {text}: expected whole numbers separated by commas, such as 8,16,64")
@@ -154,13 +184,19 @@ def process_model(
     *,
     ranks: str,
     system: str,
-    model: dict[str, Any],
     features: int | None,
     classes: int | None,
     json_path: Path | None,
     force: bool,
+    **model: Any,
 ) -> None:
-    """Predict jobs of several numbers of ranks; print a table, and write JSON where it is asked for."""
+    """Print a table of estimates for several numbers of ranks, and write it as JSON if a path is given.
+
+    Args:
+        ranks: numbers of ranks, separated by commas.
+        system: as `system_of` takes it.
+        model: keys of section [model] of a job.
+    """
     numbers = numbers_of_ranks(ranks)
     if json_path is not None:
         check_output(json_path, force=force)
@@ -180,7 +216,7 @@ def process_model(
 
 
 def document(file: GraphFile, shape: Shape, system: str, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the predictions of jobs (`about`) as JSON has them, with how far to trust them."""
+    """Return the estimates of jobs (`about`) with the graph, the model and their basis, as written to JSON."""
     chosen = {name: getattr(shape.settings, name) for name in ("name", "hidden", "layers", "dropout")}
     return {
         "format": "mgg-model",
@@ -194,7 +230,7 @@ def document(file: GraphFile, shape: Shape, system: str, jobs: list[dict[str, An
 
 
 def basis(name: str) -> list[str]:
-    """Return what of a prediction is counted, measured and modelled, a sentence each; name: of --system."""
+    """Return sentences that say which figures are counted, measured or modelled. name: value of --system."""
     counted = (
         "Rows, bytes and messages are counted, and equal those of a run (messages of a directed graph's backward, and "
         "layers that exchange more than once in a direction, aside)."
@@ -213,23 +249,8 @@ def basis(name: str) -> list[str]:
     return [counted, calibration.load().basis + network]
 
 
-def shape_of(file: GraphFile, model: ModelSettings, features: int | None, classes: int | None) -> Shape:
-    """Return the model's shape on a graph. Raises InputError where the graph has no features, and none are named."""
-    columns = features or file.features
-    if not columns:
-        raise InputError(
-            f"{file.where}: has no node features; name a number of columns by --features, such as 64"
-        )
-    stored = 0.0
-    if file.sparse and features is None:
-        stored = file.contents.datasets[schema.COLUMNS.indices].shape[0] / max(1, file.nodes)
-    return Shape(
-        model, columns, classes or file.classes or 16, sparse=file.sparse and features is None, stored=stored
-    )
-
-
 def about(shape: Shape, where: System, forward: Traffic, backward: Traffic) -> dict[str, Any]:
-    """Return counts by transfer, balance and predicted times, as JSON has them: bytes, rows and messages an epoch."""
+    """Return the counts of each transfer, the balance and the estimated times of an epoch, as written to JSON."""
     guess = predicted(where, shape, forward, backward)
     edges = np.array([int(each.edges.sum()) for each in forward.ranks])
     rows = [each.rows for each in forward.ranks]
@@ -237,8 +258,8 @@ def about(shape: Shape, where: System, forward: Traffic, backward: Traffic) -> d
     for name, each in guess.aggregations.items():
         moves = moved(shape, forward, backward, name)
         by_transfer[name] = {
-            **{what: int(of_ranks.sum()) for what, of_ranks in moves.items()},
-            **{f"most_{what}": int(of_ranks.max()) for what, of_ranks in moves.items()},
+            **{kind: int(of_ranks.sum()) for kind, of_ranks in moves.items()},
+            **{f"most_{kind}": int(of_ranks.max()) for kind, of_ranks in moves.items()},
             "aggregation_ms": [1e3 * layer for layer in each],
             "epoch_ms": 1e3 * guess.epoch(name),
         }
@@ -258,7 +279,7 @@ def about(shape: Shape, where: System, forward: Traffic, backward: Traffic) -> d
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print a table with a row for each number of ranks and transfer, and how far to trust it."""
+    """Print a table with a row for each number of ranks and transfer, and the basis of its figures."""
     graph, model, timed = document["graph"], document["model"], document["system"] != "none"
     title = (
         f"{model['name']} ({model['layers']} layers, {model['hidden']} hidden) on {graph['name']} "

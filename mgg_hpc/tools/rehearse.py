@@ -35,8 +35,8 @@ from ..runtime import mpi
 from ..training import footprint, job, memory, metrics
 from ..training.job import Job
 from ..training.report import console
-from . import model
-from .model import Shape
+from . import estimate
+from .estimate import Shape
 from .terminal import waiting
 
 FEW = 256  # rows of the job that stands in for a rank's
@@ -58,7 +58,7 @@ def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_
 def rehearse(settings: Settings, ranks: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Count what each of ``ranks`` ranks would hold, sum and move, one rank at a time. Raises InputError.
 
-    Returns the predictions (`model.document`), whose job also has "untimed", the reason, where this host was not
+    Returns the predictions (`estimate.document`), whose job also has "untimed", the reason, where this host was not
     calibrated, and "planned", the transfer of each layer; and rows, edges, halo_rows, heap, memory and the bytes that
     an epoch moves by "direct" (and get) and by "halo" of each rank.
     """
@@ -68,7 +68,7 @@ def rehearse(settings: Settings, ranks: int) -> tuple[dict[str, Any], list[dict[
             len(small.x.values) / max(1, small.x.shape[0]) if isinstance(small.x, SparseFeatures) else 0.0
         )
         shape = Shape(settings.model, small.part.features, file.classes, small.sparse, stored, small.dtype)
-        bounds = model.bounds_of(file, ranks)
+        bounds = estimate.bounds_of(file, ranks)
         held, totals = dict[int, int](), dict.fromkeys(metrics.SPLITS, 0)
 
         def seen(rank: int, rows: GraphSlice) -> None:
@@ -80,20 +80,20 @@ def rehearse(settings: Settings, ranks: int) -> tuple[dict[str, Any], list[dict[
                 totals[name] += 0 if mask is None else int(np.count_nonzero(mask))
 
         with waiting(f"counting for {ranks} ranks"):
-            traffic = model.count(file, bounds, shape, small.backend.capabilities.halo_rounds, seen)
+            traffic = estimate.count(file, bounds, shape, small.backend.capabilities.halo_rounds, seen)
         small.part.nodes = file.nodes
         small = replace(small, labels=replace(small.labels, totals=totals))
         where, why = System("none", ranks), ""
         try:
-            where = model.system_of("this", ranks)
+            where = estimate.system_of("this", ranks)
         except InputError as error:
             why = str(error)
-        told = model.about(shape, where, *traffic) | ({"untimed": why} if why else {})
+        told = estimate.about(shape, where, *traffic) | ({"untimed": why} if why else {})
         told["planned"] = each = _transfers(settings, small, told)
         needs = _needs(small, bounds, traffic, each, held)
-        found = model.document(file, shape, where.name, [told])
+        found = estimate.document(file, shape, where.name, [told])
     small.backend.memory.close()
-    moves = {name: model.moved(shape, *traffic, name)["bytes"].tolist() for name in ("direct", "halo")}
+    moves = {name: estimate.moved(shape, *traffic, name)["bytes"].tolist() for name in ("direct", "halo")}
     return found, [
         {
             "rows": part.rows,
@@ -243,6 +243,6 @@ def _show(found: dict[str, Any], needs: Sequence[dict[str, Any]]) -> None:
     console().print(table)
     total = sizes.shown(sum(each["memory"] for each in needs))
     console().print(f"memory: {sizes.shown(most)} on the largest rank, {total} in all", soft_wrap=True)
-    model.show(found)
+    estimate.show(found)
     if "untimed" in job:
         console().print(f"no times: {job['untimed']}", soft_wrap=True)
