@@ -121,9 +121,7 @@ def measuring(name: str, *examples: str) -> Callable[[Any], Any]:
     "mgg bench aggregate --dtype bfloat16 --weighted -o sums.csv",
 )
 @option("--widths", default="16,64,128,256", help="Columns of rows, separated by commas.")
-@option(
-    "--dtype", type=Choice(["float32", "bfloat16", "float16"]), default="float32", help="Of rows."
-)
+@option("--dtype", type=Choice(["float32", "bfloat16", "float16"]), default="float32", help="Of rows.")
 @option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
 def bench_aggregate(graphs: tuple[str, ...], **options: Any) -> None:
     """Sum neighbours' rows, beside the gather floor, which reads the same rows and stores nothing.

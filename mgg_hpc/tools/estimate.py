@@ -138,7 +138,9 @@ def moved(shape: Shape, forward: Traffic, backward: Traffic, transfer: str) -> d
 
     Bytes are those of values, without padding, as `Meter` counts them in a run.
     """
-    found = {name: np.zeros(len(forward.ranks), np.int64) for name in ("rows", "bytes", "messages", "local_bytes")}
+    found = {
+        name: np.zeros(len(forward.ranks), np.int64) for name in ("rows", "bytes", "messages", "local_bytes")
+    }
     passes = (forward, shape.model.exchanged), (backward, shape.model.exchanged_back)
     for traffic, widths in passes:
         local = np.array([each.local_edges for each in traffic.ranks], dtype=np.int64)

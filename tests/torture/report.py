@@ -48,9 +48,9 @@ def recorded(name: str, count: int) -> Iterator[dict[str, Any]]:
 
 
 def main(path: str) -> None:
-    from mgg_hpc.tools.bench import machine
+    from mgg_hpc.tools.bench import results
 
-    about = machine.describe()
+    about = results.machine()
     head = (
         f"`make torture`, {datetime.date.today().isoformat()}, {about['cores']} cores of an {about['cpu']}, "
     )

@@ -6,22 +6,28 @@ import csv
 import io
 import json
 import os
+import platform
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ... import __version__
 from ...data.atomic_write import check_output, replacement
 from ...errors import InputError
+from ...runtime import cores
 from ...runtime.turns import ratios, spread
 
 Row = dict[str, Any]
 # Columns that tables of times have.
 TIMES = ("variant", "median_ms", "min_ms", "max_ms", "relative_time")
+PAGE_POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 TABLES, PICTURES = (".csv", ".json", ".md"), (".png", ".svg", ".pdf")
 
 
@@ -72,13 +78,11 @@ class Results:
     """
 
     def __init__(self, name: str, **same: Any) -> None:
-        from . import machine
-
         self.name, self.same = name, same
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self.date = datetime.now(UTC).isoformat(timespec="seconds")
-        self.machine = machine.describe(gpu=same.get("device") == "cuda")  # before this benchmark loads it
+        self.machine = machine(gpu=same.get("device") == "cuda")  # before this benchmark loads it
 
     def add(
         self, variant: str, ms: Sequence[float], first: Sequence[float] | None = None, **columns: Any
@@ -202,3 +206,51 @@ def words_of(option: str, words: str, known: Iterable[str], *, none: bool = Fals
         if word not in known:
             raise InputError(f"--{option} {words}: {word!r} is not one of {', '.join(known)}")
     return list(dict.fromkeys(found))
+
+
+def machine(gpu: bool = False) -> dict[str, Any]:
+    """Describe this machine: CPU, cores, instruction set, caches, memory, page policy, load and versions.
+
+    gpu: add the name of the first GPU.
+    """
+    from ...runtime.backends.native import instruction_set  # with torch, which commands' help does without
+
+    return {
+        "cpu": cores.processor(),
+        "cores": cores.available(),
+        "instruction_set": instruction_set(),
+        "caches": _caches(),
+        "memory_gib": round(cores.memory_total() / 2**30, 1),
+        "huge_pages": _page_policy(),
+        "load": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+        "mgg": __version__,
+        **({"gpu": _gpu()} if gpu else {}),
+    }
+
+
+def _gpu() -> str:
+    """Return the name of the first GPU; empty where there is none."""
+    import torch
+
+    return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else ""
+
+
+def _caches() -> str:
+    """Return the sizes of the first core's data caches, "L1 48K, L2 2048K"; empty where the kernel lists none."""
+    found = []
+    for entry in sorted(CACHES.glob("index*")):
+        kind, level, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
+        if kind != "Instruction":
+            found.append(f"L{level} {size}")
+    return ", ".join(found)
+
+
+def _page_policy() -> str:
+    """Return always, madvise or never: the word in brackets."""
+    try:
+        return PAGE_POLICY.read_text().partition("[")[2].partition("]")[0]
+    except OSError:
+        return "unknown"

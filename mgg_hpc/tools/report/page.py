@@ -6,18 +6,21 @@ import functools
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ... import __version__, config, sizes
 from ...data.atomic_write import check_output, replacement
+from ...data.store import open_graph
 from ...errors import InputError
 from ...training.metrics import METRICS
 from ...training.profile.phases import PROFILER, breakdown
 from . import figures, timeline
-from .least import crossing
 from .read import Run, read
 
 NAME = "report.html"
@@ -129,3 +132,44 @@ def _facts(runs: Sequence[Run], of: str) -> list[tuple[str, list[str], bool]]:
     names = dict.fromkeys(name for each in facts for name in each)
     rows = [(name, [str(each.get(name, "")) for each in facts]) for name in names]
     return sorted(((name, values, len(set(values)) > 1) for name, values in rows), key=lambda row: not row[2])
+
+
+# ---- the least number of rows -------------------------------------------------------------------------
+
+
+class Crossing(NamedTuple):
+    """Numbers of rows that cross from rank q to rank p in one aggregation, int64 [P, P] each, at [p, q].
+
+    edges: one row for each edge. halo: each distinct row once. least: the fewest rows and partial sums that suffice.
+
+    For each edge u -> v between two ranks, either the row of u crosses or a partial sum for v. The rows that cross from
+    one rank to another thus cover the edges between them, and a minimum vertex cover of this bipartite graph gives
+    their least number. By Koenig's theorem it has as many vertices as a maximum matching has edges (Hopcroft and Karp,
+    SIAM J. Comput. 2, 1973).
+    """
+
+    edges: NDArray[np.int64]
+    halo: NDArray[np.int64]
+    least: NDArray[np.int64]
+
+
+def crossing(path: Path, bounds: NDArray[np.int64]) -> Crossing:
+    """Count the rows that cross between all pairs of ranks.
+
+    Raises InputError as `open_graph` does, and ValueError for bounds that do not fit the graph.
+    """
+    ranks = len(bounds) - 1
+    found = Crossing(*np.zeros((3, ranks, ranks), dtype=np.int64))
+    with open_graph(path) as graph:
+        for p in range(ranks):
+            rows = graph.slice(int(bounds[p]), int(bounds[p + 1]), dense=False)
+            ones, shape = np.ones(len(rows.indices), dtype=bool), (len(rows.ids), graph.nodes)
+            columns = csr_matrix(
+                (ones, rows.indices, rows.indptr), shape=shape
+            ).tocsc()  # keeps parallel edges
+            for q in set(range(ranks)) - {p}:
+                block = columns[:, bounds[q] : bounds[q + 1]]
+                found.edges[p, q], found.halo[p, q] = block.nnz, np.count_nonzero(np.diff(block.indptr))
+                matched = maximum_bipartite_matching(block.tocsr(), perm_type="column")
+                found.least[p, q] = np.count_nonzero(matched >= 0)
+    return found

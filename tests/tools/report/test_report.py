@@ -30,7 +30,7 @@ from tools.report.pages import (
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import writer
-from mgg_hpc.tools.report.least import crossing
+from mgg_hpc.tools.report.page import crossing
 
 # Chromium as distributions name it, and Google's builds of it.
 BROWSERS = (

@@ -14,8 +14,7 @@ from tools.report.pages import Page, event, write_trace
 from mgg_hpc import config
 from mgg_hpc.runtime.backends.base import KernelStamps
 from mgg_hpc.tools.report import timeline
-from mgg_hpc.tools.report.least import Crossing
-from mgg_hpc.tools.report.page import page
+from mgg_hpc.tools.report.page import Crossing, page
 from mgg_hpc.tools.report.read import Run
 from mgg_hpc.tools.report.timeline import Bar, Timeline
 from mgg_hpc.training.profile import stamps
