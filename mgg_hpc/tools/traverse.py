@@ -21,15 +21,9 @@ from ..traversal import runs
 from ..traversal.part import Part
 from ..traversal.runs import Run
 
+ARRAYS = {"bfs": ("parent", "depth"), "sssp": ("distance",), "cc": ("component",), "pagerank": ("rank",)}
 FROM_SOURCES = ("bfs", "sssp")
 ITEM_BYTES = {"parent": 8, "depth": 4, "distance": 4, "component": 8, "rank": 8}  # at most
-CPU = {"cpu": "auto"}  # names of run.backend
-ARRAYS = {
-    "bfs": ("parent", "depth"),
-    "sssp": ("distance",),
-    "cc": ("component",),
-    "pagerank": ("rank",),
-}
 
 
 def process_traverse(
@@ -49,21 +43,31 @@ def process_traverse(
     repeats: int = 1,
     **options: Any,
 ) -> int:
-    """Traverse a graph, print each run, and write the results, in the user's numbering; return the exit code.
+    """Traverse a graph, print each run, and write the results in the user's numbering; return the exit code.
 
-    kind: bfs, sssp, cc or pagerank. edges: where those of a GPU lie. share_gpu: whether ranks may share one. nodes,
-    sources: where to begin, or how many such nodes to draw by ``seed``. options: further arguments of the kind's
-    function. Raises InputError for options that do not fit together, for a node that is none of the graph's, and where
-    loading or the traversal does.
+    Args:
+        kind: bfs, sssp, cc or pagerank.
+        edges: where the edges of a GPU are stored, "device" or "host".
+        share_gpu: whether several ranks may drive one GPU.
+        nodes: nodes to begin at.
+        sources: number of nodes to draw, by ``seed``, if none are named.
+        repeats: number of runs of a traversal without a source.
+        options: further arguments of the traversal's function in `traversal.runs`.
+
+    Raises InputError for options that do not fit together and for a node that the graph does not have.
     """
     comm = mpi.world()
+    paths = {} if output is None else row_files.paths(output, list(ARRAYS[kind]))
     with mpi.agree(comm):
         _check(kind, graph, nodes, sources, backend, share_gpu, options)
-        if comm.rank == 0 and output is not None:
-            for path in row_files.paths(output, list(ARRAYS[kind])).values():
-                check_output(path, force=force)
+        for path in paths.values() if comm.rank == 0 else ():
+            check_output(path, force=force)
     threads = mpi.threads(comm)
-    made = backends.make(_chosen(backend, comm, share_gpu), comm, threads=threads)
+    if backends.needs_gpus(backend):
+        chosen = backends.choose(backend, comm, share_gpu=share_gpu)
+    else:
+        chosen = backends.choose_cpu("auto" if backend == "cpu" else backend, comm)
+    made = backends.make(chosen, comm, threads=threads)
     with backends.closed_on_error(made.memory.close):
         part = parts.load(graph, comm, made, weights=kind == "sssp", edges=edges)
         if output is not None:
@@ -73,31 +77,21 @@ def process_traverse(
             if comm.rank == 0 and not as_json:
                 print(_line(part, run), flush=True)
             if kind not in FROM_SOURCES:
-                done = [replace(each, arrays={}) for each in done]  # the last one is written
+                done = [replace(each, arrays={}) for each in done]  # only the last run is written
             done.append(run if output is not None else replace(run, arrays={}))
+    arrays = {} if output is None else _columns(kind, done)
     if output is not None:
-        _write(part, kind, output, done)
-    if comm.rank == 0:
-        files = {} if output is None else row_files.paths(output, list(ARRAYS[kind]))
-        if as_json:
-            document = _document(part, kind, check, done, threads)
-            print(
-                json.dumps(document | {"files": {name: str(path) for name, path in files.items()}}, indent=1)
-            )
-        else:
-            for name, path in files.items():
-                print(f"{path}: {name} {[part.nodes, *done[-1].arrays[name].shape[1:], *_columns(done)]}")
+        _write(part, kind, output, arrays, done)
+    if comm.rank == 0 and as_json:
+        document = _document(part, kind, check, done, threads)
+        print(json.dumps(document | {"files": {name: str(path) for name, path in paths.items()}}, indent=1))
+    elif comm.rank == 0:
+        for name, path in paths.items():
+            print(f"{path}: {name} {[part.nodes, *arrays[name].shape[1:]]}")
     comm.Barrier()
     made.memory.close()
     exit_code.record(0)
     return 0
-
-
-def _chosen(backend: str, comm: Any, share_gpu: bool) -> backends.Chosen:
-    """Return which backend this is."""
-    if backends.needs_gpus(backend):
-        return backends.choose(backend, comm, share_gpu=share_gpu)
-    return backends.choose_cpu(CPU.get(backend, backend), comm)
 
 
 def _check(
@@ -109,7 +103,7 @@ def _check(
     share_gpu: bool,
     options: dict[str, Any],
 ) -> None:
-    """Raise InputError for options that do not fit together or the graph, before it is read."""
+    """Raise InputError for options that do not fit together or the graph, before its edges are read."""
     gpu = backends.needs_gpus(backend)
     if share_gpu and not gpu:
         raise InputError("--share-gpu is for --backend cuda")
@@ -130,9 +124,9 @@ def _check(
 
 
 def _check_room(part: Part, kind: str, sources: int) -> None:
-    """Raise InputError, the same on all ranks, for results of so many sources that do not fit into memory."""
-    bytes_of_row = sum(ITEM_BYTES[name] for name in ARRAYS[kind])
-    needed = 2 * part.graph.rows * bytes_of_row * (sources if kind in FROM_SOURCES else 1)
+    """Raise InputError, the same on all ranks, if the results of so many sources do not fit into memory."""
+    row_bytes = sum(ITEM_BYTES[name] for name in ARRAYS[kind])
+    needed = 2 * part.graph.rows * row_bytes * (sources if kind in FROM_SOURCES else 1)
     with mpi.agree(part.comm):
         if needed > (free := cores.memory_available()):
             raise InputError(
@@ -162,18 +156,17 @@ def _runs(
 
 
 def _line(part: Part, run: Run) -> str:
-    words = [f"source {run.source}:"] if run.source >= 0 else []
-    words.append(f"{run.seconds * 1e3:.3f} ms, {run.edges / run.seconds / 1e6:,.1f} million edges/s")
-    if run.source >= 0:
-        words.append(f"{run.reached:,} of {part.nodes:,} nodes reached")
-    words.append(f"{run.steps} steps")
-    if part.comm.size > 1:
-        words.append(f"{run.moved / 2**20:.2f} MiB crossed")
-    return words[0] + " " + ", ".join(words[1:]) if run.source >= 0 else ", ".join(words)
+    """Return the line that is printed about a run."""
+    words = [f"{run.seconds * 1e3:.3f} ms", f"{run.edges / run.seconds / 1e6:,.1f} million edges/s"]
+    words += [f"{run.reached:,} of {part.nodes:,} nodes reached"] if run.source >= 0 else []
+    words += [f"{run.steps} steps"]
+    words += [f"{run.moved / 2**20:.2f} MiB crossed"] if part.comm.size > 1 else []
+    source = f"source {run.source}: " if run.source >= 0 else ""
+    return source + ", ".join(words)
 
 
 def _document(part: Part, kind: str, check: bool, done: list[Run], threads: int) -> dict[str, Any]:
-    """Return what --json prints."""
+    """Return the document that --json prints."""
     listed = [
         {
             "source": run.source if run.source >= 0 else None,
@@ -200,13 +193,17 @@ def _document(part: Part, kind: str, check: bool, done: list[Run], threads: int)
     }
 
 
-def _write(part: Part, kind: str, output: Path, done: list[Run]) -> None:
-    """Write the arrays of a run, or of several from a source each, with a column for each. Collective."""
+def _columns(kind: str, done: list[Run]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the last run, or of several runs from a source each, with a column for each."""
     chosen = done if kind in FROM_SOURCES else done[-1:]
-    arrays: dict[str, NDArray[Any]] = {}
-    for name in ARRAYS[kind]:
-        columns = [run.arrays[name] for run in chosen]
-        arrays[name] = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+    if len(chosen) == 1:
+        return chosen[0].arrays
+    return {name: np.stack([run.arrays[name] for run in chosen], axis=1) for name in ARRAYS[kind]}
+
+
+def _write(part: Part, kind: str, output: Path, arrays: dict[str, NDArray[Any]], done: list[Run]) -> None:
+    """Write arrays, with the sources and the seconds of their runs. Collective."""
+    chosen = done if kind in FROM_SOURCES else done[-1:]
     attributes: dict[str, Any] = {
         "format": "mgg-traversal",
         "version": 1,
@@ -218,8 +215,3 @@ def _write(part: Part, kind: str, output: Path, done: list[Run]) -> None:
     if kind in FROM_SOURCES:
         attributes["source"] = np.array([run.source for run in chosen], np.int64)
     row_files.write(part.comm, output, part.ids, arrays, part.bounds, attributes)
-
-
-def _columns(done: list[Run]) -> list[int]:
-    """Return the further dimension of arrays that have a column for each source."""
-    return [len(done)] if done[-1].source >= 0 and len(done) > 1 else []

@@ -189,7 +189,7 @@ def test_a_file_has_a_column_and_a_time_for_each_source(tmp_path, rng):
     part = SimpleNamespace(comm=comm, ids=ids, bounds=np.array([0, 5]), name="g", graph_uuid="u", uuid="u")
     arrays = {s: {"parent": 10 * s + np.arange(5), "depth": 100 * s + np.arange(5)} for s in (3, 4)}
     done = [Run(source, arrays[source], source / 8, 0, 0, 0, 0) for source in (3, 4)]
-    traverse._write(part, "bfs", tmp_path / "out.h5", done)
+    traverse._write(part, "bfs", tmp_path / "out.h5", traverse._columns("bfs", done), done)
     with h5py.File(tmp_path / "out.h5") as file:
         assert file.attrs["format"] == "mgg-traversal" and file.attrs["seconds"].tolist() == [0.375, 0.5]
         assert file.attrs["source"].tolist() == [3, 4]
