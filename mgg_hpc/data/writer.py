@@ -21,7 +21,7 @@ from .atomic_write import replacement, reserve
 from .checked import CheckedFile
 from .digest import BLOCK, LARGE_BLOCK, PIECE, BlockDigests, byte_slices, edge_digest
 from .graph import Graph
-from .hdf5.writing import LIBVER, created, fill_in
+from .hdf5 import LIBVER, created, fill_in
 from .header import DIGEST, UINT64, Span
 from .store import open_graph
 from .structure import ArraySource, check

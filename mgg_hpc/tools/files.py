@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..data.graph import Graph
+from ..data.header import check_structure
 from ..data.schema import Contents
 from ..data.verify import verify
 from .describe import describe
@@ -73,6 +74,7 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def process_verify(path: Path) -> None:
     """Check a graph file, and print the facts that hold."""
+    check_structure(path)
     with phases() as report:
         facts = verify(path, lambda done, total: report("verifying", done, total))
     print(f"{path} is sound:")

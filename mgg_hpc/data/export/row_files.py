@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..atomic_write import replacement
-from ..hdf5.writing import created
+from ..hdf5 import created
 
 BLOCK = 1 << 16  # number of rows that are sent at a time
 
