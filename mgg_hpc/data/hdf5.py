@@ -1,8 +1,8 @@
-"""Make HDF5 files by the HDF5 library, the one way for the whole package: it loads no plugins meanwhile.
+"""Create HDF5 files, without loading plugins.
 
-The library looks for filters and connectors that it does not have in the folders of HDF5_PLUGIN_PATH, and runs what it
-finds there. These folders are taken away while a file is open, and given back, since other parts of the program may
-need them.
+HDF5 looks for filters and connectors that it does not have in the folders of HDF5_PLUGIN_PATH, and runs the libraries
+that it finds there. `without_plugins` removes these folders while a file is open and restores them afterwards, since
+other parts of a program may need them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,32 @@ from h5py import h5pl
 # variable length, damage leads to endless loops and invalid reads.
 LIBVER = ("v108", "v108")
 
-_plugins = threading.RLock()  # the list of folders is one for the whole process
+_plugins = threading.RLock()  # the list of folders is global to the process
 
 
 @contextmanager
 def created(path: Path, **options: Any) -> Iterator[h5py.File]:
-    """Make a file as ``h5py.File(path, "w", **options)`` does, without plugins. Raises what h5py raises."""
+    """Create a file as ``h5py.File(path, "w", **options)`` does, without plugins."""
     with without_plugins(), h5py.File(path, "w", **options) as file:
         yield file
 
 
-def fill_in(path: Path, texts: Mapping[str, str]) -> None:
-    """Replace text attributes of the root of a file that was just made, by others as long."""
+def create_dataset(file: h5py.File, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Create a contiguous dataset whose bytes are written later, and return their offset in the file."""
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_layout(h5py.h5d.CONTIGUOUS)
+    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    plan.set_obj_track_times(False)  # equal contents give equal bytes
+    folder, _, name = path.rpartition("/")
+    kind = h5py.h5t.py_create(dtype, logical=True)
+    space = h5py.h5s.create_simple(shape)
+    dataset = h5py.h5d.create(file.require_group(folder or "/").id, name.encode(), kind, space, plan)
+    return int(dataset.get_offset() or 0)
+
+
+def replace_texts(path: Path, texts: Mapping[str, str]) -> None:
+    """Replace text attributes of a file's root by texts of the same length."""
     with without_plugins(), h5py.File(path, "r+", libver=LIBVER, locking=False) as file:
         for name, text in texts.items():
             attribute = h5py.h5a.open(file.id, name.encode())
@@ -41,9 +55,9 @@ def fill_in(path: Path, texts: Mapping[str, str]) -> None:
 
 @contextmanager
 def without_plugins() -> Iterator[None]:
-    """Take the folders of plugins away from the HDF5 library, and give them back."""
+    """Remove the plugin folders of the HDF5 library within the context."""
     with _plugins:
-        folders = [h5pl.get(place) for place in range(h5pl.size())]
+        folders = [h5pl.get(number) for number in range(h5pl.size())]
         for _ in folders:
             h5pl.remove(0)
         try:

@@ -1,10 +1,9 @@
-"""Read a graph file's HDF5 structure, check it, and find the offset of each dataset's bytes.
+"""Read and check the HDF5 structure of a graph file: attributes, and layout and offset of each dataset.
 
-A file is data: nothing in it may point outside of it (external links or storage, virtual datasets, soft
-links), nothing in it goes through a filter, and a size is used only after the file is found to be long enough
-to hold it. The HDF5 library compares the checksums of its own structures. Structures that were damaged and have the
-right checksums can still crash it or have it run for ever: of 24,000 such files it crashed on 75 and hung on 4 (HDF5
-2.0.0), so `check_structure` reads those of unknown files in a process of their own.
+Files may come from strangers: links, storage and virtual datasets that refer to other files are refused, as are
+filters, and a size is used only once the file is known to be long enough. HDF5 compares the checksums of its own
+structures. It can still crash or hang on damaged structures with valid checksums (HDF5 2.0.0 crashed on 75 of 24,000
+such files and hung on 4), so `check_structure` reads the structure in a child process first.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from .hdf5 import without_plugins
 from .readers.limits import shown
 from .schema import (
     DATASETS,
+    DIGEST,
     DIGEST_BLOCK,
     EDGE,
     FORMAT,
@@ -42,15 +42,14 @@ from .schema import (
     validate,
 )
 
-DIGEST = "digest"
 UINT64 = np.dtype("<u8")
 LARGEST_ATTRIBUTE = 1 << 16  # bytes
-CHECK_SECONDS = 120  # of `check_structure`, which takes less than one
+CHECK_SECONDS = 120  # limit of `check_structure`, which takes less than a second
 
 
 @dataclass(frozen=True)
 class Span:
-    """Layout of one dataset, whose bytes are contiguous in the file from ``offset`` on."""
+    """Layout of a dataset and the offset of its bytes, which are contiguous in the file."""
 
     layout: Layout
     offset: int
@@ -58,25 +57,21 @@ class Span:
 
 @dataclass(frozen=True)
 class Header:
-    """Everything that is read when a graph file is opened. spans, digests: by dataset path.
-
-    block: bytes of the blocks that digests are of.
-    """
+    """Everything that is read when a graph file is opened."""
 
     contents: Contents
     uuid: str
-    spans: dict[str, Span]
-    digests: dict[str, Span]
-    partitions: dict[int, tuple[str, list[int]]]  # parts -> (method, edges a part)
+    spans: dict[str, Span]  # by dataset path, digests included
+    partitions: dict[int, tuple[str, list[int]]]  # number of parts -> (method, edges of each part)
     order: str  # method that renumbered the rows; empty if they were not renumbered, or it is unknown
-    proof: str  # `schema.PROOF` of the file, empty without
-    block: int
+    proof: str  # attribute `schema.PROOF`, empty if missing
+    block: int  # bytes of a block that has a digest
 
 
 def open_file(path: Path) -> int:
     """Return a descriptor of a graph file. Raises InputError if it cannot be read."""
     try:
-        # Without O_NONBLOCK a pipe in the file's place has this wait for ever.
+        # Without O_NONBLOCK, opening a named pipe blocks.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist") from error
@@ -91,14 +86,14 @@ def open_file(path: Path) -> int:
 
 
 def read_header(path: Path, descriptor: int) -> Header:
-    """Check the structure of an open file against the schema. Raises InputError; reads no dataset."""
-    opened = f"/proc/self/fd/{descriptor}"  # the same file, where another process has replaced it
+    """Return the header of an open file. Raises InputError if its structure does not follow the schema."""
+    opened = f"/proc/self/fd/{descriptor}"  # the same file even if another process replaces the path
     try:
         with without_plugins(), h5py.File(opened, "r", locking=False) as file:
             if file.userblock_size:
                 raise InputError(f"{path} is not a graph file: it begins with a user block")
             return _header(file, str(path), os.fstat(descriptor).st_size)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:  # whatever h5py finds
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:  # raised by h5py
         reason = " ".join(str(error).split())
         if "truncated" in reason:
             reason = "it is truncated; copy or import it again"
@@ -108,15 +103,20 @@ def read_header(path: Path, descriptor: int) -> Header:
 
 
 def check_structure(path: Path) -> None:
-    """Read a file's structure in a process of its own. Raises InputError where that crashes, or does not end."""
-    found = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    """Read the structure of a file in a child process. Raises InputError if that crashes or does not end.
+
+    A structure that is refused is no error here: opening the file will raise it.
+    """
+    folders = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-P", "-m", "mgg_hpc.data.header", os.fspath(path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    trouble = ""
     try:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(found)}
         ended = subprocess.run(
             command, env=environment, stderr=subprocess.DEVNULL, timeout=CHECK_SECONDS, check=False
         )
-        trouble = ended.returncode < 0 and f"crashes on it (signal {-ended.returncode})"
+        if ended.returncode < 0:
+            trouble = f"crashes on it (signal {-ended.returncode})"
     except subprocess.TimeoutExpired:
         trouble = "does not finish opening it"
     if trouble:
@@ -135,31 +135,33 @@ def _header(file: h5py.File, where: str, size: int) -> Header:
             f"{where} has format version {version}; this program reads versions {READABLE[0]} to {READABLE[-1]}: "
             "import it again"
         )
-    block = _block(file, where)
+    block = _attribute(file, where, DIGEST_BLOCK, int, default=LARGE_BLOCK)
+    if not 1 << 12 <= block <= LARGE_BLOCK or block & (block - 1):
+        raise InputError(
+            f"{where}: the attribute {DIGEST_BLOCK} is {block}; expected a power of two from 4,096 to {LARGE_BLOCK:,}"
+        )
     partitions = _partitions(file, where)
-    spans: dict[str, Span] = {}
+    datasets: dict[str, Span] = {}
     digests: dict[str, Span] = {}
     edge_data = _edge_data(file, where) if version > 1 else []
     for name in (*DATASETS, *edge_data, *map(bounds_path, partitions)):
         dataset = _child(file, where, name)
         if isinstance(dataset, h5py.Dataset):
-            spans[name] = _span(dataset, where, name, size)
-            path = f"{DIGEST}/{name}"
-            expected = Layout(UINT64, (-(-spans[name].layout.nbytes // block),))
+            datasets[name] = _span(dataset, where, name, size)
+            path, expected = DIGEST + name, digest_layout(datasets[name].layout, block)
             digest = _child(file, where, path)
             if not isinstance(digest, h5py.Dataset):
                 raise InputError(f"{where}: /{path} is missing; expected {expected}")
-            digests[name] = _span(digest, where, path, size)
-            if digests[name].layout != expected:
-                raise InputError(f"{where}: /{path} is {digests[name].layout}; expected {expected}")
-    x = _child(file, where, X)
-    sparse = X_DATA in spans or isinstance(x, h5py.Group)
+            digests[path] = _span(digest, where, path, size)
+            if digests[path].layout != expected:
+                raise InputError(f"{where}: /{path} is {digests[path].layout}; expected {expected}")
+    sparse = X_DATA in datasets or isinstance(_child(file, where, X), h5py.Group)
     contents = Contents(
         name=_attribute(file, where, "name", str),
         directed=_attribute(file, where, "directed", bool),
         classes=_attribute(file, where, "classes", int),
         multilabel=_attribute(file, where, "multilabel", bool),
-        datasets={name: span.layout for name, span in spans.items()},
+        datasets={name: span.layout for name, span in datasets.items()},
         sparse_shape=_sparse_shape(file, where) if sparse else None,
         partitions=tuple(partitions),
     )
@@ -168,21 +170,16 @@ def _header(file: h5py.File, where: str, size: int) -> Header:
     order = "" if renumbering is None else _attribute(renumbering, where, "method", str, default="")
     proof = _attribute(file, where, PROOF, str, default="")
     uuid = _attribute(file, where, "uuid", str)
-    return Header(contents, uuid, spans, digests, partitions, order, proof, block)
+    return Header(contents, uuid, datasets | digests, partitions, order, proof, block)
 
 
-def _block(file: h5py.File, where: str) -> int:
-    """Return the bytes of the blocks that digests are of."""
-    block: int = _attribute(file, where, DIGEST_BLOCK, int, default=LARGE_BLOCK)
-    if not 1 << 12 <= block <= LARGE_BLOCK or block & (block - 1):
-        raise InputError(
-            f"{where}: the attribute {DIGEST_BLOCK} is {block}; expected a power of two from 4,096 to {LARGE_BLOCK:,}"
-        )
-    return block
+def digest_layout(layout: Layout, block: int) -> Layout:
+    """Return the layout of the digests of a dataset, one for each ``block`` bytes."""
+    return Layout(UINT64, (-(-layout.nbytes // block),))
 
 
-def _child(group: h5py.Group, where: str, path: str) -> h5py.HLObject | None:
-    """Return the object at a path, None if it is not there. Only hard links are followed."""
+def _child(group: h5py.Group, where: str, path: str) -> Any:
+    """Return the object at a path, or None. Raises InputError for links other than hard links."""
     item = group
     for name in path.split("/"):
         if not isinstance(item, h5py.Group) or not item.id.links.exists(name.encode()):
@@ -196,7 +193,7 @@ def _child(group: h5py.Group, where: str, path: str) -> h5py.HLObject | None:
 
 
 def _value(item: h5py.HLObject, name: str) -> Any:
-    """Return an attribute: text, a number, a bool, or an array; None for a large one, or one of another type."""
+    """Return an attribute: text, number, bool or array; None if it is large or of another type."""
     kind = item.attrs.get_id(name)
     if kind.get_storage_size() > LARGEST_ATTRIBUTE or kind.dtype.kind not in "biufSO":
         return None
@@ -207,7 +204,7 @@ def _value(item: h5py.HLObject, name: str) -> Any:
 
 
 def _attribute(item: h5py.HLObject, where: str, name: str, kind: type, default: Any = None) -> Any:
-    """Return one scalar attribute, which must be a ``kind`` (str, int or bool)."""
+    """Return a scalar attribute of type ``kind`` (str, int or bool). Raises InputError if it is of another type."""
     if name not in item.attrs:
         if default is not None:
             return default
@@ -221,7 +218,7 @@ def _attribute(item: h5py.HLObject, where: str, name: str, kind: type, default: 
 
 
 def _span(dataset: h5py.Dataset, where: str, path: str, size: int) -> Span:
-    """Return the span of a dataset. Raises InputError unless it is contiguous and wholly within the file."""
+    """Return the span of a dataset. Raises InputError unless it is contiguous and within the file."""
     storage = dataset.id.get_create_plist()
     if storage.get_external_count() or dataset.is_virtual:
         raise InputError(f"{where}: /{path} is stored in another file; a graph file holds its own data")
@@ -251,7 +248,7 @@ def _sparse_shape(file: h5py.File, where: str) -> tuple[int, int]:
 
 
 def _edge_data(file: h5py.File, where: str) -> list[str]:
-    """Return the path of each ``/edge/NAME``, in order of names."""
+    """Return the paths of the edge data, sorted."""
     group = _child(file, where, EDGE.rstrip("/"))
     names = sorted(group) if isinstance(group, h5py.Group) else []
     check_edge_names(where, names)
@@ -263,7 +260,7 @@ def _edge_data(file: h5py.File, where: str) -> list[str]:
 
 
 def _partitions(file: h5py.File, where: str) -> dict[int, tuple[str, list[int]]]:
-    """Return the method and edge counts of each ``/partition/<P>``, in order of P."""
+    """Return (method, edge counts) of each ``/partition/P``, sorted by the number of parts P."""
     group = _child(file, where, "partition")
     found: dict[int, tuple[str, list[int]]] = {}
     for name in group if isinstance(group, h5py.Group) else ():

@@ -26,7 +26,9 @@ KINDS: dict[str, Callable[..., Drawn]] = {
     "sbm": generate.draw_sbm,
     "like": generate.draw_like,
 }
-RUN_BYTES = 2  # ids that an edge takes while edges are sorted, on disk where they do not fit into memory
+IDS_SORTED = (
+    2  # ids of an edge that are stored while edges are sorted, on disk if they do not fit into memory
+)
 
 
 def process_generate(
@@ -34,8 +36,12 @@ def process_generate(
 ) -> None:
     """Write a synthetic graph.
 
-    kind: one of KINDS. memory: bytes to use, half of the machine's by default. options: the arguments of its
-    function. Raises InputError for a graph that needs more memory, or more room on the device than there is.
+    Args:
+        kind: one of KINDS.
+        memory: bytes to use. [default: half of the machine's]
+        options: arguments of the function of this kind.
+
+    Raises InputError for a graph that needs more memory or disk space than there is.
     """
     check_output(output, force=force)
     drawn = KINDS[kind](**options)
@@ -64,17 +70,17 @@ def process_generate(
 
 
 def _check_room(drawn: Drawn, output: Path, memory: int) -> None:
-    """Raise InputError if the device has no room for the file, and for the edges that do not fit into memory."""
+    """Raise InputError if the disk has no space for the file, and for the edges that do not fit into memory."""
     edges, rows = drawn.imported.edges, drawn.imported.rows
     assert edges.nodes is not None and not callable(rows)
     stored = drawn.most_edges * (2 if drawn.symmetric else 1)
     ids = stored * index_dtype(edges.nodes)().itemsize
     file = ids + 8 * (edges.nodes + 1) + sum(each.layout.nbytes for each in rows.values())
-    runs = RUN_BYTES * ids
-    needed = file + (runs if runs > memory else 0)
+    sorting = IDS_SORTED * ids
+    needed = file + (sorting if sorting > memory else 0)
     device = os.statvfs(output.resolve().parent)
     free = device.f_bavail * device.f_frsize
-    if device.f_blocks and needed > free:  # some folders, such as /proc, are on no device
+    if device.f_blocks and needed > free:  # file systems such as /proc have no blocks
         raise InputError(
             f"this graph of {edges.nodes:,} nodes and up to {stored:,} edges takes up to {_size(needed)} on disk; "
             f"{output.resolve().parent} has {_size(free)} free: choose a smaller one, or another folder"

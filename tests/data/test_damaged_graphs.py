@@ -25,7 +25,6 @@ from mgg_hpc.errors import InputError
 from .damaged_graphs import Originals, read_all
 from .graphs import random_graph, refused
 
-
 NAMES = {"bits": "bits", "bytes": "bytes", "edits": "objects"}  # of mutants, in docs/reliability.md
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgg_hpc.data import schema
-from mgg_hpc.data.export import names
+from mgg_hpc.data import row_files, schema
 from mgg_hpc.data.graph import Graph, from_edges
+from mgg_hpc.data.row_files import kind_of_names, read_names
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.verify import verify
 from mgg_hpc.data.writer import write, write_bounds
-from mgg_hpc.tools.describe import describe
+from mgg_hpc.tools.files import describe
 
 from .graphs import flip_byte, refused, rows_of_edges, same, write_with
 
@@ -116,7 +116,7 @@ def as_csr(words: list[bytes]) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_names_are_read_in_slices(path, monkeypatch, rows):
-    monkeypatch.setattr(names, "ROWS", rows)
+    monkeypatch.setattr(row_files, "NAMED_ROWS", rows)
     for kind, arrays, wanted in [
         ("name", as_csr([word.encode() for word in WORDS]), [word.encode() for word in WORDS]),
         ("id", {schema.NODE_ID: np.arange(8) * 10**12}, list(range(0, 8 * 10**12, 10**12))),
@@ -124,13 +124,13 @@ def test_names_are_read_in_slices(path, monkeypatch, rows):
         write_with(path, eight(), arrays)
         assert any("UTF-8" in fact for fact in verify(path)) == (kind == "name")
         with open_graph(path) as opened:
-            assert names.kind_of(opened.contents) == kind
+            assert kind_of_names(opened.contents) == kind
             for low in range(8):
                 for high in range(low, 9):
-                    assert names.read(opened, low, high).tolist() == wanted[low:high]
+                    assert read_names(opened, low, high).tolist() == wanted[low:high]
     write(path, eight(), force=True)
     with open_graph(path) as opened:
-        assert names.kind_of(opened.contents) == "" and names.read(opened, 0, 8) is None
+        assert kind_of_names(opened.contents) == "" and read_names(opened, 0, 8) is None
 
 
 LETTERS = [b"a"] * 8
@@ -158,4 +158,4 @@ def test_names_that_are_none_are_refused(path, case):
     with refused(rf"g\.h5: .*{reason}"):
         verify(path)
     with refused(rf"g\.h5: .*{reason}"), open_graph(path) as opened:
-        names.read(opened, 0, 8)
+        read_names(opened, 0, 8)

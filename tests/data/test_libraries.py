@@ -16,7 +16,7 @@ from jobs import dense
 from torch_geometric.data import Data, HeteroData
 
 from mgg_hpc.data import libraries
-from mgg_hpc.data.export.imported import whole
+from mgg_hpc.data.export import whole
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.libraries import from_dgl, from_networkx, from_pyg, from_scipy
 from mgg_hpc.data.store import open_graph

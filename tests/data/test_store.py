@@ -18,7 +18,7 @@ import xxhash
 from jobs import dense, python
 from programs import run
 
-from mgg_hpc.data import atomic_write, checked, schema, writer
+from mgg_hpc.data import atomic_write, schema, store, writer
 from mgg_hpc.data.digest import BLOCK, LARGE_BLOCK, PIECE
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.store import open_graph
@@ -144,8 +144,8 @@ def asked(monkeypatch) -> list[tuple[int, int]]:
 
         return call
 
-    monkeypatch.setattr(checked.os, "preadv", counted(os.preadv, int))
-    monkeypatch.setattr(checked.os, "pread", counted(os.pread, len))
+    monkeypatch.setattr(store.os, "preadv", counted(os.preadv, int))
+    monkeypatch.setattr(store.os, "pread", counted(os.pread, len))
     return found
 
 
@@ -388,7 +388,7 @@ def test_hdf5_errors_of_a_full_device_are_told(rng, path, monkeypatch):
     """The reservation keeps HDF5 from a full device; where it cannot, HDF5's own words are understood."""
 
     words = "flush failed (file write failed: errno = 28, error message = 'No space left')"
-    monkeypatch.setattr(writer, "_create", Mock(side_effect=RuntimeError(words)))
+    monkeypatch.setattr(writer, "create_dataset", Mock(side_effect=RuntimeError(words)))
     with refused("no space left on device"):
         write(path, random_graph(rng))
     monkeypatch.setattr(atomic_write, "_claim", Mock(side_effect=RuntimeError("something else")))

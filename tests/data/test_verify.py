@@ -10,12 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
-from mgg_hpc.data import schema, structure, symmetry
+from mgg_hpc.data import schema, symmetry
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.data.store import open_graph
-from mgg_hpc.data.structure import ArraySource, check, edge_slices
 from mgg_hpc.data.symmetry import EdgeSlice, _signed_hashes, unpaired_edge
-from mgg_hpc.data.verify import verify
+from mgg_hpc.data.verify import ArraySource, check, edge_slices, verify
 from mgg_hpc.data.writer import write, write_bounds
 from mgg_hpc.errors import InputError
 
@@ -26,8 +25,8 @@ from .graphs import edge_set, random_graph, refused, rows_of_edges, write_with
 def slices(request, monkeypatch) -> None:
     """Checks of a graph go through slices that end everywhere."""
     if request.param == "small slices":
-        monkeypatch.setattr(structure, "SLICE_BYTES", 56)
-        monkeypatch.setattr(structure, "SLICE_ROWS", 3)
+        monkeypatch.setattr("mgg_hpc.data.verify.SLICE_BYTES", 56)
+        monkeypatch.setattr("mgg_hpc.data.verify.SLICE_ROWS", 3)
 
 
 @pytest.fixture

@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import schema
+from ..edge_stream import Imported, Rows
 from ..graph import SPLITS, index_dtype, split_per_class
-from ..streams import Imported, Rows
 from .drawn import DRAWN_AT_ONCE, Drawn, DrawnEdges, Draws, Ends, spans, split_rows
 
 MOST_EDGES = 1 << 63
-BYTES_HELD = 40  # a node: labels, nodes by class, the split, and what sorting them takes
+BYTES_HELD = 40  # a node: labels, nodes by class, the split, and their sorting
 
 
 def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophily: float, seed: int) -> Drawn:
     """Draw a stochastic block model: undirected, with labels, features and masks that a GCN can learn from.
 
-    ``nodes * degree / 2`` edges are drawn; an edge joins two nodes of one class with probability
-    ``homophily``. Classes are of equal size. Features float32 [nodes, features] are standard normal about
-    a mean of their class, which is normal too. Of each class 20 nodes are for training and 30 for
-    validation, or a third each of a class that is smaller than 60; the rest for testing.
+    ``nodes * degree / 2`` edges are drawn; an edge joins two nodes of one class with probability ``homophily``. Classes
+    are of equal size. Features, float32 [nodes, features], are standard normal about a mean of their class, which is
+    standard normal, too. Of each class 20 nodes are for training and 30 for validation, a third each if classes are
+    smaller than 60; the others are for testing.
     """
     if not classes >= 1 or nodes < 3 * classes:
         raise InputError(
@@ -41,20 +41,21 @@ def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophil
     rows |= split_rows(nodes, lambda low, high: model.parts()[low:high])
     if features:
         rows[schema.X] = Rows(schema.Layout(schema.FLOAT32, (nodes, features)), model.x)
-    edges = DrawnEdges("sbm", nodes, model.total, _InOrder(model).draw)
-    held = nodes * BYTES_HELD
-    return Drawn(Imported("sbm", edges, rows, classes), symmetric=True, most_edges=model.total, held=held)
+    edges = DrawnEdges("sbm", nodes, model.total, model.edges)
+    return Drawn(Imported("sbm", edges, rows, classes), True, model.total, held=nodes * BYTES_HELD)
 
 
 class _BlockModel:
-    """Draws of a block model, in order: labels, sources, two doubles for each edge, features, means and the split."""
+    """A block model. Its draws, in order: labels, sources, two doubles for each edge, features, means, split.
+
+    Sources are drawn with rejections, so that a block of edges can only be drawn after those before it.
+    """
 
     def __init__(
         self, nodes: int, classes: int, features: int, total: int, homophily: float, seed: int
     ) -> None:
         self.nodes, self.classes, self.features = nodes, classes, features
         self.total, self.homophily = total, homophily
-        rng = np.random.Generator(np.random.Philox(seed))
         steps = (
             self._labels,
             self._sources,
@@ -64,20 +65,29 @@ class _BlockModel:
             self._means,
             self._split,
         )
-        self._draws = Draws(rng, steps)
+        self._draws = Draws(np.random.Generator(np.random.Philox(seed)), steps)
         self.labels = cache(lambda: next(self._draws.pieces(0)))
         self.parts = cache(lambda: next(self._draws.pieces(6)))
+        self._blocks: Iterator[Ends] = iter(())
+        self._next = 0  # first edge of the next block
 
-    def edges(self) -> Iterator[Ends]:
-        """Yield the blocks of edges from the first on."""
+    def edges(self, low: int, high: int) -> Ends:
+        """Draw the block of edges low .. high - 1."""
+        if low < self._next or low == 0:
+            self._blocks, self._next = self._all_edges(), 0
+        while self._next < high:
+            block = next(self._blocks)
+            self._next += len(block[0])
+        return block
+
+    def _all_edges(self) -> Iterator[Ends]:
         y = self.labels()
         by_class = np.argsort(y, kind="stable").astype(index_dtype(self.nodes))
-        blocks = zip(*map(self._draws.pieces, (1, 2, 3)), strict=True)
-        for sources, coin, place in blocks:
+        for sources, coin, place in zip(*map(self._draws.pieces, (1, 2, 3)), strict=True):
             yield sources, self._partners(y, by_class, sources, coin, place)
 
     def x(self) -> Iterator[NDArray[np.float32]]:
-        """Yield pieces of the features."""
+        """Draw the features in pieces."""
         means, y = next(self._draws.pieces(5)), self.labels()
         low = 0
         for piece in self._draws.pieces(4):
@@ -117,9 +127,10 @@ class _BlockModel:
         coin: NDArray[Any],
         place: NDArray[Any],
     ) -> NDArray[Any]:
-        """Choose for each end a node of its class with probability ``homophily``, else one of another class.
+        """Return for each end a node of its class with probability ``homophily``, else one of another class.
 
-        coin, place: a double in 0 .. 1 for each. by_class: the nodes in the order of their classes.
+        y: class of each node. by_class: nodes sorted by class. coin, place: doubles in [0, 1) that decide whether the
+        node is of the same class, and which one it is.
         """
         sizes = np.bincount(y, minlength=self.classes)
         starts = np.cumsum(sizes) - sizes
@@ -127,24 +138,7 @@ class _BlockModel:
         same = coin < self.homophily
         same |= size == len(y)  # there is no other class
         inside = start + (place * size).astype(np.int64)
-        # Count through the nodes of the other classes: those before this class, then, past it, those after.
+        # An index into the nodes of other classes: classes before this one, then classes after it.
         outside = (place * (len(y) - size)).astype(np.int64)
         outside += np.where(outside >= start, size, 0)
         return by_class[np.where(same, inside, outside)]
-
-
-class _InOrder:
-    """The blocks of a model whose sources are drawn with rejections: to come to a block, those before it are drawn."""
-
-    def __init__(self, model: _BlockModel) -> None:
-        self._model, self._next = model, 0
-        self._blocks: Iterator[Ends] = iter(())
-
-    def draw(self, low: int, high: int) -> Ends:
-        """Return the block of edges low .. high - 1."""
-        if low < self._next or low == 0:
-            self._blocks, self._next = self._model.edges(), 0
-        while self._next < high:
-            block = next(self._blocks)
-            self._next += len(block[0])
-        return block

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ...data import checks, schema
 from ...data.assembly import build_graph
 from ...data.atomic_write import temporary
+from ...data.edge_stream import Imported
 from ...data.readers.graph_file import NumberedEdges, slices
 from ...data.store import GraphFile, open_graph
-from ...data.streams import Imported
 from ...errors import InputError
 from ...plan.partitioners import Pattern, SliceOfRows
 

@@ -13,14 +13,13 @@ import pytest
 import scipy.io
 from command import mgg, refused
 
-from mgg_hpc.data import schema
-from mgg_hpc.data.export import imported, matrix_market, row_files
-from mgg_hpc.data.export.imported import in_imported_order
+from mgg_hpc.data import export, row_files, schema
+from mgg_hpc.data.export import in_imported_order
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write
 
-from ..graphs import random_graph, rows_of_edges, same, write_with
+from .graphs import random_graph, rows_of_edges, same, write_with
 
 MEMORY = 512 << 20
 
@@ -31,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("here")
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """All datasets have several."""
-    monkeypatch.setattr(matrix_market, "LINES", 37)
-    monkeypatch.setattr(imported, "PIECE", 100)
+    monkeypatch.setattr(export, "LINES", 37)
+    monkeypatch.setattr(export, "PIECE", 100)
 
 
 @pytest.fixture(

@@ -16,16 +16,15 @@ from scipy.sparse import csr_array
 
 from mgg_hpc.data import native
 from mgg_hpc.data.generate import draw_grid, draw_like, draw_rmat, draw_sbm, draw_uniform, rmat, sbm
-from mgg_hpc.data.generate.alias import alias, table_of
-from mgg_hpc.data.generate.degrees import Degrees
-from mgg_hpc.data.generate.random_state import counter, key_of
-from mgg_hpc.data.generate.shapes import SHAPES
+from mgg_hpc.data.generate.degrees import Degrees, alias, table_of
+from mgg_hpc.data.generate.drawn import counter, key_of
+from mgg_hpc.data.generate.like import SHAPES
 from mgg_hpc.data.graph import Graph, from_edges, masks, split_per_class
-from mgg_hpc.data.structure import ArraySource, check
+from mgg_hpc.data.verify import ArraySource, check
 from mgg_hpc.data.writer import write
 
-from ..graphs import edge_set, rows_of_edges, same_graph
-from ..graphs import refused as not_drawn
+from .graphs import edge_set, rows_of_edges, same_graph
+from .graphs import refused as not_drawn
 
 UNLIKELY = 1e-7  # a test of a right generator fails this often
 
