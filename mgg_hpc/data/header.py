@@ -33,7 +33,6 @@ from .schema import (
     PERMUTATION,
     PROOF,
     READABLE,
-    X_DATA,
     Contents,
     Layout,
     X,
@@ -155,14 +154,15 @@ def _header(file: h5py.File, where: str, size: int) -> Header:
             digests[path] = _span(digest, where, path, size)
             if digests[path].layout != expected:
                 raise InputError(f"{where}: /{path} is {digests[path].layout}; expected {expected}")
-    sparse = X_DATA in datasets or isinstance(_child(file, where, X), h5py.Group)
+    x = _child(file, where, X)
+    rows, columns = _integers(x, where, "shape", 2) if isinstance(x, h5py.Group) else (0, 0)
     contents = Contents(
         name=_attribute(file, where, "name", str),
         directed=_attribute(file, where, "directed", bool),
         classes=_attribute(file, where, "classes", int),
         multilabel=_attribute(file, where, "multilabel", bool),
         datasets={name: span.layout for name, span in datasets.items()},
-        sparse_shape=_sparse_shape(file, where) if sparse else None,
+        sparse_shape=(rows, columns) if isinstance(x, h5py.Group) else None,
         partitions=tuple(partitions),
     )
     validate(where, contents)
@@ -237,14 +237,14 @@ def _span(dataset: h5py.Dataset, where: str, path: str, size: int) -> Span:
     return Span(layout, offset)
 
 
-def _sparse_shape(file: h5py.File, where: str) -> tuple[int, int]:
-    group = _child(file, where, X)
-    value = _value(group, "shape") if group is not None and "shape" in group.attrs else None
-    if not isinstance(value, np.ndarray) or value.shape != (2,) or value.dtype.kind != "i":
+def _integers(item: h5py.HLObject, where: str, name: str, count: int) -> list[int]:
+    """Return an attribute of this many integers. Raises InputError if it is missing or of another type."""
+    value = _value(item, name) if name in item.attrs else None
+    if not isinstance(value, np.ndarray) or value.shape != (count,) or value.dtype.kind != "i":
         raise InputError(
-            f"{where}: the attribute shape of /{X} is {shown(value)}; expected two whole numbers"
+            f"{where}: the attribute {name} of {item.name} is {shown(value)}; expected {count} whole numbers"
         )
-    return int(value[0]), int(value[1])
+    return list(map(int, value))
 
 
 def _edge_data(file: h5py.File, where: str) -> list[str]:
@@ -269,10 +269,8 @@ def _partitions(file: h5py.File, where: str) -> dict[int, tuple[str, list[int]]]
         part, bounds = (_child(group, where, path) for path in (name, f"{name}/bounds"))
         if not isinstance(bounds, h5py.Dataset):
             raise InputError(f"{where}: /{bounds_path(int(name))} is missing")
-        counts = _value(part, "edge_counts") if "edge_counts" in part.attrs else None
-        if not isinstance(counts, np.ndarray) or counts.shape != (int(name),) or counts.dtype.kind != "i":
-            raise InputError(f"{where}: the attribute edge_counts of {part.name} is not {name} whole numbers")
-        found[int(name)] = _attribute(part, where, "method", str), counts.tolist()
+        counts = _integers(part, where, "edge_counts", int(name))
+        found[int(name)] = _attribute(part, where, "method", str), counts
     return dict(sorted(found.items()))
 
 

@@ -399,8 +399,8 @@ def test_files_have_the_graph_in_memory_with_any_threads_and_memory(command, her
 @pytest.mark.parametrize(
     "arguments, reason",
     [
-        ("rmat --scale 35 --memory 4G", "takes 256.0 GiB for its nodes and 256 MiB or more"),
-        ("uniform --nodes 9 --edges 1000000000000000", "GiB on disk; "),
+        ("rmat --scale 35 --memory 4G", "takes 256.0 GiB for its nodes and 256.0 MiB or more"),
+        ("uniform --nodes 9 --edges 1000000000000000", "TiB on disk; "),
         ("uniform --nodes 9 --edges 9 --memory 100M", "give --memory 256M or more, or draw a smaller graph"),
         ("rmat --scale 4 --probabilities nan 0.1 0.1", "the probabilities a=nan, b=0.1, c=0.1 must not be"),
         ("rmat --scale x", "'x' is not a valid integer range"),
