@@ -56,7 +56,7 @@ def imbalance(part: EdgeSlice) -> int:
 
 
 def csr_imbalance(first: int, indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None) -> int:
-    """Return `imbalance` of a CSR: indptr [n + 1] from 0 on, indices [E], weight [E] or None; ``first``: its first row."""
+    """Return `imbalance` of a CSR from row ``first`` on: indptr [n + 1] from 0 on, indices [E], weight [E] or None."""
     total = 0
     for low in range(0, len(indices), EXPANDED):
         high = min(low + EXPANDED, len(indices))
