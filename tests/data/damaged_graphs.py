@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -12,7 +13,9 @@ import xxhash
 from damaged.mutants import changed
 from damaged.watched import serve
 
-from data.graphs import random_graph
+from data.graphs import random_graph, write_with
+from mgg_hpc.data import schema
+from mgg_hpc.data.row_files import read_names
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.verify import verify
 from mgg_hpc.data.writer import Partition, write
@@ -34,19 +37,21 @@ class Originals:
 
     def __init__(self, folder: Path) -> None:
         rng = np.random.default_rng(7)
-        graphs = {
-            "dense": (random_graph(rng, permuted=True, weighted=True), (1, 2, 4)),
-            "sparse": (random_graph(rng, sparse=True, symmetric=False), ()),
-            "several": (
-                random_graph(rng, multilabel=True, half=True),
-                range(1, 12),
-            ),  # links in a fractal heap
-        }
-        self.files = [folder / f"{name}.h5" for name in (*graphs, "other")]
-        for path, (graph, parts) in zip(self.files, graphs.values(), strict=False):
-            bounds = {count: np.linspace(0, 40, count + 1).astype(np.int64) for count in parts}
+        self.files = [folder / f"{name}.h5" for name in ("dense", "sparse", "several", "other")]
+        parts = (1, 2, 4), range(1, 12)  # links to the latter are in a fractal heap
+        dense = random_graph(rng, permuted=True, weighted=True)
+        several = random_graph(rng, multilabel=True, half=True)
+        for path, graph, counts in zip(self.files[:3:2], (dense, several), parts, strict=True):
+            bounds = {count: np.linspace(0, 40, count + 1).astype(np.int64) for count in counts}
             partitions = [Partition(each, "edges", [9] * count) for count, each in bounds.items()]
             write(path, graph, order="rcm", partitions=partitions)
+        sparse = random_graph(rng, sparse=True, symmetric=False)
+        edge = {"flow": np.ones((sparse.edges, 2), np.float32), "kind": sparse.indices.copy()}
+        names = {
+            schema.NAME_OFFSETS: np.arange(41) * 2,
+            schema.NAME_TEXT: np.frombuffer(b"xy" * 40, np.uint8),
+        }
+        write_with(self.files[1], replace(sparse, edge=edge), names)
         with h5py.File(self.files[0]) as file, h5py.File(self.files[-1], "w", libver="earliest") as other:
             _copy_old(file, other)
             file.visititems(lambda name, item: _copy_old(item, other, name))
@@ -102,7 +107,9 @@ def read_all(path: Path) -> str:
         rows = vars(opened.slice(0, opened.nodes))
         if opened.sparse:
             rows |= vars(rows.pop("x"))
+        rows |= rows.pop("edge")
         arrays = [opened.indptr(), *rows.values(), *(opened.bounds(parts) for parts in opened.partitions)]
+        arrays.append(read_names(opened, 0, opened.nodes))
         facts = [opened.name, opened.uuid, opened.order, opened.directed, opened.classes]
         found.update(json.dumps([*facts, list(opened.partitions.items())]).encode())
         for array in arrays:

@@ -66,16 +66,13 @@ def test_what_is_not_finite_is_named(graph, path):
 
 
 DATA = {
-    "a blank": ({"a b": np.zeros(LISTED, np.int8)}, "named 'a b'; expected 1 to 64 letters, digits, _ and -"),
-    "no name": ({"": np.zeros(LISTED, np.int8)}, "named ''"),
     "a long name": ({"x" * 65: np.zeros(LISTED, np.int8)}, "named 'xxx"),
-    "a path": ({"a/b": np.zeros(LISTED, np.int8)}, "named 'a/b'"),
+    "a blank": ({"a b": np.zeros(LISTED, np.int8)}, "named 'a b'; expected 1 to 64 letters, digits, _ and -"),
     "weights": ({"weight": np.zeros(LISTED, np.float32)}, "named 'weight'; expected weights in /graph/weight"),
     "doubles": (
         {"d": np.zeros(LISTED)},
         r"/edge/d is float64 \[200\]; expected float32, float16 or integers \[200, ...\]",
     ),
-    "booleans": ({"d": np.zeros(LISTED, bool)}, "/edge/d is bool"),
     "too few": ({"d": np.zeros((LISTED - 1, 2), np.float32)}, r"/edge/d is float32 \[199, 2\]"),
     "no columns": ({"d": np.zeros((LISTED, 0), np.float32)}, r"/edge/d is float32 \[200, 0\]"),
     "many": ({str(i): np.zeros(LISTED, np.int8) for i in range(257)}, "has 257 kinds of data of edges; expected 256"),
@@ -139,7 +136,6 @@ WRONG = {
     "no offsets": ({schema.NAME_TEXT: np.zeros(9, np.uint8)}, "/node/name/offsets is missing"),
     "both": (as_csr(LETTERS) | {schema.NODE_ID: np.arange(8)}, "has both /node/id and /node/name/text"),
     "other ids": ({schema.NODE_ID: np.arange(9)}, r"/node/id is int64 \[9\]; expected int64 \[8\]"),
-    "other text": (as_csr(LETTERS) | {schema.NAME_TEXT: np.arange(8)}, "/node/name/text is int64"),
     "decreasing": (
         as_csr(LETTERS) | {schema.NAME_OFFSETS: np.array([0, 1, 2, 1, 4, 5, 6, 7, 8])},
         "/node/name/offsets decreases at row 2",
@@ -147,7 +143,6 @@ WRONG = {
     "short": (as_csr([b""] * 8) | {schema.NAME_TEXT: np.zeros(1, np.uint8)}, "/node/name/offsets ends with 0"),
     "bytes": (as_csr([*LETTERS[:5], b"a\xff", b"", b"b"]), "/node/name/text is not UTF-8 in row 5"),
     "within a letter": (as_csr([*LETTERS[:6], b"\xc3", b"\xa9"]), "/node/name/text is not UTF-8 in row 7"),
-    "half a letter": (as_csr([*LETTERS[:6], b"\xc3", b"a"]), "/node/name/text is not UTF-8 in row 6"),
 }  # fmt: skip
 
 

@@ -16,9 +16,8 @@ from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.symmetry import EdgeSlice, unpaired_edge
 from mgg_hpc.data.verify import ArraySource, check, edge_slices, verify
 from mgg_hpc.data.writer import write, write_bounds
-from mgg_hpc.errors import InputError
 
-from .graphs import edge_set, random_graph, refused, rows_of_edges, write_with
+from .graphs import edge_set, random_graph, refused, rows_of_edges
 
 
 @pytest.fixture(params=["one slice", "small slices"])
@@ -123,28 +122,6 @@ def test_values_come_before_digests(sound):
         file["partition/2/bounds"][2] = 39
     with refused("bounds goes from row 0 to 39"):
         verify(sound)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("sparse", "count"), [(False, 13), (True, 14)])
-def test_a_flipped_bit_of_any_dataset_is_found(path, rng, sparse, count):
-    """In all datasets, and in their digests."""
-    graph = random_graph(rng, sparse=sparse, multilabel=sparse, weighted=True, permuted=True)
-    edge = {"flow": np.ones((graph.edges, 2), np.float32), "kind": graph.indices.copy()}
-    letters = {schema.NAME_OFFSETS: np.arange(41) * 2, schema.NAME_TEXT: np.frombuffer(b"xy" * 40, np.uint8)}
-    write_with(path, replace(graph, edge=edge), {schema.NODE_ID: np.arange(40)} if sparse else letters)
-    whole = path.read_bytes()
-    with h5py.File(path) as file:
-        names = []
-        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-        spans = [(file[name].id.get_offset(), file[name].nbytes) for name in names if file[name].nbytes]
-    assert len(spans) == 2 * count
-    for offset, length in spans:
-        data = bytearray(whole)
-        data[offset + int(rng.integers(length))] ^= 1 << int(rng.integers(8))
-        path.write_bytes(data)
-        with pytest.raises(InputError):
-            verify(path)
 
 
 # --- each edge's reverse
