@@ -21,25 +21,11 @@ import h5py
 import numpy as np
 
 from ..errors import InputError
+from . import schema
 from .digest import LARGE_BLOCK
 from .hdf5 import without_plugins
 from .readers.limits import shown
-from .schema import (
-    DATASETS,
-    DIGEST,
-    DIGEST_BLOCK,
-    EDGE,
-    FORMAT,
-    PERMUTATION,
-    PROOF,
-    READABLE,
-    Contents,
-    Layout,
-    X,
-    bounds_path,
-    check_edge_names,
-    validate,
-)
+from .schema import Contents, Layout, bounds_path
 
 UINT64 = np.dtype("<u8")
 LARGEST_ATTRIBUTE = 1 << 16  # bytes
@@ -124,37 +110,38 @@ def check_structure(path: Path) -> None:
 
 def _header(file: h5py.File, where: str, size: int) -> Header:
     found = _attribute(file, where, "format", str, default="")
-    if found != FORMAT:
+    if found != schema.FORMAT:
         raise InputError(
-            f"{where} is not a graph file: its attribute format is {shown(found)}, not '{FORMAT}'"
+            f"{where} is not a graph file: its attribute format is {shown(found)}, not '{schema.FORMAT}'"
         )
     version = _attribute(file, where, "version", int)
-    if version not in READABLE:
+    if version not in schema.READABLE:
         raise InputError(
-            f"{where} has format version {version}; this program reads versions {READABLE[0]} to {READABLE[-1]}: "
-            "import it again"
+            f"{where} has format version {version}; this program reads versions "
+            f"{schema.READABLE[0]} to {schema.READABLE[-1]}: import it again"
         )
-    block = _attribute(file, where, DIGEST_BLOCK, int, default=LARGE_BLOCK)
+    block = _attribute(file, where, schema.DIGEST_BLOCK, int, default=LARGE_BLOCK)
     if not 1 << 12 <= block <= LARGE_BLOCK or block & (block - 1):
         raise InputError(
-            f"{where}: the attribute {DIGEST_BLOCK} is {block}; expected a power of two from 4,096 to {LARGE_BLOCK:,}"
+            f"{where}: the attribute {schema.DIGEST_BLOCK} is {block}; "
+            f"expected a power of two from 4,096 to {LARGE_BLOCK:,}"
         )
     partitions = _partitions(file, where)
     datasets: dict[str, Span] = {}
     digests: dict[str, Span] = {}
     edge_data = _edge_data(file, where) if version > 1 else []
-    for name in (*DATASETS, *edge_data, *map(bounds_path, partitions)):
+    for name in (*schema.DATASETS, *edge_data, *map(bounds_path, partitions)):
         dataset = _child(file, where, name)
         if isinstance(dataset, h5py.Dataset):
             datasets[name] = _span(dataset, where, name, size)
-            path, expected = DIGEST + name, digest_layout(datasets[name].layout, block)
+            path, expected = schema.DIGEST + name, digest_layout(datasets[name].layout, block)
             digest = _child(file, where, path)
             if not isinstance(digest, h5py.Dataset):
                 raise InputError(f"{where}: /{path} is missing; expected {expected}")
             digests[path] = _span(digest, where, path, size)
             if digests[path].layout != expected:
                 raise InputError(f"{where}: /{path} is {digests[path].layout}; expected {expected}")
-    x = _child(file, where, X)
+    x = _child(file, where, schema.X)
     rows, columns = _integers(x, where, "shape", 2) if isinstance(x, h5py.Group) else (0, 0)
     contents = Contents(
         name=_attribute(file, where, "name", str),
@@ -165,10 +152,10 @@ def _header(file: h5py.File, where: str, size: int) -> Header:
         sparse_shape=(rows, columns) if isinstance(x, h5py.Group) else None,
         partitions=tuple(partitions),
     )
-    validate(where, contents)
-    renumbering = _child(file, where, PERMUTATION)
+    schema.validate(where, contents)
+    renumbering = _child(file, where, schema.PERMUTATION)
     order = "" if renumbering is None else _attribute(renumbering, where, "method", str, default="")
-    proof = _attribute(file, where, PROOF, str, default="")
+    proof = _attribute(file, where, schema.PROOF, str, default="")
     uuid = _attribute(file, where, "uuid", str)
     return Header(contents, uuid, datasets | digests, partitions, order, proof, block)
 
@@ -249,10 +236,10 @@ def _integers(item: h5py.HLObject, where: str, name: str, count: int) -> list[in
 
 def _edge_data(file: h5py.File, where: str) -> list[str]:
     """Return the paths of the edge data, sorted."""
-    group = _child(file, where, EDGE.rstrip("/"))
+    group = _child(file, where, schema.EDGE.rstrip("/"))
     names = sorted(group) if isinstance(group, h5py.Group) else []
-    check_edge_names(where, names)
-    paths = [EDGE + name for name in names]
+    schema.check_edge_names(where, names)
+    paths = [schema.EDGE + name for name in names]
     for path in paths:
         if not isinstance(_child(file, where, path), h5py.Dataset):
             raise InputError(f"{where}: /{path} is not an array; expected data of edges")

@@ -179,17 +179,10 @@ class CheckedFile:
 
 @dataclass(frozen=True, eq=False)
 class GraphSlice:
-    """Rows lo .. hi-1 of a graph file, n = hi - lo. Arrays that the file does not have are None.
+    """Rows lo .. hi-1 of a graph file, n = hi - lo, with the fields of `Graph`, None for data that the file lacks.
 
-    Attributes:
-        indptr: int64 [n + 1], starts with 0.
-        indices: global row numbers of the sources, int32 or int64 as stored.
-        weight: float32.
-        x: float32 or float16 [n, F], or SparseRows whose offsets start with 0.
-        y: int64 [n] or float32 [n, C].
-        train, val, test: bool [n].
-        ids: original ids, int64 [n].
-        edge: further edge data by name, [E, ...] as stored, in the order of ``indices``.
+    ``indptr`` [n + 1] and the offsets of sparse ``x`` start with 0; ``indices`` are row numbers of the whole graph.
+    ids: original ids of the rows, int64 [n].
     """
 
     indptr: np.ndarray

@@ -74,7 +74,7 @@ class Shape:
 #
 # reddit: Hamilton, Ying and Leskovec (NeurIPS 2017); 114,615,892 stored edges as DGL and PyG have them.
 # products, proteins, papers100M: the Open Graph Benchmark (Hu et al., NeurIPS 2020; ogb.stanford.edu/docs/nodeprop).
-#   proteins has no features of nodes; the 8 columns of its edges, averaged at the nodes, are what is commonly used.
+#   proteins has no node features; commonly the 8 columns of its edge data are averaged at the nodes.
 # orkut: com-Orkut of SNAP (Yang and Leskovec, ICDM 2012). Its largest degree of 33,313 is in the table of graphs of
 #   github.com/DemerzelSun12/subgraph_matching, its median of 45 in GRAPE's report on the Network Repository's copy. It
 #   has neither features nor labels; their numbers are from MGG's table (OSDI 2023, table 1).
