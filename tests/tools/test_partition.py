@@ -421,12 +421,12 @@ def test_a_killed_command_leaves_the_file_whole(rng):
         import time
         from mgg_hpc.__main__ import main
         from mgg_hpc.data import writer
-        fill_in = writer.fill_in
+        replace_texts = writer.replace_texts
         def slowly(*arguments):
-            fill_in(*arguments)
+            replace_texts(*arguments)
             print("written", flush=True)
             time.sleep(60)
-        writer.fill_in = slowly
+        writer.replace_texts = slowly
         main(["partition", "g.h5", "--order", "degree"])
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
