@@ -1,12 +1,8 @@
-"""Create HDF5 files, without loading plugins.
-
-HDF5 looks for filters and connectors that it does not have in the folders of HDF5_PLUGIN_PATH, and runs the libraries
-that it finds there. `without_plugins` removes these folders while a file is open and restores them afterwards, since
-other parts of a program may need them.
-"""
+"""Open HDF5 files without loading plugins, and create contiguous datasets."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,10 +21,22 @@ _plugins = threading.RLock()  # the list of folders is global to the process
 
 
 @contextmanager
-def created(path: Path, **options: Any) -> Iterator[h5py.File]:
-    """Create a file as ``h5py.File(path, "w", **options)`` does, without plugins."""
-    with without_plugins(), h5py.File(path, "w", **options) as file:
-        yield file
+def opened(path: str | os.PathLike[str], mode: str, **options: Any) -> Iterator[h5py.File]:
+    """Open a file as ``h5py.File(path, mode, **options)`` does, without plugins while it is open.
+
+    HDF5 looks for filters and connectors that it does not have in the folders of HDF5_PLUGIN_PATH, and runs the
+    libraries that it finds there. These folders are restored afterwards, since other parts of a program may need them.
+    """
+    with _plugins:
+        folders = [h5pl.get(number) for number in range(h5pl.size())]
+        for _ in folders:
+            h5pl.remove(0)
+        try:
+            with h5py.File(path, mode, **options) as file:
+                yield file
+        finally:
+            for folder in folders:
+                h5pl.append(folder)
 
 
 def create_dataset(file: h5py.File, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
@@ -47,21 +55,7 @@ def create_dataset(file: h5py.File, path: str, dtype: np.dtype[Any], shape: tupl
 
 def replace_texts(path: Path, texts: Mapping[str, str]) -> None:
     """Replace text attributes of a file's root by texts of the same length."""
-    with without_plugins(), h5py.File(path, "r+", libver=LIBVER, locking=False) as file:
+    with opened(path, "r+", libver=LIBVER, locking=False) as file:
         for name, text in texts.items():
             attribute = h5py.h5a.open(file.id, name.encode())
             attribute.write(np.array(text.encode(), dtype=attribute.dtype))
-
-
-@contextmanager
-def without_plugins() -> Iterator[None]:
-    """Remove the plugin folders of the HDF5 library within the context."""
-    with _plugins:
-        folders = [h5pl.get(number) for number in range(h5pl.size())]
-        for _ in folders:
-            h5pl.remove(0)
-        try:
-            yield
-        finally:
-            for folder in folders:
-                h5pl.append(folder)

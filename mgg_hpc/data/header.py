@@ -21,9 +21,8 @@ import h5py
 import numpy as np
 
 from ..errors import InputError
-from . import schema
+from . import hdf5, schema
 from .digest import LARGE_BLOCK
-from .hdf5 import without_plugins
 from .readers.limits import shown
 from .schema import Contents, Layout, bounds_path
 
@@ -72,9 +71,9 @@ def open_file(path: Path) -> int:
 
 def read_header(path: Path, descriptor: int) -> Header:
     """Return the header of an open file. Raises InputError if its structure does not follow the schema."""
-    opened = f"/proc/self/fd/{descriptor}"  # the same file even if another process replaces the path
+    same = f"/proc/self/fd/{descriptor}"  # even if another process replaces the path
     try:
-        with without_plugins(), h5py.File(opened, "r", locking=False) as file:
+        with hdf5.opened(same, "r", locking=False) as file:
             if file.userblock_size:
                 raise InputError(f"{path} is not a graph file: it begins with a user block")
             return _header(file, str(path), os.fstat(descriptor).st_size)

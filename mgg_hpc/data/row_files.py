@@ -11,9 +11,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from . import checks, schema
+from . import checks, hdf5, schema
 from .atomic_write import replacement
-from .hdf5 import create_dataset, created
 from .store import GraphFile
 
 BLOCK = 1 << 16  # rows of a message
@@ -100,11 +99,11 @@ def _hdf5(
     size = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values()) * nodes
     with replacement(output, force=True, size=size) as temporary:
         offsets = {}
-        with created(temporary) as file:
+        with hdf5.opened(temporary, "w") as file:
             file.attrs.update(attributes)
             for name, array in arrays.items():
                 dtype = array.dtype if array.dtype.kind != "S" else h5py.string_dtype("utf-8", array.itemsize)
-                offsets[name] = create_dataset(file, name, dtype, (nodes, *array.shape[1:]))
+                offsets[name] = hdf5.create_dataset(file, name, dtype, (nodes, *array.shape[1:]))
         yield {
             name: np.memmap(temporary, array.dtype, "r+", offsets[name], (nodes, *array.shape[1:]))
             for name, array in arrays.items()

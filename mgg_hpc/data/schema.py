@@ -38,7 +38,9 @@ DATASETS = (
 )
 
 
+SPARSE_X = (X_INDPTR, X_INDICES, X_DATA)
 TOGETHER = {
+    SPARSE_X: "CSR features are indptr, indices, data and the attribute shape",
     MASKS: "the train, val and test masks come together",
     (NAME_OFFSETS, NAME_TEXT): "names of nodes are offsets and text",
 }
@@ -163,6 +165,7 @@ def validate(where: str, held: Contents) -> None:
             raise InputError(f"{where}: /{path} is missing; a graph file holds /{INDPTR} and /{INDICES}")
     if found[INDPTR].shape in ((), (0,), (1,)):
         raise InputError(f"{where}: /{INDPTR} is {found[INDPTR]}; a graph has one node at least")
+    nodes = held.nodes
     for path, (dtypes, shape) in _expected(held).items():
         if path in found and (found[path].dtype not in dtypes or found[path].shape != shape):
             wanted = " or ".join(str(Layout(dtype, shape)) for dtype in dtypes)
@@ -173,18 +176,29 @@ def validate(where: str, held: Contents) -> None:
             raise InputError(f"{where}: /{missing[0]} is missing; {together}")
     if NODE_ID in found and NAME_TEXT in found:
         raise InputError(f"{where}: has both /{NODE_ID} and /{NAME_TEXT}; nodes have integers or words")
-    check_edge_names(where, held.edge_data)
-    for path in (EDGE + name for name in held.edge_data):
-        layout = found[path]
-        if layout.dtype not in EDGE_TYPES or layout.shape[:1] != (held.edges,) or 0 in layout.shape[1:]:
-            raise InputError(
-                f"{where}: /{path} is {layout}; expected float32, float16 or integers [{held.edges}, ...]"
-            )
-    _check_sparse_shape(where, held)
+    _validate_edge_data(where, held)
+    if held.sparse_shape is not None and X_DATA not in found:
+        raise InputError(f"{where}: /{X} is a group without arrays; {TOGETHER[SPARSE_X]}")
+    if held.sparse_shape is not None and (
+        held.sparse_shape[0] != nodes or not 1 <= held.sparse_shape[1] < 2**31
+    ):
+        raise InputError(
+            f"{where}: /{X} has the shape {list(held.sparse_shape)}; expected [{nodes}, 1 or more]"
+        )
     if Y not in found and held.classes:
         raise InputError(f"{where}: the attribute classes is {held.classes}, but there is no /{Y}")
     if Y in found and not 1 <= held.classes <= MOST_CLASSES:
         raise InputError(f"{where}: there is a /{Y}, but the attribute classes is {held.classes}")
+
+
+def _validate_edge_data(where: str, held: Contents) -> None:
+    check_edge_names(where, held.edge_data)
+    for path in (EDGE + name for name in held.edge_data):
+        layout = held.datasets[path]
+        if layout.dtype not in EDGE_TYPES or layout.shape[:1] != (held.edges,) or 0 in layout.shape[1:]:
+            raise InputError(
+                f"{where}: /{path} is {layout}; expected float32, float16 or integers [{held.edges}, ...]"
+            )
 
 
 def _expected(held: Contents) -> dict[str, tuple[tuple[np.dtype, ...], tuple[int, ...]]]:
@@ -224,17 +238,3 @@ def check_edge_names(where: str, names: Collection[str]) -> None:
             raise InputError(
                 f"{where}: data of edges is named {name[:80]!a}; expected 1 to 64 letters, digits, _ and -"
             )
-
-
-def _check_sparse_shape(where: str, held: Contents) -> None:
-    sparse = [path for path in (X_INDPTR, X_INDICES, X_DATA) if path in held.datasets]
-    if held.sparse_shape is None and not sparse:
-        return
-    if held.sparse_shape is None or len(sparse) != 3:
-        raise InputError(
-            f"{where}: /{X} is a CSR group; it needs indptr, indices, data and the attribute shape"
-        )
-    if held.sparse_shape[0] != held.nodes or not 1 <= held.sparse_shape[1] < 2**31:
-        raise InputError(
-            f"{where}: /{X} has the shape {list(held.sparse_shape)}; expected [{held.nodes}, 1 or more]"
-        )

@@ -20,7 +20,7 @@ from . import checks, schema
 from .atomic_write import replacement, reserve
 from .digest import BLOCK, LARGE_BLOCK, PIECE, BlockDigests, byte_slices, edge_digest
 from .graph import Graph
-from .hdf5 import LIBVER, create_dataset, created, replace_texts
+from .hdf5 import LIBVER, create_dataset, opened, replace_texts
 from .header import digest_layout
 from .store import CheckedFile, open_graph
 from .verify import ArraySource, check
@@ -169,31 +169,31 @@ def write_bounds(
     bounds that do not cover the rows of the graph, or if the file cannot be written.
     """
     bounds = np.ascontiguousarray(bounds, dtype=np.int64)
-    with open_graph(path) as opened:
+    with open_graph(path) as source:
         if bounds.shape != (parts + 1,) or len(edge_counts) != parts:
             raise ValueError(f"{parts} parts have {parts + 1} bounds and {parts} edge counts")
-        checks.bounds(opened.where, schema.bounds_path(parts), bounds, opened.nodes)
+        checks.bounds(source.where, schema.bounds_path(parts), bounds, source.nodes)
         partitions = [
-            Partition(opened.stored(schema.bounds_path(each)), *facts)
-            for each, facts in opened.partitions.items()
+            Partition(source.stored(schema.bounds_path(each)), *facts)
+            for each, facts in source.partitions.items()
             if each != parts
         ]
         partitions.append(Partition(bounds, method, edge_counts))
-        ranges = set(map(schema.bounds_path, opened.partitions))
-        kept = {name: layout for name, layout in opened.contents.datasets.items() if name not in ranges}
+        ranges = set(map(schema.bounds_path, source.partitions))
+        kept = {name: layout for name, layout in source.contents.datasets.items() if name not in ranges}
         with graph_file(
             Path(path).resolve(),
-            replace(opened.contents, datasets=kept),
+            replace(source.contents, datasets=kept),
             force=True,
-            order=opened.order,
+            order=source.order,
             partitions=partitions,
-            identity=opened.uuid,
-            proved=opened.proved_undirected(),
-            digests={name: opened.stored(schema.DIGEST + name) for name in kept},
-            block=opened.digest_block,
+            identity=source.uuid,
+            proved=source.proved_undirected(),
+            digests={name: source.stored(schema.DIGEST + name) for name in kept},
+            block=source.digest_block,
         ) as writer:
             for name in kept:
-                writer.copy(name, opened)
+                writer.copy(name, source)
 
 
 def _lay_out(
@@ -206,7 +206,7 @@ def _lay_out(
     block: int,
 ) -> dict[str, int]:
     """Create a graph file with placeholders for UNKNOWN, and return the offsets of its datasets, not yet written."""
-    with created(path, libver=LIBVER, locking=False) as file:
+    with opened(path, "w", libver=LIBVER, locking=False) as file:
         for name, text in (("format", schema.FORMAT), ("name", held.name), *UNKNOWN.items()):
             _write_text(file, name, text)
         numbers = {"directed": held.directed, "classes": held.classes, "multilabel": held.multilabel}

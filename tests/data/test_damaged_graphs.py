@@ -16,7 +16,7 @@ from torture.report import record
 
 import mgg_hpc
 from mgg_hpc.data import header
-from mgg_hpc.data.hdf5 import created, without_plugins
+from mgg_hpc.data.hdf5 import opened
 from mgg_hpc.data.header import check_structure
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write
@@ -122,7 +122,7 @@ def test_nothing_stays_open(tmp_path):
 SCRIPT = """
 import sys
 import h5py, numpy as np
-from mgg_hpc.data.hdf5 import without_plugins
+from mgg_hpc.data.hdf5 import opened
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write_bounds
 from mgg_hpc.data.verify import verify
@@ -137,7 +137,7 @@ READERS = {
     "open_graph": "open_graph(path)",
     "verify": "verify(path)",
     "write_bounds": "write_bounds(path, 1, np.array([0, 40]), 'edges', [1])",
-    "the library, as it writes": "with without_plugins(): h5py.File(path)['node/x'][()]",
+    "hdf5.opened": "with opened(path, 'r') as file: file['node/x'][()]",
 }
 
 
@@ -167,13 +167,14 @@ def test_the_folders_of_plugins_come_back(tmp_path):
 
     before = folders()
     assert before
-    with without_plugins():
+    with opened(tmp_path / "a.h5", "w") as file:
+        file["x"] = 1
         assert folders() == []
-        with created(tmp_path / "a.h5") as file:
-            file["x"] = 1
+        with opened(tmp_path / "b.h5", "w"):
+            assert folders() == []
         assert folders() == []
     assert folders() == before
-    with pytest.raises(OSError, match="Unable"), created(tmp_path / "none" / "a.h5"):
+    with pytest.raises(OSError, match="Unable"), opened(tmp_path / "none" / "a.h5", "w"):
         pass
     assert folders() == before
 
@@ -182,4 +183,4 @@ def test_files_are_opened_without_plugins_alone():
     """So that no other module has to think of plugins, or of structures that the library crashes on."""
     texts = {path.name: path.read_text() for path in Path(mgg_hpc.__file__).parent.rglob("*.py")}
     naming = {name for name, text in texts.items() if "h5py.File(" in text.replace("``h5py.File(", "")}
-    assert naming == {"hdf5.py", "header.py"}
+    assert naming == {"hdf5.py"}

@@ -188,18 +188,8 @@ class _Model:
         """Draw edges low .. high - 1."""
         sources, destinations = np.empty((2, high - low), index_dtype(self.nodes))
         inside, key = round(self.drawn[0] / sum(self.drawn) * 2**32), key_of(self.seed)
-        native.load().class_edges(
-            key,
-            counter(EDGES),
-            low,
-            self.nodes,
-            self.shape.classes,
-            inside,
-            key,
-            self.tables,
-            sources,
-            destinations,
-        )
+        drawn = key, counter(EDGES), low, self.nodes, self.shape.classes, inside, key, self.tables
+        native.load().class_edges(*drawn, sources, destinations)
         return sources, destinations
 
     def rows(self) -> dict[str, Rows]:
