@@ -1,4 +1,4 @@
-"""The verb generate, and a verb below it for each kind of synthetic graph."""
+"""The command generate, with a subcommand for each kind of synthetic graph."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .options import Memory, Verbs, example, to_file
     ),
 )
 def generate() -> None:
-    """Write a synthetic graph, seeded: the same options give the same file.
+    """Write a synthetic graph. The same options, --seed among them, give the same file.
 
-    Edges are drawn block by block and sorted within the memory that --memory gives, so a graph may be larger than it.
-    Self loops and duplicates are dropped. A command that was stopped goes on where it was when it is given again.
+    Edges are drawn block by block and sorted within --memory, so a graph may be larger than that. Self loops and
+    duplicates are dropped. The same command continues a command that was stopped.
     """
 
 
 def drawn(command: Any) -> Any:
-    """Add the options of all generated files to a command: --seed, --memory, --output and --force."""
+    """Add the options that all kinds share to a command: --seed, --memory, --output and --force."""
     command = option("--seed", type=IntRange(0), default=0, help="Another seed gives another graph.")(command)
     memory = option(
         "--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]"
@@ -38,7 +38,7 @@ def drawn(command: Any) -> Any:
 
 
 def random_rows(command: Any) -> Any:
-    """Add --features and --classes to a command whose graph has nothing to learn."""
+    """Add --features and --classes, for data that is independent of the edges, to a command."""
     features = option("--features", type=IntRange(0), default=0, help="Normal feature columns.")
     return features(
         option("--classes", type=IntRange(0), default=0, help="Classes of random labels.")(command)

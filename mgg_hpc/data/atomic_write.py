@@ -19,9 +19,9 @@ SLACK = 1 << 20  # more than an HDF5 file's metadata takes
 
 
 def check_output(path: Path, *, force: bool) -> Path:
-    """Return the path of an output, links resolved.
+    """Return the path of an output with links resolved.
 
-    Raises InputError if it exists (unless ``force``), is no regular file, or lies in no writable folder.
+    Raises InputError if it exists (unless ``force``), is not a regular file, or is not in a writable folder.
     """
     target = path.resolve()
     if target.exists():
@@ -38,11 +38,10 @@ def check_output(path: Path, *, force: bool) -> Path:
 
 @contextmanager
 def replacement(path: Path, *, force: bool, size: int, mode: int | None = None) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``, and rename it to ``path`` when the body is done.
+    """Yield the path of a temporary file, which is renamed to ``path`` after the body, or removed if it raises.
 
-    ``size`` bytes are allocated before the body begins; all is on disk before the renaming. Any error removes the
-    temporary file. mode: permissions of the file, whatever the umask is. [default: as the umask says] Raises InputError
-    where ``check_output`` does, and when the device is full.
+    size: bytes that are allocated before the body. mode: permissions of the file. [default: by the umask] The file is
+    on disk before it is renamed. Raises InputError as `check_output` does, and if the device is full.
     """
     target = check_output(path, force=force)
     name = temporary(target)
@@ -59,10 +58,10 @@ def replacement(path: Path, *, force: bool, size: int, mode: int | None = None) 
 
 
 def temporary(target: Path) -> Path:
-    """Return a name beside a file for this process to write to, and remove what killed processes left there.
+    """Return a temporary path in the folder of a file, and remove temporary files that killed processes left there.
 
-    The name is ``.NAME.ID.tmp``; six hexadecimal digits of ID stand for the machine, and six for the process. What a
-    process of another machine left is not touched: it may still be writing.
+    The name is ``.NAME.ID.tmp``; ID has six hexadecimal digits for the machine, and six for the process. Files of other
+    machines are not removed: their processes may still be writing.
     """
     pattern = re.compile(rf"\.{re.escape(target.name)}\.{_machine():06x}([0-9a-f]{{6}})\.tmp")
     with suppress(OSError), os.scandir(target.parent) as entries:
@@ -76,7 +75,7 @@ def temporary(target: Path) -> Path:
 
 @functools.cache
 def _machine() -> int:
-    """Return 24 bits of this host's name and of the namespace of its process numbers."""
+    """Return 24 bits of a hash of the host name and the namespace of process numbers."""
     space = 0
     with suppress(OSError):
         space = Path("/proc/self/ns/pid").stat().st_ino
@@ -84,7 +83,7 @@ def _machine() -> int:
 
 
 def _is_another(process: int) -> bool:
-    """Return whether this is the number of a process that runs, and not of this one."""
+    """Return True if another process with this number runs."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -100,7 +99,7 @@ def reserve(descriptor: int, size: int) -> None:
         if size:
             os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # such a file system raises while writing
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # the file system cannot allocate
             raise
 
 
@@ -114,7 +113,7 @@ def _claim(temporary: Path, size: int, mode: int | None) -> None:
         raise InputError(f"{temporary.parent} is not writable ({os.strerror(error.errno or 0)})") from error
     try:
         if mode is not None:
-            os.fchmod(descriptor, mode)  # the umask may have taken from it
+            os.fchmod(descriptor, mode)  # whatever the umask is
         reserve(descriptor, size + SLACK)
     finally:
         os.close(descriptor)
@@ -122,7 +121,7 @@ def _claim(temporary: Path, size: int, mode: int | None) -> None:
 
 @contextmanager
 def _full_device(path: Path) -> Iterator[None]:
-    """Turn errors of a full device into an InputError (on closing, HDF5 raises a RuntimeError)."""
+    """Raise InputError for errors of a full device (HDF5 raises RuntimeError on closing a file)."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -136,7 +135,7 @@ def _full_device(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until the bytes of a file, or the names in a folder, are on the disk."""
+    """Wait until the contents of a file or folder are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,8 @@
-"""Checks of values, a slice at a time.
+"""Checks of the values of a slice of a dataset.
 
-Every function takes ``where`` (the file or graph that errors name), a slice of one dataset and the global
-number of its first entry, and raises InputError that names the first wrong value.
+Arguments that functions share: where, the name of the file or graph in messages; row or position, the number of the
+slice's first row or entry; row_of, a function that returns the row of an entry. All raise InputError that names the
+first wrong value.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from .schema import MASKS, NAME_TEXT, PERMUTATION, Csr, Y
 
 
 def first(bad: np.ndarray) -> int | None:
-    """Return the position of the first True, None if there is none."""
+    """Return the index of the first True in bool [n], or None."""
     position = int(bad.argmax()) if bad.size else 0
     return position if bad.size and bad[position] else None
 
 
 def offsets(where: str, path: str, indptr: np.ndarray, *, row: int, rows: int, total: int) -> None:
-    """Check CSR offsets ``indptr`` [n+1] of rows ``row`` .. row+n-1 of ``rows``, over ``total`` stored entries."""
+    """Check CSR offsets ``indptr`` [n + 1] of n of ``rows`` rows; ``total``: number of stored entries."""
     if row == 0 and indptr[0] != 0:
         raise InputError(f"{where}: /{path} starts with {indptr[0]}; expected 0")
     at = first(indptr[1:] < indptr[:-1])
@@ -44,7 +45,7 @@ def offsets(where: str, path: str, indptr: np.ndarray, *, row: int, rows: int, t
 def ids(
     where: str, csr: Csr, values: np.ndarray, *, position: int, limit: int, row_of: Callable[[int], int]
 ) -> None:
-    """Check that a CSR's ids [k] (entries ``position`` and after) are in 0 .. limit-1; row_of: an entry's row."""
+    """Check that the ids of CSR entries, [k], are in 0 .. limit - 1."""
     # As unsigned numbers the negative ones are large: one comparison finds both kinds.
     at = first(values.view(f"u{values.itemsize}") >= limit)
     if at is not None:
@@ -60,31 +61,31 @@ def finite(where: str, path: str, values: np.ndarray, row: int) -> None:
     at = first(bad if bad.ndim == 1 else bad.any(axis=1))
     if at is None:
         return
-    place, value = f"row {row + at}", values[at]
+    position, value = f"row {row + at}", values[at]
     if bad.ndim == 2:
         column = first(bad[at]) or 0
-        place, value = f"{place}, column {column}", values[at, column]
-    raise InputError(f"{where}: /{path} has {value} at {place}; expected finite numbers")
+        position, value = f"{position}, column {column}", values[at, column]
+    raise InputError(f"{where}: /{path} has {value} at {position}; expected finite numbers")
 
 
 def entries_finite(
     where: str, path: str, values: np.ndarray, *, position: int, row_of: Callable[[int], int]
 ) -> None:
-    """Check that values of CSR entries, [k] or [k, ...] of entries ``position`` and after, are finite."""
+    """Check that the values of CSR entries, floats [k, ...], are finite."""
     flat = values.reshape(len(values), math.prod(values.shape[1:]))
     bad = ~np.isfinite(flat)
     at = first(bad.any(axis=1))
     if at is not None:
         column = first(bad[at]) or 0
-        place = f"entry {position + at}" + (f", column {column}" if values.ndim > 1 else "")
+        entry = f"entry {position + at}" + (f", column {column}" if values.ndim > 1 else "")
         raise InputError(
-            f"{where}: /{path} has {flat[at, column]} in row {row_of(position + at)} ({place}); "
+            f"{where}: /{path} has {flat[at, column]} in row {row_of(position + at)} ({entry}); "
             "expected finite numbers"
         )
 
 
 def labels(where: str, y: np.ndarray, row: int, classes: int) -> None:
-    """Check class numbers int64 [n], -1 for none; or multi-label float32 [n, C] of 0 and 1."""
+    """Check labels: int64 [n] in -1 .. classes - 1, or float32 [n, C] of 0 and 1 (multi-label)."""
     if y.ndim == 2:
         at = first(((y != 0) & (y != 1)).any(axis=1))
         if at is not None:
@@ -100,7 +101,7 @@ def labels(where: str, y: np.ndarray, row: int, classes: int) -> None:
 
 
 def masks(where: str, split: tuple[np.ndarray, ...], y: np.ndarray | None, row: int) -> None:
-    """Check the train, val and test masks, bool [n] each: no row is in two of them, each masked row has a label."""
+    """Check that no row is in two of the train, val and test masks, bool [n], and that masked rows have a label."""
     raw = tuple(mask.view(np.uint8) for mask in split)
     for path, values in zip(MASKS, raw, strict=True):
         at = first(values > 1)
@@ -121,7 +122,7 @@ def masks(where: str, split: tuple[np.ndarray, ...], y: np.ndarray | None, row: 
 
 
 def original_ids(where: str, permutation: np.ndarray, row: int, nodes: int) -> None:
-    """Check that original ids int64 [n] are in range (structure.py checks that each comes once)."""
+    """Check that original ids, int64 [n], are in range. (`verify.check` finds duplicates.)"""
     at = first(permutation.view(np.uint64) >= nodes)
     if at is not None:
         raise InputError(
@@ -130,9 +131,9 @@ def original_ids(where: str, permutation: np.ndarray, row: int, nodes: int) -> N
 
 
 def names(where: str, offsets: np.ndarray, text: np.ndarray, row: int) -> None:
-    """Check that names are UTF-8. offsets: int64 [n+1], sound, of names ``row`` and after; text: uint8, of these."""
+    """Check that names are UTF-8. offsets: int64 [n + 1], already checked; text: uint8, from offsets[0] on."""
     starts = offsets[:-1][offsets[:-1] < offsets[1:]] - offsets[0]
-    inner = text[starts] & 0xC0 == 0x80  # a byte within a letter
+    inner = text[starts] & 0xC0 == 0x80  # continuation bytes
     if not inner.any():
         try:
             text.tobytes().decode("utf-8")
@@ -146,7 +147,7 @@ def names(where: str, offsets: np.ndarray, text: np.ndarray, row: int) -> None:
 
 
 def bounds(where: str, path: str, values: np.ndarray, nodes: int) -> None:
-    """Check that row ranges int64 [P+1] start with 0, never decrease and end with the number of nodes."""
+    """Check that row ranges, int64 [P + 1], start with 0, never decrease, and end with the number of nodes."""
     at = first(values[1:] < values[:-1])
     if at is not None:
         raise InputError(

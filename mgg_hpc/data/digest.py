@@ -1,4 +1,4 @@
-"""XXH3-64 digests of a dataset's bytes, one a block."""
+"""XXH3-64 digests of the blocks of a dataset's bytes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-# Bytes of a block in files that are written: of each dataset a slice reads up to two blocks more than it is.
-BLOCK = 64 << 10
-LARGE_BLOCK = 4 << 20  # in files that do not say it; and in what a graph's uuid comes from
+BLOCK = (
+    64 << 10
+)  # bytes of a block in new files; a slice reads up to two blocks more of each dataset than it needs
+LARGE_BLOCK = 4 << 20  # the same in files without the attribute digest_block, and in digests for the uuid
 PIECE = 4 << 20  # bytes that are read or written at a time
 
 
 def byte_slices(array: np.ndarray, step: int = PIECE) -> Iterator[np.ndarray]:
-    """Yield an array's bytes in C order as uint8 slices of about ``step`` bytes, without a copy of all of it."""
+    """Yield the bytes of an array in C order as uint8 arrays of about ``step`` bytes."""
     if not array.size:
         return
     row_bytes = array.nbytes // len(array)
@@ -25,14 +26,14 @@ def byte_slices(array: np.ndarray, step: int = PIECE) -> Iterator[np.ndarray]:
 
 
 class BlockDigests:
-    """The digests of bytes that come in pieces, from a block's start on. block: bytes of a block."""
+    """Computes the digests of blocks of ``block`` bytes from pieces of any size."""
 
     def __init__(self, block: int = BLOCK) -> None:
         self.block = block
         self._hasher, self._room = xxhash.xxh3_64(), block
 
     def update(self, piece: np.ndarray) -> list[int]:
-        """Return the digests of the blocks that end within these bytes, contiguous uint8."""
+        """Add contiguous uint8 [n], and return the digests of the blocks that were completed."""
         found: list[int] = []
         start = 0
         while start < len(piece):
@@ -44,7 +45,7 @@ class BlockDigests:
         return found
 
     def rest(self) -> list[int]:
-        """Return the digest of the last, incomplete block, if there is one, and begin a new block."""
+        """Return the digest of the incomplete block, if any, and begin a new block."""
         if self._room == self.block:
             return []
         found = [self._hasher.intdigest()]
@@ -53,7 +54,7 @@ class BlockDigests:
 
 
 def edge_digest(found: Mapping[str, NDArray[np.uint64]]) -> str:
-    """Return one digest of all edges: XXH3-128, in hexadecimal, of the digests of their datasets, given by path."""
+    """Return the XXH3-128 in hexadecimal of the digests, by path, of the datasets of edges."""
     hasher = xxhash.xxh3_128()
     for path, sums in sorted(found.items()):
         hasher.update(path.encode() + sums.tobytes())

@@ -26,15 +26,18 @@ class SparseRows:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A whole graph.
+    """A whole graph of N nodes and E stored edges.
 
-    Row v of the CSR (``indptr`` int64 [N+1], ``indices`` int32 or int64 [E]) lists the sources u of the
-    edges u -> v; ``weight`` is float32 [E]. ``x`` is float32 or float16 [N, F], or ``SparseRows``. ``y`` is
-    int64 [N] with -1 for unlabelled nodes, or float32 [N, C] of 0 and 1 (multi-label). The masks are bool
-    [N] and come together. ``directed=False`` promises that each edge's reverse is there with the same
-    weight. ``permutation`` int64 [N] gives the original id of each row when rows were renumbered. ``edge`` has
-    further data of edges by name, [E, ...] in the order of ``indices``: float32, float16 or integers. An edge and its
-    reverse may differ in it.
+    Attributes:
+        indptr, indices: CSR of in-edges, int64 [N + 1] and int32 or int64 [E]; row v lists the sources of v's edges.
+        weight: float32 [E].
+        x: features, float32 or float16 [N, F], or `SparseRows`.
+        y: labels, int64 [N], -1 for unlabelled nodes; or float32 [N, C] of 0 and 1 (multi-label).
+        train, val, test: masks, bool [N]; all three or none.
+        directed: False promises that each edge's reverse is stored, with the same weight.
+        permutation: int64 [N], the original id of each row of a renumbered graph.
+        edge: further edge data by name, float32, float16 or integers [E, ...] in the order of ``indices``; an edge
+            and its reverse may differ in it.
     """
 
     name: str
@@ -71,76 +74,20 @@ class Graph:
 
 
 def index_dtype(nodes: int) -> type[np.signedinteger]:
-    """Return the narrowest type that the format allows for ids of this many nodes."""
+    """Return the narrowest integer type that graph files allow for the ids of this many nodes."""
     return np.int32 if nodes <= INT32_NODES else np.int64
 
 
 def csr_from_edges(
-    sources: np.ndarray,
-    destinations: np.ndarray,
-    nodes: int,
-    *,
-    weight: np.ndarray | None = None,
-    symmetric: bool = False,
-    drop_duplicates: bool = False,
-    drop_self_loops: bool = False,
+    sources: np.ndarray, destinations: np.ndarray, nodes: int, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Sort an edge list into an in-edge CSR: ``(indptr, indices, weight)``, sources ascending in each row.
+    """Sort an edge list into an in-edge CSR. Arguments and errors as for `from_edges`.
 
-    ``sources`` and ``destinations`` are integer [E] with values in 0 .. nodes-1. ``symmetric`` adds the
-    reverse of each edge and implies ``drop_duplicates``; of edges listed twice the first one's weight
-    stays, in both directions. Raises InputError for an id out of range.
+    Returns:
+        indptr int64 [nodes + 1], indices int32 or int64 [E], weight float32 [E] or None.
     """
-    indptr, indices, listed = _sorted_edges(
-        sources,
-        destinations,
-        nodes,
-        symmetric=symmetric,
-        drop_duplicates=drop_duplicates,
-        drop_self_loops=drop_self_loops,
-        lists=weight is not None,
-    )
-    return indptr, indices, None if weight is None else np.asarray(weight, dtype=np.float32)[listed]
-
-
-def _sorted_edges(
-    sources: np.ndarray,
-    destinations: np.ndarray,
-    nodes: int,
-    *,
-    symmetric: bool,
-    drop_duplicates: bool,
-    drop_self_loops: bool,
-    lists: bool,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return the CSR of `csr_from_edges`, and with ``lists`` int64: which given edge each stored one is."""
-    src, dst = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
-    for ids in (src, dst):
-        if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
-            outside = int(ids[(ids < 0) | (ids >= nodes)][0])
-            raise InputError(f"edge list: node id {outside} is not in 0 .. {nodes - 1}")
-    listed = np.arange(len(src)) if lists else None
-    if drop_self_loops:
-        kept = src != dst
-        src, dst = src[kept], dst[kept]
-        listed = None if listed is None else listed[kept]
-    if symmetric:
-        # An edge and its reverse stay side by side, so that "the first one" is the same for both.
-        src, dst = np.stack([src, dst], axis=1).ravel(), np.stack([dst, src], axis=1).ravel()
-        listed = None if listed is None else np.repeat(listed, 2)
-    key = dst * np.int64(nodes) + src  # below 2**63 for any graph of fewer than 3e9 nodes
-    if listed is None:
-        key = np.sort(key)
-    else:
-        order = np.argsort(key, kind="stable")
-        key, listed = key[order], listed[order]
-    if (symmetric or drop_duplicates) and len(key):
-        kept = np.concatenate([[True], key[1:] != key[:-1]])  # the first edge of each key
-        key, listed = key[kept], None if listed is None else listed[kept]
-    dst, src = np.divmod(key, np.int64(nodes)) if nodes else (key, key)
-    indptr = np.zeros(nodes + 1, dtype=np.int64)
-    np.cumsum(np.bincount(dst, minlength=nodes), out=indptr[1:])
-    return indptr, src.astype(index_dtype(nodes)), listed
+    graph = from_edges(sources, destinations, nodes, **options)
+    return graph.indptr, graph.indices, graph.weight
 
 
 def from_edges(
@@ -156,24 +103,50 @@ def from_edges(
     drop_self_loops: bool = False,
     **fields: Any,
 ) -> Graph:
-    """Return a Graph from an edge list (see ``csr_from_edges``); fields: further fields of Graph.
+    """Return the graph of an edge list. In each row of the CSR, sources ascend.
 
-    edge: data of the listed edges by name, [E, ...] each, which go where the weights go.
+    Args:
+        sources, destinations: integers [E] in 0 .. nodes - 1.
+        weight: numbers [E].
+        edge: further edge data by name, [E, ...] each.
+        symmetric: add the reverse of each edge, and drop duplicates.
+        drop_duplicates: keep the first of equal edges, with its weight and data (for both directions).
+        fields: further fields of Graph.
+
+    Raises InputError for an id that is out of range.
     """
-    carried = edge or {}
-    indptr, indices, listed = _sorted_edges(
-        sources,
-        destinations,
-        nodes,
-        symmetric=symmetric,
-        drop_duplicates=drop_duplicates,
-        drop_self_loops=drop_self_loops,
-        lists=weight is not None or bool(carried),
-    )
+    src, dst = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
+    for ids in (src, dst):
+        if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
+            outside = int(ids[(ids < 0) | (ids >= nodes)][0])
+            raise InputError(f"edge list: node id {outside} is not in 0 .. {nodes - 1}")
+    carried = dict(edge or {})
+    # The position in the edge list of each stored edge; not computed where nothing is carried along.
+    listed = np.arange(len(src)) if weight is not None or carried else None
+    if drop_self_loops:
+        kept = src != dst
+        src, dst = src[kept], dst[kept]
+        listed = None if listed is None else listed[kept]
+    if symmetric:
+        # An edge and its reverse stay adjacent, so that the first of equal edges is the same for both directions.
+        src, dst = np.stack([src, dst], axis=1).ravel(), np.stack([dst, src], axis=1).ravel()
+        listed = None if listed is None else np.repeat(listed, 2)
+    key = dst * np.int64(nodes) + src  # below 2**63 for any graph of fewer than 3e9 nodes
+    if listed is None:
+        key = np.sort(key)
+    else:
+        order = np.argsort(key, kind="stable")
+        key, listed = key[order], listed[order]
+    if (symmetric or drop_duplicates) and len(key):
+        kept = np.concatenate([[True], key[1:] != key[:-1]])
+        key, listed = key[kept], None if listed is None else listed[kept]
+    dst, src = np.divmod(key, np.int64(nodes)) if nodes else (key, key)
+    indptr = np.zeros(nodes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(dst, minlength=nodes), out=indptr[1:])
     return Graph(
         name,
         indptr,
-        indices,
+        src.astype(index_dtype(nodes)),
         weight=None if weight is None else np.asarray(weight, dtype=np.float32)[listed],
         edge={key: np.asarray(values)[listed] for key, values in carried.items()},
         directed=not symmetric,
@@ -182,7 +155,7 @@ def from_edges(
 
 
 def masks(nodes: int, chosen: Iterable[np.ndarray]) -> dict[str, Any]:
-    """Return bool [nodes] masks of the training, validation and test nodes ``chosen``, by the fields of Graph."""
+    """Return the masks, bool [nodes], of ids of training, validation and test nodes, by field name of Graph."""
     found = {name: np.zeros(nodes, dtype=bool) for name in SPLITS}
     for mask, members in zip(found.values(), chosen, strict=True):
         mask[members] = True
@@ -192,9 +165,9 @@ def masks(nodes: int, chosen: Iterable[np.ndarray]) -> dict[str, Any]:
 def split_per_class(
     y: np.ndarray, classes: int, rng: np.random.Generator, *, train: int = 20, val: int = 30
 ) -> dict[str, Any]:
-    """Draw `masks`: ``train`` and ``val`` nodes of each class, and every other labelled node for testing.
+    """Draw `masks` with ``train`` and ``val`` nodes of each class; all other labelled nodes are for testing.
 
-    y: int64 [N], -1 unlabelled. Raises InputError for multi-label data and for a class with no more than
+    y: int64 [N], -1 for unlabelled nodes. Raises InputError for multi-label data, and for a class with no more than
     ``train + val`` nodes.
     """
     if y.ndim != 1:
@@ -213,10 +186,10 @@ def split_per_class(
 
 
 def split_random(y: np.ndarray, rng: np.random.Generator, *, train: float, val: float) -> dict[str, Any]:
-    """Draw `masks`: these shares of the labelled nodes, rounded down, and every other labelled node for testing.
+    """Draw `masks` with these shares of the labelled nodes, rounded down; all other labelled nodes are for testing.
 
-    y: int64 [N], -1 unlabelled, or [N, C] (each node counts). Raises InputError for shares that are negative or sum to
-    more than 1.
+    y: int64 [N], -1 for unlabelled nodes, or [N, C], where all nodes are labelled. Raises InputError for shares that
+    are negative or sum to more than 1.
     """
     if min(train, val) < 0 or train + val > 1:
         raise InputError(

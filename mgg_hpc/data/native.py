@@ -1,4 +1,4 @@
-"""The native module for graph files: parsing, sorting, drawing, orders, parts and plans. It needs no backend."""
+"""The native module `_graph`, which needs no backend: parsing, sorting, drawing, orders, partitions and plans."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from .graph import INT32_NODES, Graph, SparseRows
 FORMAT = "mgg-graph"
 VERSION = 2
 READABLE = (1, 2)  # version 1 has neither edge data, nor names of nodes, nor a proof of symmetry
-MOST_CLASSES = 1 << 24  # beyond any use; a model has weights for each
-MOST_EDGE_DATA = 256  # names of data of edges
+MOST_CLASSES = 1 << 24  # a model has weights for each class
+MOST_EDGE_DATA = 256  # datasets below edge/
 EDGE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 INDPTR, INDICES, WEIGHT = "graph/indptr", "graph/indices", "graph/weight"
@@ -25,11 +25,10 @@ X_INDPTR, X_INDICES, X_DATA = "node/x/indptr", "node/x/indices", "node/x/data"
 TRAIN, VAL, TEST = MASKS = ("node/train", "node/val", "node/test")
 NODE_ID = "node/id"  # the user's integer of each row, where these are not 0 .. N - 1
 NAME_OFFSETS, NAME_TEXT = "node/name/offsets", "node/name/text"  # the user's name of each row, UTF-8 as CSR
-EDGE = "edge/"  # + NAME: data of edges, in the order of indices
-PROOF = (
-    "symmetric"  # attribute of the root: `digest.edge_digest` where every edge was found to have its reverse
-)
-DIGEST_BLOCK = "digest_block"  # attribute of the root: bytes of the blocks that digests are of
+EDGE = "edge/"  # + NAME: further edge data, in the order of indices
+DIGEST = "digest/"  # + path of a dataset: XXH3-64 of each block of its bytes, uint64
+PROOF = "symmetric"  # attribute of the root: `edge_digest` if the writer found the reverse of every edge
+DIGEST_BLOCK = "digest_block"  # attribute of the root: bytes of a block that has a digest
 EDGE_DATASETS = (INDPTR, INDICES, WEIGHT)
 DATASETS = (
     *EDGE_DATASETS,
@@ -39,9 +38,17 @@ DATASETS = (
 )
 
 
+SPARSE_X = (X_INDPTR, X_INDICES, X_DATA)
+TOGETHER = {
+    SPARSE_X: "CSR features are indptr, indices, data and the attribute shape",
+    MASKS: "the train, val and test masks come together",
+    (NAME_OFFSETS, NAME_TEXT): "names of nodes are offsets and text",
+}
+
+
 @dataclass(frozen=True)
 class Csr:
-    """Paths of a CSR's datasets, and what its ids stand for."""
+    """Paths of the datasets of a CSR. kind: noun for its ids in messages."""
 
     indptr: str
     indices: str
@@ -74,7 +81,7 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes from one entry of the first axis to the next."""
+        """Bytes of one entry along the first axis."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
@@ -87,9 +94,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Contents:
-    """The attributes of a graph, and the layout of each of its datasets by path.
+    """Attributes of a graph, and the layout of each of its datasets by path.
 
-    sparse_shape: (N, F) when the features are CSR. partitions: the numbers of parts for which there are bounds.
+    sparse_shape: (N, F) if the features are CSR, else None. partitions: numbers of parts whose row ranges are stored.
     """
 
     name: str
@@ -116,7 +123,7 @@ class Contents:
 
     @property
     def edge_data(self) -> tuple[str, ...]:
-        """Names of the data of edges, weights aside."""
+        """Names of the edge data, without weights."""
         return tuple(path.removeprefix(EDGE) for path in self.datasets if path.startswith(EDGE))
 
 
@@ -152,42 +159,74 @@ def contents(graph: Graph) -> Contents:
 
 def validate(where: str, held: Contents) -> None:
     """Raise InputError, naming ``where`` and the dataset, unless types and shapes follow the schema."""
+    found = held.datasets
     for path in (INDPTR, INDICES):
-        if path not in held.datasets:
+        if path not in found:
             raise InputError(f"{where}: /{path} is missing; a graph file holds /{INDPTR} and /{INDICES}")
-    if held.datasets[INDPTR].shape in ((), (0,), (1,)):
-        raise InputError(f"{where}: /{INDPTR} is {held.datasets[INDPTR]}; a graph has one node at least")
-    nodes, edges = held.nodes, held.edges if held.datasets[INDICES].shape else 0
-    _expect(where, held, INDPTR, (INT64,), (nodes + 1,))
-    narrow = (INT32,) if nodes <= INT32_NODES else ()
-    _expect(where, held, INDICES, (*narrow, INT64), (edges,))
-    _expect(where, held, WEIGHT, (FLOAT32,), (edges,))
-    _expect(where, held, PERMUTATION, (INT64,), (nodes,))
-    _validate_names(where, held)
+    if found[INDPTR].shape in ((), (0,), (1,)):
+        raise InputError(f"{where}: /{INDPTR} is {found[INDPTR]}; a graph has one node at least")
+    nodes = held.nodes
+    for path, (dtypes, shape) in _expected(held).items():
+        if path in found and (found[path].dtype not in dtypes or found[path].shape != shape):
+            wanted = " or ".join(str(Layout(dtype, shape)) for dtype in dtypes)
+            raise InputError(f"{where}: /{path} is {found[path]}; expected {wanted}")
+    for paths, together in TOGETHER.items():
+        missing = [path for path in paths if path not in found]
+        if 0 < len(missing) < len(paths):
+            raise InputError(f"{where}: /{missing[0]} is missing; {together}")
+    if NODE_ID in found and NAME_TEXT in found:
+        raise InputError(f"{where}: has both /{NODE_ID} and /{NAME_TEXT}; nodes have integers or words")
     _validate_edge_data(where, held)
-    _validate_features(where, held)
-    _validate_labels(where, held)
-    for path in MASKS:
-        _expect(where, held, path, (BOOL,), (nodes,))
-    missing = [path for path in MASKS if path not in held.datasets]
-    if 0 < len(missing) < len(MASKS):
-        raise InputError(f"{where}: /{missing[0]} is missing; the train, val and test masks come together")
-    for parts in held.partitions:
-        _expect(where, held, bounds_path(parts), (INT64,), (parts + 1,))
+    if held.sparse_shape is not None and X_DATA not in found:
+        raise InputError(f"{where}: /{X} is a group without arrays; {TOGETHER[SPARSE_X]}")
+    if held.sparse_shape is not None and (
+        held.sparse_shape[0] != nodes or not 1 <= held.sparse_shape[1] < 2**31
+    ):
+        raise InputError(
+            f"{where}: /{X} has the shape {list(held.sparse_shape)}; expected [{nodes}, 1 or more]"
+        )
+    if Y not in found and held.classes:
+        raise InputError(f"{where}: the attribute classes is {held.classes}, but there is no /{Y}")
+    if Y in found and not 1 <= held.classes <= MOST_CLASSES:
+        raise InputError(f"{where}: there is a /{Y}, but the attribute classes is {held.classes}")
 
 
-def _expect(
-    where: str, held: Contents, path: str, dtypes: tuple[np.dtype, ...], shape: tuple[int, ...]
-) -> None:
-    """Raise InputError for a dataset of another type or shape; a missing one passes."""
-    layout = held.datasets.get(path)
-    if layout is not None and (layout.dtype not in dtypes or layout.shape != shape):
-        wanted = " or ".join(str(Layout(dtype, shape)) for dtype in dtypes)
-        raise InputError(f"{where}: /{path} is {layout}; expected {wanted}")
+def _validate_edge_data(where: str, held: Contents) -> None:
+    check_edge_names(where, held.edge_data)
+    for path in (EDGE + name for name in held.edge_data):
+        layout = held.datasets[path]
+        if layout.dtype not in EDGE_TYPES or layout.shape[:1] != (held.edges,) or 0 in layout.shape[1:]:
+            raise InputError(
+                f"{where}: /{path} is {layout}; expected float32, float16 or integers [{held.edges}, ...]"
+            )
+
+
+def _expected(held: Contents) -> dict[str, tuple[tuple[np.dtype, ...], tuple[int, ...]]]:
+    """Return (types, shape) of the datasets that a graph of this many nodes and edges may have."""
+    found, nodes = held.datasets, held.nodes
+    edges = found[INDICES].shape[0] if found[INDICES].shape else 0
+    text, entries = (found[path].shape[:1] if path in found else () for path in (NAME_TEXT, X_INDICES))
+    columns = found[X].shape[1] if X in found and len(found[X].shape) == 2 else 1
+    return {
+        INDPTR: ((INT64,), (nodes + 1,)),
+        INDICES: ((INT32, INT64) if nodes <= INT32_NODES else (INT64,), (edges,)),
+        WEIGHT: ((FLOAT32,), (edges,)),
+        PERMUTATION: ((INT64,), (nodes,)),
+        NODE_ID: ((INT64,), (nodes,)),
+        NAME_OFFSETS: ((INT64,), (nodes + 1,)),
+        NAME_TEXT: ((np.dtype(np.uint8),), text),
+        X: ((FLOAT32, FLOAT16), (nodes, max(columns, 1))),
+        X_INDPTR: ((INT64,), (nodes + 1,)),
+        X_INDICES: ((INT32,), entries),
+        X_DATA: ((FLOAT32,), entries),
+        Y: ((FLOAT32,), (nodes, held.classes)) if held.multilabel else ((INT64,), (nodes,)),
+        **dict.fromkeys(MASKS, ((BOOL,), (nodes,))),
+        **{bounds_path(parts): ((INT64,), (parts + 1,)) for parts in held.partitions},
+    }
 
 
 def check_edge_names(where: str, names: Collection[str]) -> None:
-    """Raise InputError for names of data of edges that the format has not, or too many of them."""
+    """Raise InputError for names of edge data that are not allowed, or more than MOST_EDGE_DATA of them."""
     if len(names) > MOST_EDGE_DATA:
         raise InputError(
             f"{where}: has {len(names)} kinds of data of edges; expected {MOST_EDGE_DATA} at most"
@@ -199,61 +238,3 @@ def check_edge_names(where: str, names: Collection[str]) -> None:
             raise InputError(
                 f"{where}: data of edges is named {name[:80]!a}; expected 1 to 64 letters, digits, _ and -"
             )
-
-
-def _validate_edge_data(where: str, held: Contents) -> None:
-    check_edge_names(where, held.edge_data)
-    for name in held.edge_data:
-        layout, path = held.datasets[EDGE + name], EDGE + name
-        if layout.dtype not in EDGE_TYPES or layout.shape[:1] != (held.edges,) or 0 in layout.shape[1:]:
-            raise InputError(
-                f"{where}: /{path} is {layout}; expected float32, float16 or integers [{held.edges}, ...]"
-            )
-
-
-def _validate_names(where: str, held: Contents) -> None:
-    _expect(where, held, NODE_ID, (INT64,), (held.nodes,))
-    _expect(where, held, NAME_OFFSETS, (INT64,), (held.nodes + 1,))
-    found = [path for path in (NAME_OFFSETS, NAME_TEXT) if path in held.datasets]
-    if len(found) == 1:
-        missing = NAME_TEXT if found == [NAME_OFFSETS] else NAME_OFFSETS
-        raise InputError(f"{where}: /{missing} is missing; names of nodes are offsets and text")
-    if found:
-        _expect(where, held, NAME_TEXT, (np.dtype(np.uint8),), held.datasets[NAME_TEXT].shape[:1])
-        if NODE_ID in held.datasets:
-            raise InputError(f"{where}: has both /{NODE_ID} and /{NAME_TEXT}; nodes have integers or words")
-
-
-def _validate_features(where: str, held: Contents) -> None:
-    dense = held.datasets.get(X)
-    if dense is not None:
-        width = dense.shape[1] if len(dense.shape) == 2 else 1
-        _expect(where, held, X, (FLOAT32, FLOAT16), (held.nodes, max(width, 1)))
-    sparse = [path for path in (X_INDPTR, X_INDICES, X_DATA) if path in held.datasets]
-    if held.sparse_shape is None and not sparse:
-        return
-    if held.sparse_shape is None or len(sparse) != 3:
-        raise InputError(
-            f"{where}: /{X} is a CSR group; it needs indptr, indices, data and the attribute shape"
-        )
-    if held.sparse_shape[0] != held.nodes or not 1 <= held.sparse_shape[1] < 2**31:
-        raise InputError(
-            f"{where}: /{X} has the shape {list(held.sparse_shape)}; expected [{held.nodes}, 1 or more]"
-        )
-    stored = held.datasets[X_INDICES].shape[:1]
-    _expect(where, held, X_INDPTR, (INT64,), (held.nodes + 1,))
-    _expect(where, held, X_INDICES, (INT32,), stored)
-    _expect(where, held, X_DATA, (FLOAT32,), stored)
-
-
-def _validate_labels(where: str, held: Contents) -> None:
-    if Y not in held.datasets:
-        if held.classes:
-            raise InputError(f"{where}: the attribute classes is {held.classes}, but there is no /{Y}")
-        return
-    if not 1 <= held.classes <= MOST_CLASSES:
-        raise InputError(f"{where}: there is a /{Y}, but the attribute classes is {held.classes}")
-    if held.multilabel:
-        _expect(where, held, Y, (FLOAT32,), (held.nodes, held.classes))
-    else:
-        _expect(where, held, Y, (INT64,), (held.nodes,))

@@ -1,9 +1,12 @@
-"""Graph files, read in slices whose digests are checked as they are read."""
+"""Graph files, read in slices; digests are compared and values checked as they are read."""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,21 +14,175 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from . import checks, schema
-from .checked import CheckedFile
-from .digest import edge_digest
+from .digest import PIECE, BlockDigests, edge_digest
 from .graph import SparseRows
-from .header import DIGEST, open_file, read_header
+from .header import Header, open_file, read_header
+
+NO_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # errors of unsupported copy_file_range
+READ_LIMIT = 1 << 30  # bytes of a system call; Linux reads 2 GiB less a page at most
+
+
+class CheckedFile:
+    """Reads the datasets of a file through a descriptor, which `close` closes.
+
+    The descriptor refers to the same file when another process replaces the path. The first digest that differs is
+    raised at the end of `compared`, after the body, so that checks of values in the body can name a wrong value first.
+
+    Attributes:
+        where: name of the file in messages.
+        spans: layout and offset of each dataset by path, digests included.
+        digest_block: bytes of a block that has a digest.
+    """
+
+    def __init__(self, descriptor: int, where: str, header: Header) -> None:
+        self.where, self.spans, self.digest_block = where, header.spans, header.block
+        self._fault: str | None = None
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @contextmanager
+    def compared(self) -> Iterator[None]:
+        """Raise InputError after the body for the first digest that differed in its `checked` and `blocks`."""
+        self._fault = None  # a body that raised may have left one
+        yield
+        self._raise_fault()
+
+    def read(self, path: str, lo: int, hi: int) -> np.ndarray:
+        """Return entries lo .. hi-1 of a dataset, unchecked."""
+        span = self.spans[path]
+        values = np.empty((hi - lo, *span.layout.shape[1:]), span.layout.dtype)
+        self._fill(values.view(np.uint8).reshape(-1), span.offset + lo * span.layout.row_bytes)
+        return values
+
+    def stored(self, path: str) -> np.ndarray:
+        """Return all entries of a dataset, unchecked."""
+        return self.read(path, 0, self.spans[path].layout.shape[0])
+
+    def checked(self, path: str, lo: int, hi: int) -> np.ndarray:
+        """Return entries lo .. hi-1 of a dataset, compared with their digests."""
+        layout = self.spans[path].layout
+        try:
+            values = np.empty((hi - lo, *layout.shape[1:]), layout.dtype)
+        except MemoryError as error:
+            raise InputError(
+                f"{self.where}: rows {lo} .. {hi - 1} of /{path} take {(hi - lo) * layout.row_bytes / 2**30:,.1f} GiB, "
+                "more memory than there is; use more ranks"
+            ) from error
+        for _ in self.blocks(path, lo, hi, [values]):
+            pass
+        return values
+
+    def blocks(self, path: str, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        """Read entries lo .. hi-1 in order into the arrays of ``into``; compare digests, and yield each full array.
+
+        Arrays are contiguous, of the dataset's type. The last one is filled and yielded up to the entries that are
+        left. Each byte is read once, together with the rest of the first and last entries' digest blocks.
+        """
+        if lo == hi:
+            return
+        span, block, digests = self.spans[path], self.digest_block, BlockDigests(self.digest_block)
+        start, end = lo * span.layout.row_bytes, hi * span.layout.row_bytes
+        number, stop = (
+            start // block,
+            -(-end // block),
+        )  # of digest blocks: the next to compare, and after the last
+        expected = iter(self.read(schema.DIGEST + path, number, stop))
+        position = number * block  # of the next byte
+
+        def advance(data: NDArray[np.uint8]) -> None:
+            nonlocal position
+            for begin in range(0, len(data), PIECE):  # pieces are still in the caches for their digests
+                piece = data[begin : begin + PIECE]
+                self._fill(piece, span.offset + position)
+                position += len(piece)
+                compare(digests.update(piece))
+
+        def compare(found: list[int]) -> None:
+            nonlocal number
+            for digest in found:
+                if digest != next(expected) and self._fault is None:
+                    self._fault = self._damage(path, number)
+                number += 1
+
+        advance(np.empty(start - position, np.uint8))
+        arrays, at = iter(into), lo
+        while at < hi:
+            array = next(arrays)[: hi - at]
+            advance(array.view(np.uint8).reshape(-1))
+            at += len(array)
+            yield array
+        advance(np.empty(min(stop * block, span.layout.nbytes) - position, np.uint8))
+        compare(digests.rest())
+
+    def check_digests(self, path: str) -> None:
+        """Raise InputError at the first block of a dataset whose digest differs."""
+        layout = self.spans[path].layout
+        entries = min(max(1, PIECE // layout.row_bytes), layout.shape[0])
+        buffer = np.empty((entries, *layout.shape[1:]), layout.dtype)
+        with self.compared():
+            for _ in self.blocks(path, 0, layout.shape[0], itertools.repeat(buffer)):
+                self._raise_fault()
+
+    def copy(self, path: str, into: int, at: int) -> None:
+        """Copy the bytes of a dataset, unchecked, to byte ``at`` of another file, in the kernel if possible.
+
+        into: descriptor of that file. Raises InputError if this file has become shorter.
+        """
+        span = self.spans[path]
+        done, size = 0, span.layout.nbytes
+        while done < size:
+            start = span.offset + done
+            try:
+                count = min(READ_LIMIT, size - done)
+                copied = os.copy_file_range(self._descriptor, into, count, start, at + done)
+            except OSError as error:
+                if error.errno not in NO_COPY:
+                    raise
+                piece = np.empty(min(PIECE, size - done), np.uint8)
+                self._fill(piece, start)
+                copied = os.pwrite(into, piece.data, at + done)
+            if not copied:
+                raise InputError(f"{self.where} is truncated at byte {start}; copy or import it again")
+            done += copied
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            raise InputError(self._fault)
+
+    def _damage(self, path: str, number: int) -> str:
+        """Return the message for a digest block that differs."""
+        layout, block = self.spans[path].layout, self.digest_block
+        last = min((number + 1) * block, layout.nbytes) - 1
+        entries = f"{number * block // layout.row_bytes} .. {last // layout.row_bytes}"
+        return (
+            f"{self.where}: /{path} is damaged: the digest of block {number} (entries {entries}) differs; "
+            "import or copy the file again"
+        )
+
+    def _fill(self, data: NDArray[np.uint8], offset: int) -> None:
+        """Read bytes of the file. Raises InputError if it has become shorter."""
+        view, done = data.data, 0
+        while done < len(data):
+            read = os.preadv(self._descriptor, [view[done : done + READ_LIMIT]], offset + done)
+            if read == 0:
+                raise InputError(
+                    f"{self.where} is truncated at byte {offset + done}; copy or import it again"
+                )
+            done += read
 
 
 @dataclass(frozen=True, eq=False)
 class GraphSlice:
-    """The rows lo .. hi-1 of a graph file, n = hi - lo.
+    """Rows lo .. hi-1 of a graph file, n = hi - lo, with the fields of `Graph`, None for data that the file lacks.
 
-    ``indptr`` int64 [n+1] starts with 0; ``indices`` are global row numbers, int32 or int64 as stored;
-    ``weight`` float32 or None. ``x`` is float32 or float16 [n, F], SparseRows whose offsets start with 0,
-    or None; ``y`` int64 [n], float32 [n, C] or None; the masks bool [n] or None. ``ids`` int64 [n] are
-    the original ids. ``edge`` has further data of edges by name, [E, ...] as stored, in the order of ``indices``.
+    ``indptr`` [n + 1] and the offsets of sparse ``x`` start with 0; ``indices`` are row numbers of the whole graph.
+    ids: original ids of the rows, int64 [n].
     """
 
     indptr: np.ndarray
@@ -41,12 +198,15 @@ class GraphSlice:
 
 
 class GraphFile(CheckedFile):
-    """An open graph file whose structure has been checked; see ``open_graph``.
+    """An open graph file whose structure has been checked, as a context manager; see `open_graph`.
 
-    Attributes: path, name, uuid, nodes, edges, features (0 without features), classes (0 without labels),
-    directed, multilabel, sparse (features are CSR), has_x, has_y, has_masks, weighted, edge_data (names of
-    further data of edges), index_dtype, x_dtype (None but for dense features), partitions (parts -> (method,
-    edge counts)), order (how rows were renumbered, empty where that is unknown).
+    Attributes:
+        name, uuid, nodes, edges, directed: facts of the graph.
+        features, sparse, x_dtype: feature columns (0 without features); True if they are CSR; dtype if they are dense.
+        classes, multilabel: 0 without labels.
+        edge_data: names of the edge data, without weights.
+        partitions: number of parts -> (method, edge counts) of stored row ranges.
+        order: method that renumbered the rows, empty if unknown.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -59,8 +219,12 @@ class GraphFile(CheckedFile):
             raise
         super().__init__(descriptor, str(path), header)
         held = self.contents = header.contents
-        self.name, self.uuid, self.partitions = held.name, header.uuid, header.partitions
-        self._proof = header.proof
+        self.name, self.uuid, self.partitions, self._proof = (
+            held.name,
+            header.uuid,
+            header.partitions,
+            header.proof,
+        )
         self.nodes, self.edges, self.order = held.nodes, held.edges, header.order
         self.features, self.classes = held.features, held.classes
         self.directed, self.multilabel = held.directed, held.multilabel
@@ -86,11 +250,14 @@ class GraphFile(CheckedFile):
         edge_data: Iterable[str] | None = None,
         edges: bool = True,
     ) -> GraphSlice:
-        """Return rows lo .. hi-1. dense: whether to read dense features, which `feature_blocks` can read instead.
+        """Return rows lo .. hi-1.
 
-        edge_data: names of the data of edges to read. [default: all that there are] edges: whether to read the edges
-        and their data; without, ``indptr`` still says how many each row has. Raises InputError for a value out
-        of place or a block whose digest differs.
+        Args:
+            dense: read dense features. (`feature_blocks` reads them block by block.)
+            edge_data: names of the edge data to read. [default: all]
+            edges: read edges and their data; ``indptr`` is read in any case.
+
+        Raises InputError for a wrong value, or a block whose digest differs.
         """
         names = self.edge_data if edge_data is None else tuple(edge_data)
         self._check_rows(lo, hi)
@@ -110,16 +277,16 @@ class GraphFile(CheckedFile):
         return GraphSlice(indptr, indices, weight, x, y, train, val, test, ids, edge)
 
     def edge_count(self, lo: int, hi: int) -> int:
-        """Return the number of edges into rows lo .. hi-1. Raises InputError as ``slice`` does."""
+        """Return the number of edges into rows lo .. hi-1. Raises InputError as `slice` does."""
         self._check_rows(lo, hi)
         with self.compared():
             offsets = self._offsets(schema.EDGES, lo, hi)
         return int(offsets[-1] - offsets[0])
 
     def structure(self, lo: int, hi: int, *, weights: bool = True) -> GraphSlice:
-        """Return rows lo .. hi-1 without what belongs to nodes but their ids. Raises InputError as ``slice`` does.
+        """Return rows lo .. hi-1 with edges and ids, without other node data. Raises InputError as `slice` does.
 
-        weights: whether to read the weights of edges.
+        weights: read the weights of the edges.
         """
         self._check_rows(lo, hi)
         with self.compared():
@@ -130,10 +297,10 @@ class GraphFile(CheckedFile):
         return GraphSlice(indptr, indices, weight, None, None, None, None, None, ids)
 
     def feature_blocks(self, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-        """Read dense features of rows lo .. hi-1, in order, into the arrays of ``into``; yield each when it is full.
+        """Read dense features of rows lo .. hi-1 in order into the arrays of ``into``, and yield each full array.
 
-        Arrays are contiguous, [rows, F] of x_dtype; only as much of the last one is filled and yielded as is left.
-        Raises InputError as ``slice`` does; for a digest that differs only after the last array was yielded.
+        Arrays are contiguous, [rows, F] of x_dtype; the last one is filled and yielded up to the rows that are left.
+        Raises InputError as `slice` does; for a digest that differs, after the last array was yielded.
         """
         self._check_rows(lo, hi)
         row = lo
@@ -144,31 +311,26 @@ class GraphFile(CheckedFile):
                 yield x
 
     def indptr(self) -> np.ndarray:
-        """Return the whole of indptr, int64 [N+1]. Raises InputError as ``slice`` does."""
+        """Return the whole indptr, int64 [N + 1]. Raises InputError as `slice` does."""
         with self.compared():
             indptr = self.checked(schema.INDPTR, 0, self.nodes + 1)
             checks.offsets(self.where, schema.INDPTR, indptr, row=0, rows=self.nodes, total=self.edges)
         return indptr
 
     def edge_digest(self) -> str:
-        """Return a digest of all edges, of those that the file has for their blocks: XXH3-128 in hexadecimal."""
-        found = {
-            name: self.stored(f"{DIGEST}/{name}")
-            for name in schema.EDGE_DATASETS
-            if name in self.contents.datasets
-        }
-        return edge_digest(found)
+        """Return a digest of all edges, computed from the stored digests of their blocks: XXH3-128 in hexadecimal."""
+        there = (name for name in schema.EDGE_DATASETS if name in self.contents.datasets)
+        return edge_digest({name: self.stored(schema.DIGEST + name) for name in there})
 
     def proved_undirected(self) -> bool:
-        """Return whether each edge's reverse was found to be there when the file was written, and edges are the same.
+        """Return True if the writer found the reverse of every edge, and the digests of the edges are still the same.
 
-        Slices that are read are compared with the digests that this looks at, so that edges that were changed since
-        are seen.
+        Edges that were changed since differ from these digests when they are read.
         """
         return not self.directed and self._proof == self.edge_digest()
 
     def bounds(self, parts: int) -> np.ndarray | None:
-        """Return the stored row ranges int64 [parts+1], None if the file has none for this number of parts."""
+        """Return the stored row ranges of a number of parts, int64 [parts + 1], or None."""
         path = schema.bounds_path(parts)
         if parts not in self.partitions:
             return None
@@ -177,12 +339,16 @@ class GraphFile(CheckedFile):
             checks.bounds(self.where, path, bounds, self.nodes)
         return bounds
 
+    def offset(self, path: str) -> int:
+        """Return the offset in the file of a dataset's first byte; its entries are contiguous."""
+        return self.spans[path].offset
+
     def _check_rows(self, lo: int, hi: int) -> None:
         if not 0 <= lo <= hi <= self.nodes:
             raise ValueError(f"rows {lo} .. {hi} are not within 0 .. {self.nodes}")
 
     def _offsets(self, csr: schema.Csr, lo: int, hi: int) -> np.ndarray:
-        """Return the offsets of rows lo .. hi-1 of a CSR, and of the end of the last one, as the file has them."""
+        """Return the stored offsets lo .. hi of a CSR."""
         total = self.contents.datasets[csr.indices].shape[0]
         indptr = self.checked(csr.indptr, lo, hi + 1)
         checks.offsets(self.where, csr.indptr, indptr, row=lo, rows=self.nodes, total=total)
@@ -191,9 +357,9 @@ class GraphFile(CheckedFile):
     def _csr(
         self, csr: schema.Csr, lo: int, hi: int, limit: int, paths: Iterable[str]
     ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray | None]]:
-        """Return offsets from 0 on and ids (below ``limit``) of rows lo .. hi-1 of a CSR.
+        """Return offsets that start with 0, ids (checked to be below ``limit``) and values of rows lo .. hi-1 of a CSR.
 
-        And the values of each of ``paths``, datasets in the order of the ids; None where the file has them not.
+        paths: datasets of values, one an id; None is returned for those that the file does not have.
         """
         indptr = self._offsets(csr, lo, hi)
         begin, end = int(indptr[0]), int(indptr[-1])
@@ -220,7 +386,7 @@ class GraphFile(CheckedFile):
     def _features(self, lo: int, hi: int, dense: bool) -> np.ndarray | SparseRows | None:
         if self.sparse:
             indptr, indices, [data] = self._csr(schema.COLUMNS, lo, hi, self.features, [schema.X_DATA])
-            assert data is not None  # the schema asks for it
+            assert data is not None  # the schema requires it
             return SparseRows(indptr, indices, data, (hi - lo, self.features))
         x = self._optional(schema.X, lo, hi) if dense else None
         if x is not None:
@@ -242,8 +408,5 @@ class GraphFile(CheckedFile):
 
 
 def open_graph(path: str | os.PathLike[str]) -> GraphFile:
-    """Open a graph file after checking its format, version, types and shapes against the schema.
-
-    Use it as a context manager. Raises InputError for a file that does not follow the schema.
-    """
+    """Open a graph file as a context manager. Raises InputError for a file that does not follow the schema."""
     return GraphFile(path)

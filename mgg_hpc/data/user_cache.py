@@ -1,4 +1,4 @@
-"""Small JSON documents in the user's cache folder: measurements of this machine that later runs use again."""
+"""Small JSON documents in the user's cache folder: measurements of this machine for later runs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ from typing import Any
 from ..errors import InputError
 from .atomic_write import replacement
 
-LARGEST = 1 << 20  # bytes of a document; anything larger is none of ours
+LARGEST = 1 << 20  # bytes of a document
 
 
 def folder() -> Path:
-    """Return the folder: ``mgg-hpc`` in $XDG_CACHE_HOME, else in ~/.cache."""
+    """Return the folder ``mgg-hpc`` in $XDG_CACHE_HOME, or else in ~/.cache."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()) / "mgg-hpc"
 
 
 def read(name: str, format: str, version: int) -> tuple[dict[str, Any] | None, str]:
-    """Return the document ``name`` of this format and version, or None and what is wrong with the file there is.
-
-    Without such a file both are empty: (None, "").
-    """
+    """Return (document, ""), or (None, message) if it is not of this format and version; (None, "") without a file."""
     try:
         path = folder() / name
-    except RuntimeError:  # no home
+    except RuntimeError:  # there is no home folder
         return None, ""
     try:
         with path.open("rb") as file:
@@ -43,7 +40,7 @@ def read(name: str, format: str, version: int) -> tuple[dict[str, Any] | None, s
 
 
 def writable() -> bool:
-    """Return whether documents can be kept; make the folder if it is not there."""
+    """Return True if documents can be written. Creates the folder if it does not exist."""
     try:
         folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         return os.access(folder(), os.W_OK | os.X_OK)
@@ -52,7 +49,7 @@ def writable() -> bool:
 
 
 def write(name: str, document: dict[str, Any]) -> bool:
-    """Keep a document under this name, whole or not at all; return False where the folder cannot be written."""
+    """Write a document, whole or not at all, and return False if the folder is not writable."""
     content = (json.dumps(document, indent=2) + "\n").encode()
     with contextlib.suppress(OSError, InputError, RuntimeError):
         target = folder() / name

@@ -1,4 +1,4 @@
-"""Turn graph files into files of other formats."""
+"""Convert graph files to other formats."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 
 from ..data import libraries, schema
 from ..data.atomic_write import check_output, replacement
-from ..data.export.imported import Progress, in_imported_order
-from ..data.export.matrix_market import files_beside, left_out, write_mtx
-from ..data.export.npz import write_npz
+from ..data.export import Progress, in_imported_order, left_out, node_files, write_mtx, write_npz
 from ..data.store import GraphFile, open_graph
 from ..errors import InputError
 from .importing import default_memory
@@ -17,7 +15,7 @@ from .terminal import phases
 
 
 def process_export(graph: Path, output: Path, *, force: bool, memory: int | None) -> None:
-    """Write a graph file in the format that the output's name tells, in the numbering of the import."""
+    """Write a graph file in the format that the name of the output implies, in the numbering of the import."""
     write = WRITERS.get(output.suffix.lower())
     if write is None:
         raise InputError(
@@ -37,20 +35,20 @@ def process_export(graph: Path, output: Path, *, force: bool, memory: int | None
 
 def _npz(opened: GraphFile, output: Path, force: bool, report: Progress) -> list[str]:
     write_npz(opened, output, force=force, progress=report)
-    return [_told(opened, output)]
+    return [_written(opened, output)]
 
 
 def _mtx(opened: GraphFile, output: Path, force: bool, report: Progress) -> list[str]:
     files = write_mtx(opened, output, force=force, progress=report)
-    beside = files_beside(opened, output)
-    lines = [_told(opened, output), *(f"{path}: data of nodes" for path in files[1:])]
+    of_nodes = node_files(opened, output)
+    lines = [_written(opened, output), *(f"{path}: data of nodes" for path in files[1:])]
     lines += [f"left out: {what}, for which .mtx has no place; .npz has" for what in left_out(opened)]
     command = f"mgg import {output}"
-    command += f" --features {beside[schema.X]}" if schema.X in beside else ""
+    command += f" --features {of_nodes[schema.X]}" if schema.X in of_nodes else ""
     command += " --feature-type float16" if opened.x_dtype == schema.FLOAT16 else ""
-    command += f" --labels {beside[schema.Y]}" if schema.Y in beside else ""
-    if schema.TRAIN in beside:
-        command += " --masks " + " ".join(str(beside[path]) for path in schema.MASKS)
+    command += f" --labels {of_nodes[schema.Y]}" if schema.Y in of_nodes else ""
+    if schema.TRAIN in of_nodes:
+        command += " --masks " + " ".join(str(of_nodes[path]) for path in schema.MASKS)
     return [*lines, f"to read it again: {command} -o {opened.name or 'graph'}.h5"]
 
 
@@ -62,7 +60,7 @@ def _pt(opened: GraphFile, output: Path, force: bool, report: Progress) -> list[
     with replacement(output, force=force, size=0) as temporary:
         torch.save(data, temporary)
     lines = [
-        _told(opened, output),
+        _written(opened, output),
         "it is a pickle: torch.load(..., weights_only=False) of PyG reads it, and runs what is in it",
     ]
     if {schema.NODE_ID, schema.NAME_TEXT} & opened.contents.datasets.keys():
@@ -70,7 +68,7 @@ def _pt(opened: GraphFile, output: Path, force: bool, report: Progress) -> list[
     return lines
 
 
-def _told(opened: GraphFile, output: Path) -> str:
+def _written(opened: GraphFile, output: Path) -> str:
     return f"{output}: {opened.name}, {opened.nodes:,} nodes, {opened.edges:,} edges"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,13 @@ from ..data.generate import Drawn
 from ..data.graph import index_dtype
 from ..errors import InputError
 from ..runtime import cores
+from ..sizes import shown
 from .files import tell_written
 from .terminal import phases
 
-KINDS: dict[str, Callable[..., Drawn]] = {
-    "rmat": generate.draw_rmat,
-    "uniform": generate.draw_uniform,
-    "grid": generate.draw_grid,
-    "sbm": generate.draw_sbm,
-    "like": generate.draw_like,
-}
-RUN_BYTES = 2  # ids that an edge takes while edges are sorted, on disk where they do not fit into memory
+IDS_SORTED = (
+    2  # ids of an edge that are stored while edges are sorted, on disk if they do not fit into memory
+)
 
 
 def process_generate(
@@ -34,17 +29,21 @@ def process_generate(
 ) -> None:
     """Write a synthetic graph.
 
-    kind: one of KINDS. memory: bytes to use, half of the machine's by default. options: the arguments of its
-    function. Raises InputError for a graph that needs more memory, or more room on the device than there is.
+    Args:
+        kind: rmat, uniform, grid, sbm or like.
+        memory: bytes to use. [default: half of the machine's]
+        options: arguments of ``draw_KIND`` of `data.generate`.
+
+    Raises InputError for a graph that needs more memory or disk space than there is.
     """
     check_output(output, force=force)
-    drawn = KINDS[kind](**options)
+    drawn: Drawn = getattr(generate, f"draw_{kind}")(**options)
     memory = (memory or cores.memory_total() // 2) - drawn.held
     if memory < LEAST_MEMORY:
         needed = -(-(drawn.held + LEAST_MEMORY) >> 20)
         raise InputError(
-            f"drawing this graph takes {_size(drawn.held)} for its nodes and {_size(LEAST_MEMORY)} or more for its "
-            f"edges, but the memory to use is {_size(memory + drawn.held)}: give --memory {needed}M or more, or draw a "
+            f"drawing this graph takes {shown(drawn.held)} for its nodes and {shown(LEAST_MEMORY)} or more for its "
+            f"edges, but the memory to use is {shown(memory + drawn.held)}: give --memory {needed}M or more, or draw a "
             "smaller graph"
         )
     _check_room(drawn, output, memory)
@@ -64,23 +63,18 @@ def process_generate(
 
 
 def _check_room(drawn: Drawn, output: Path, memory: int) -> None:
-    """Raise InputError if the device has no room for the file, and for the edges that do not fit into memory."""
+    """Raise InputError if the disk has no space for the file, and for the edges that do not fit into memory."""
     edges, rows = drawn.imported.edges, drawn.imported.rows
     assert edges.nodes is not None and not callable(rows)
     stored = drawn.most_edges * (2 if drawn.symmetric else 1)
     ids = stored * index_dtype(edges.nodes)().itemsize
     file = ids + 8 * (edges.nodes + 1) + sum(each.layout.nbytes for each in rows.values())
-    runs = RUN_BYTES * ids
-    needed = file + (runs if runs > memory else 0)
+    sorting = IDS_SORTED * ids
+    needed = file + (sorting if sorting > memory else 0)
     device = os.statvfs(output.resolve().parent)
     free = device.f_bavail * device.f_frsize
-    if device.f_blocks and needed > free:  # some folders, such as /proc, are on no device
+    if device.f_blocks and needed > free:  # file systems such as /proc have no blocks
         raise InputError(
-            f"this graph of {edges.nodes:,} nodes and up to {stored:,} edges takes up to {_size(needed)} on disk; "
-            f"{output.resolve().parent} has {_size(free)} free: choose a smaller one, or another folder"
+            f"this graph of {edges.nodes:,} nodes and up to {stored:,} edges takes up to {shown(needed)} on disk; "
+            f"{output.resolve().parent} has {shown(free)} free: choose a smaller one, or another folder"
         )
-
-
-def _size(count: int) -> str:
-    """Return a number of bytes as text."""
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"

@@ -15,9 +15,9 @@ import numpy as np
 from ..data import schema
 from ..data.assembly import build_graph
 from ..data.atomic_write import check_output
+from ..data.edge_stream import Imported, Rows, Source
 from ..data.graph import Graph, split_per_class, split_random
 from ..data.store import open_graph
-from ..data.streams import Imported, Rows, Source
 from ..data.writer import write
 from ..errors import InputError
 from ..runtime import cores

@@ -19,11 +19,11 @@ from ..data import checks, schema
 from ..data.assembly import build_graph
 from ..data.assembly.graph import LEAST_MEMORY
 from ..data.atomic_write import temporary
+from ..data.edge_stream import Imported
 from ..data.graph import Graph
 from ..data.readers import npy
 from ..data.readers.graph_file import NumberedEdges, renumbered, slices
 from ..data.store import GraphFile, open_graph
-from ..data.streams import Imported
 from ..data.writer import Partition, write_bounds
 from ..errors import InputError
 from ..plan import order, partitioners

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data import row_files
 from ..data.atomic_write import check_output
-from ..data.export import row_files
 from ..data.store import open_graph
 from ..errors import InputError
 from ..runtime import backends, cores, exit_code, mpi

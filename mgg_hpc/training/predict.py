@@ -14,9 +14,8 @@ from torch import Tensor
 
 from .. import config
 from ..config import ModelSettings, Settings
+from ..data import row_files
 from ..data.atomic_write import check_output
-from ..data.export import names as node_names
-from ..data.export import row_files
 from ..data.store import open_graph
 from ..errors import InputError
 from ..nn.layers.models import tensor_of
@@ -62,7 +61,7 @@ def process_predict(
             settings, fitted = _on_graph(settings, fitted, graph, folder.name)
         if comm.rank == 0:
             with open_graph(settings.graph.file) as opened:
-                named = node_names.kind_of(opened.contents)
+                named = row_files.kind_of_names(opened.contents)
             for path in row_files.paths(output, [*names, *filter(None, [named])]).values():
                 check_output(path, force=force)
     job = build(settings, comm, fitted)
@@ -119,7 +118,7 @@ def _names_of_rows(job: Job) -> row_files.Arrays:
     """Return the names of this rank's rows, if the graph has names; of one type on all ranks. Collective."""
     low, high = (int(each) for each in job.part.bounds[job.comm.rank : job.comm.rank + 2])
     with mpi.agree(job.comm), open_graph(job.part.path) as opened:
-        kind, found = node_names.kind_of(opened.contents), node_names.read(opened, low, high)
+        kind, found = row_files.kind_of_names(opened.contents), row_files.read_names(opened, low, high)
     if found is None:
         return {}
     if kind == "name":

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from data.hdf5 import mutants as graph_files
 from torture.report import record
 from training.checkpoints import checkpoint_mutants as checkpoints
 
@@ -42,9 +41,6 @@ def _file(name: str) -> Kind:
 
 KINDS = {
     **{name: _file(name) for name in files.FORMATS},
-    "graph.h5": Kind(
-        "graph files", lambda at: graph_files.Originals(at).make, (0.05, 0.5), graph_files.__name__, 1400
-    ),
     "checkpoint": Kind(
         "checkpoints", lambda at: checkpoints.Originals(at).make, (0.0, 0.5), checkpoints.__name__, 600, True
     ),

@@ -80,8 +80,11 @@ class Worker:
         self._process = None
 
 
-def serve(check: Callable[[Path], None]) -> None:
-    """Answer for the paths of standard input until it ends: check(path) raises InputError for a damaged file."""
+def serve(check: Callable[[Path], str | None]) -> None:
+    """Answer for the paths of standard input until it ends.
+
+    check: reads a file, and may return text about its contents. Raises InputError for a damaged file.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries may print
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -90,8 +93,7 @@ def serve(check: Callable[[Path], None]) -> None:
     for line in sys.stdin:
         path = Path(line.rstrip("\n"))
         try:
-            check(path)
-            answer = ("taken", "")
+            answer = ("taken", check(path) or "")
         except InputError as error:
             named = "\n" not in str(error) and str(path) in str(error)
             answer = ("refused" if named else "unnamed", str(error))

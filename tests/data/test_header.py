@@ -107,7 +107,6 @@ CHANGES = {
     "short digests": (put("digest/node/x", np.zeros(0, np.uint64)), r"is uint64 \[0\]; expected uint64 \[1\]"),
     "narrow indptr": (put("graph/indptr", np.zeros(N + 1, np.int32)), r"is int32 \[41\]; expected int64 \[41\]"),
     "blocks of no bytes": (attribute("digest_block", 0), "digest_block is 0; expected a power of two from 4,096"),
-    "small blocks": (attribute("digest_block", 2**11), "digest_block is .*; expected a power of two"),
     "large blocks": (attribute("digest_block", 2**23), "digest_block is .*; expected .* to 4,194,304"),
     "odd blocks": (attribute("digest_block", 2**16 + 1), "digest_block is .*; expected a power of two"),
     "long words": (attribute("format", "a\nb" * 1000), r"its attribute format is 'a\\nba\\nb.{,150}\.\.\.'"),
@@ -124,7 +123,7 @@ CHANGES = {
     ),
     "a scalar": (put("node/y", np.int64(3)), "/node/y has no dimensions"),
     "text for labels": (put("node/y", np.array([b"a"] * N)), r"/node/y is bytes8 \[40\]; expected int64 \[40\]"),
-    "text of any length": (put("node/y", ["a"] * N), "/node/y claims"),
+    "text of any length": (put("node/y", ["a"] * N), r"/node/y is object \[40\]; expected int64"),
     "labels without classes": (attribute("classes", 0), "there is a /node/y, but the attribute classes is 0"),
     "classes without labels": (cut("node/y"), "attribute classes is 5, but there is no /node/y"),
     "multi-label that is not": (attribute("multilabel", True), r"is int64 \[40\]; expected float32 \[40, 5\]"),
@@ -166,16 +165,6 @@ def test_a_file_that_does_not_follow_the_schema(change, path):
     with h5py.File(path, "r+") as file:
         apply(file)
     refused(path, reason)
-
-
-def test_groups_whose_links_go_through_a_filter(path):
-    with h5py.File(path, "r+", libver=("v108", "v108")) as file:
-        plan = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
-        filters = h5py.h5p.PropDCID(plan.id)
-        h5py.h5i.inc_ref(filters)  # both close the list
-        filters.set_deflate(9)
-        h5py.h5g.create(file.id, b"partition", gcpl=plan)
-    refused(path, "the links of /partition go through a filter; a graph file has none")
 
 
 def test_a_file_that_is_larger_than_memory(path):

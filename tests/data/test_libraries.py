@@ -16,7 +16,7 @@ from jobs import dense
 from torch_geometric.data import Data, HeteroData
 
 from mgg_hpc.data import libraries
-from mgg_hpc.data.export.imported import whole
+from mgg_hpc.data.export import whole
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.libraries import from_dgl, from_networkx, from_pyg, from_scipy
 from mgg_hpc.data.store import open_graph
@@ -176,38 +176,29 @@ def test_sparse_features_stay_sparse(drawn):
     np.testing.assert_array_equal(dense(found), x.toarray().astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda d: from_pyg(HeteroData()), "from_pyg: HeteroData has no edge_index"),
-        (lambda d: from_dgl(networkx.Graph()), "from_dgl: expected a homogeneous DGLGraph"),
-        (lambda d: from_dgl(dgl_data(d, d.weight, is_homogeneous=False)), "expected a homogeneous DGLGraph"),
-        (lambda d: from_dgl(dgl_data(d, d.weight, num_nodes=lambda: 5)), r"node id \d+ is not in 0 .. 4"),
-        (
-            lambda d: from_dgl(dgl_data(d, d.weight, edata={"weight": torch.ones(4)})),
-            r"weights are float32 \[4\]",
-        ),
-        (
-            lambda d: from_dgl(dgl_data(d, d.weight, edata={"flow": torch.ones(4)})),
-            r"edge data flow are float32 \[4\]",
-        ),
-        (
-            lambda d: from_dgl(dgl_data(d, d.weight, edata={"a b": torch.ones(90)})),
-            "from_dgl: data .* is named 'a b'",
-        ),
-        (lambda d: from_networkx([(0, 1)]), "from_networkx: expected a networkx graph, and got list"),
-        (lambda d: from_scipy(np.eye(3)), "from_scipy: expected a SciPy sparse matrix .* got ndarray"),
-        (lambda d: from_scipy(sp.csr_array((2, 3))), r"the matrix is \[2, 3\]; expected as many columns"),
-        (lambda d: from_scipy(sp.csr_array((0, 0))), "a graph has one node at least"),
-        (lambda d: from_scipy(sp.eye_array(3) * np.nan), "is not finite|nan"),
-        (lambda d: from_scipy(sp.eye_array(4), d.x), r"/node/x is .*expected"),
-        (lambda d: from_scipy(sp.eye_array(23), d.x[0]), r"from_scipy: x is float64 \[5\]"),
-        (lambda d: from_scipy(sp.eye_array(23), y=d.x[:, 0]), r"from_scipy: y is float64 \[23\]"),
-        (lambda d: from_scipy(sp.eye_array(23), train=d.x), r"the train mask is float64 \[23, 5\]"),
-        (lambda d: from_scipy(sp.eye_array(4), torch.eye(4).to_sparse()), "layout torch.sparse_coo"),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_name(drawn, make, said):
+REFUSED = {
+    "several types, PyG": (lambda d: from_pyg(HeteroData()), "from_pyg: HeteroData has no edge_index"),
+    "no DGL graph": (lambda d: from_dgl(networkx.Graph()), "from_dgl: expected a homogeneous DGLGraph"),
+    "ids": (lambda d: from_dgl(dgl_data(d, d.weight, num_nodes=lambda: 5)), r"node id \d+ is not in 0 .. 4"),
+    "weights": (lambda d: from_dgl(dgl_data(d, None, edata={"weight": torch.ones(4)})), r"weights are float32 \[4\]"),
+    "edge data": (lambda d: from_dgl(dgl_data(d, None, edata={"flow": torch.ones(4)})), r"edge data flow .* \[4\]"),
+    "a name": (lambda d: from_dgl(dgl_data(d, None, edata={"a b": torch.ones(90)})), "from_dgl: data .* named 'a b'"),
+    "a list": (lambda d: from_networkx([(0, 1)]), "from_networkx: expected a networkx graph, and got list"),
+    "an array": (lambda d: from_scipy(np.eye(3)), "from_scipy: expected a SciPy sparse matrix .* got ndarray"),
+    "a shape": (lambda d: from_scipy(sp.csr_array((2, 3))), r"the matrix is \[2, 3\]; expected as many columns"),
+    "no nodes": (lambda d: from_scipy(sp.csr_array((0, 0))), "a graph has one node at least"),
+    "NaN": (lambda d: from_scipy(sp.eye_array(3) * np.nan), "has nan in row 0"),
+    "other rows": (lambda d: from_scipy(sp.eye_array(4), d.x), r"/node/x is .*expected"),
+    "features": (lambda d: from_scipy(sp.eye_array(23), d.x[0]), r"from_scipy: x is float64 \[5\]"),
+    "labels": (lambda d: from_scipy(sp.eye_array(23), y=d.x[:, 0]), r"from_scipy: y is float64 \[23\]"),
+    "masks": (lambda d: from_scipy(sp.eye_array(23), train=d.x), r"the train mask is float64 \[23, 5\]"),
+    "a layout": (lambda d: from_scipy(sp.eye_array(4), torch.eye(4).to_sparse()), "layout torch.sparse_coo"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_by_name(drawn, case):
+    make, said = REFUSED[case]
     with refused(said):
         make(drawn)
 

@@ -13,14 +13,10 @@ import pytest
 from jobs import dense
 from system_calls import Commits, move_little
 
-from mgg_hpc.data import atomic_write, schema, user_cache, writer
+from mgg_hpc.data import atomic_write, row_files, schema, user_cache, writer
 from mgg_hpc.data.assembly import work
-from mgg_hpc.data.checked import CheckedFile
 from mgg_hpc.data.digest import LARGE_BLOCK
-from mgg_hpc.data.export import row_files
-from mgg_hpc.data.export.matrix_market import write_mtx
-from mgg_hpc.data.export.npz import write_npz
-from mgg_hpc.data.header import Span
+from mgg_hpc.data.export import write_mtx, write_npz
 from mgg_hpc.data.readers.npy import open_array
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.verify import verify
@@ -132,30 +128,6 @@ def test_a_graph_file_of_more_than_4_gib(rng, path, monkeypatch):
     flip_byte(path, schema.X, (nodes - 2) * LARGE_BLOCK + 5)
     with open_graph(path) as opened, refused(f"the digest of block {nodes - 2} "):
         opened.slice(nodes - 3, nodes)
-
-
-@COPIED
-def test_datasets_beyond_4_gib_are_written_read_and_copied(rng, tmp_path, monkeypatch, copies):
-    values = rng.integers(1, 1 << 40, 3000)
-    layout = schema.Layout(schema.INT64, values.shape)
-    move_little(monkeypatch, rng, unit=512, copies=copies)
-    files = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in "ab"]
-    place, digest = FAR - 4096, FAR + (1 << 20)
-    made = writer.GraphWriter(files[0], {"a": layout}, {"a": place})
-    made.put("a", [values[:1000], values[1000:]])
-    of_digests = schema.Layout(np.dtype(np.uint64), made.digests["a"].shape)
-    writer.GraphWriter(files[0], {"d": of_digests}, {"d": digest}).put("d", [made.digests["a"]])
-    spans = {"a": Span(layout, place)}
-    header = SimpleNamespace(spans=spans, digests={"a": Span(of_digests, digest)}, block=writer.BLOCK)
-    source = CheckedFile(files[0], "a", header)
-    assert same(source.checked("a", 700, 2900), values[700:2900])
-    source.copy(spans["a"], files[1], place + 24)
-    found = CheckedFile(
-        files[1], "b", SimpleNamespace(spans={"a": Span(layout, place + 24)}, digests={}, block=1)
-    )
-    assert same(found.read("a", 0, 3000), values)
-    for each in (source, found):
-        each.close()
 
 
 def test_arrays_of_a_build_beyond_4_gib(rng, tmp_path):

@@ -10,24 +10,22 @@ import h5py
 import numpy as np
 import pytest
 
-from mgg_hpc.data import schema, structure, symmetry
+from mgg_hpc.data import schema, symmetry
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.data.store import open_graph
-from mgg_hpc.data.structure import ArraySource, check, edge_slices
-from mgg_hpc.data.symmetry import EdgeSlice, _signed_hashes, unpaired_edge
-from mgg_hpc.data.verify import verify
+from mgg_hpc.data.symmetry import EdgeSlice, unpaired_edge
+from mgg_hpc.data.verify import ArraySource, check, edge_slices, verify
 from mgg_hpc.data.writer import write, write_bounds
-from mgg_hpc.errors import InputError
 
-from .graphs import edge_set, random_graph, refused, rows_of_edges, write_with
+from .graphs import edge_set, random_graph, refused, rows_of_edges
 
 
 @pytest.fixture(params=["one slice", "small slices"])
 def slices(request, monkeypatch) -> None:
     """Checks of a graph go through slices that end everywhere."""
     if request.param == "small slices":
-        monkeypatch.setattr(structure, "SLICE_BYTES", 56)
-        monkeypatch.setattr(structure, "SLICE_ROWS", 3)
+        monkeypatch.setattr("mgg_hpc.data.verify.SLICE_BYTES", 56)
+        monkeypatch.setattr("mgg_hpc.data.verify.SLICE_ROWS", 3)
 
 
 @pytest.fixture
@@ -69,15 +67,12 @@ EDITS = [
     ("edge/flow", (ENTRY, 2), np.nan, r"has nan in row ROW \(entry 5, column 2\); expected finite"),
     ("node/x", (ROW, 3), np.nan, "has nan at row 17, column 3; expected finite"),
     ("node/y", ROW, 5, r"has label 5 in row 17; expected 0 \.\. 4, or -1 where unlabelled"),
-    ("node/y", ROW, -2, "has label -2 in row 17"),
     ("node/y", ROW, lambda y: (y[ROW] + 1) % 5, r"is damaged: the digest of block 0 \(entries 0 \.\. 39\)"),
     ("order/permutation", ROW, 40, "has 40 in row 17; expected 0 .. 39"),
-    ("order/permutation", ROW, -1, "has -1 in row 17"),
     # Twice within a slice, and in slices far apart.
     ("order/permutation", ROW, lambda ids: ids[ROW - 1], r"has \d+ again in row 17; each original id"),
     ("order/permutation", ROW, lambda ids: ids[0], r"has \d+ again in row 17; each original id"),
     ("partition/2/bounds", 0, 1, "goes from row 1 to 40; expected 0 to 40"),
-    ("partition/2/bounds", 2, 39, "goes from row 0 to 39"),
     ("partition/2/bounds", 1, 50, "decreases at part 1 .from 50 to 40."),
     ("partition/2/bounds", 1, 19, "is damaged: the digest of block 0"),
     ("node/x/indptr", 40, 0, "decreases at row", SPARSE),
@@ -126,29 +121,15 @@ def test_values_come_before_digests(sound):
         verify(sound)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("sparse", "count"), [(False, 13), (True, 14)])
-def test_a_flipped_bit_of_any_dataset_is_found(path, rng, sparse, count):
-    """In all datasets, and in their digests."""
-    graph = random_graph(rng, sparse=sparse, multilabel=sparse, weighted=True, permuted=True)
-    edge = {"flow": np.ones((graph.edges, 2), np.float32), "kind": graph.indices.copy()}
-    letters = {schema.NAME_OFFSETS: np.arange(41) * 2, schema.NAME_TEXT: np.frombuffer(b"xy" * 40, np.uint8)}
-    write_with(path, replace(graph, edge=edge), {schema.NODE_ID: np.arange(40)} if sparse else letters)
-    whole = path.read_bytes()
-    with h5py.File(path) as file:
-        names = []
-        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-        spans = [(file[name].id.get_offset(), file[name].nbytes) for name in names if file[name].nbytes]
-    assert len(spans) == 2 * count
-    for offset, length in spans:
-        data = bytearray(whole)
-        data[offset + int(rng.integers(length))] ^= 1 << int(rng.integers(8))
-        path.write_bytes(data)
-        with pytest.raises(InputError):
-            verify(path)
-
-
 # --- each edge's reverse
+
+
+def mixed(h: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA '14), a bijection of uint64."""
+    h = h + np.uint64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))
 
 
 @pytest.mark.parametrize("ids", [np.int32, np.int64])
@@ -159,8 +140,12 @@ def test_the_native_sum_is_that_of_the_formula(rng, ids, weighted, most):
     v, u = rng.integers(2**31 - 1, size=(2, count))
     u[: count // 3] = v[: count // 3]
     weight = rng.choice([0.0, -0.0, 1.5, -2.0], size=count).astype(np.float32) if weighted else None
-    part = EdgeSlice(v, u.astype(ids), weight)
-    assert symmetry.imbalance(part) == int(_signed_hashes(part)[1].sum(dtype=np.uint64))
+    low, high = np.sort(np.stack([u, v]).astype(np.uint64), axis=0)
+    key = mixed(mixed(low) + high)
+    if weighted:
+        key = mixed(key + (weight + np.float32(0)).view(np.uint32))
+    plus, minus = (int(key[chosen].sum(dtype=np.uint64)) for chosen in (u < v, u > v))
+    assert symmetry.imbalance(EdgeSlice(v, u.astype(ids), weight)) == (plus - minus) % 2**64
 
 
 def test_rows_are_found_block_by_block(rng, monkeypatch):
@@ -168,7 +153,7 @@ def test_rows_are_found_block_by_block(rng, monkeypatch):
     rows = rows_of_edges(graph.indptr) + 7
     expected = symmetry.imbalance(EdgeSlice(rows, graph.indices, graph.weight))
     for block in (1, 3, 64, 1 << 20):
-        monkeypatch.setattr(symmetry, "HASHED", block)
+        monkeypatch.setattr(symmetry, "EXPANDED", block)
         assert symmetry.csr_imbalance(7, graph.indptr, graph.indices, graph.weight) == expected
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mgg_hpc.data.export import row_files
+from mgg_hpc.data import row_files
 from mgg_hpc.training import nonfinite
 
 

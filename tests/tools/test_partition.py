@@ -26,11 +26,11 @@ from tiers import long_except
 
 from mgg_hpc.data import schema
 from mgg_hpc.data.assembly import build_graph, runs, work
+from mgg_hpc.data.edge_stream import EdgeBlock, Imported, Rows
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.data.readers import graph_file
 from mgg_hpc.data.schema import Layout
 from mgg_hpc.data.store import open_graph
-from mgg_hpc.data.streams import EdgeBlock, Imported, Rows
 from mgg_hpc.data.writer import Partition, write, write_bounds
 from mgg_hpc.plan.ranges import edge_balanced, edge_counts
 from mgg_hpc.tools import partition
@@ -421,12 +421,12 @@ def test_a_killed_command_leaves_the_file_whole(rng):
         import time
         from mgg_hpc.__main__ import main
         from mgg_hpc.data import writer
-        fill_in = writer.fill_in
+        replace_texts = writer.replace_texts
         def slowly(*arguments):
-            fill_in(*arguments)
+            replace_texts(*arguments)
             print("written", flush=True)
             time.sleep(60)
-        writer.fill_in = slowly
+        writer.replace_texts = slowly
         main(["partition", "g.h5", "--order", "degree"])
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .. import checks, schema
 from ..atomic_write import check_output
+from ..edge_stream import Imported, Rows
 from ..schema import Layout
-from ..streams import Imported, Rows
 from ..writer import Partition, graph_file
 from .rows import SortedRows
 from .runs import Gatherer, PayloadLayout

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import native
-from ..streams import EdgeBlock, EdgeStream
+from ..edge_stream import EdgeBlock, EdgeStream
 from .work import Progress, WorkFolder, read_column
 
 BUCKETS = 4096  # of a run; each has a write position of its own in the caches

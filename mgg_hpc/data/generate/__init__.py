@@ -1,6 +1,6 @@
-"""Synthetic graphs, seeded: the same seed gives the same graph on every machine.
+"""Synthetic graphs. The same seed gives the same graph on every machine.
 
-``draw_*`` give a graph piece by piece, of any size; ``rmat`` and ``sbm`` the whole of a small one in memory.
+``draw_*`` return a stream of any size; `rmat` and `sbm` return a graph in memory.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from typing import Any
 from ..graph import Graph
 from .drawn import Drawn, DrawnEdges
 from .like import draw_like
-from .rmat import draw_rmat
+from .random_graphs import draw_grid, draw_rmat, draw_uniform
 from .sbm import draw_sbm
-from .uniform import draw_grid, draw_uniform
 
 __all__ = [
     "Drawn",
@@ -28,10 +27,10 @@ __all__ = [
 
 
 def rmat(scale: int, edge_factor: int, seed: int, **options: Any) -> Graph:
-    """Return the graph of ``draw_rmat``."""
+    """Return the graph of `draw_rmat` in memory."""
     return draw_rmat(scale, edge_factor, seed, **options).graph()
 
 
 def sbm(nodes: int, **options: Any) -> Graph:
-    """Return the graph of ``draw_sbm``."""
+    """Return the graph of `draw_sbm` in memory."""
     return draw_sbm(nodes, **options).graph()

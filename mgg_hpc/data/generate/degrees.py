@@ -1,4 +1,4 @@
-"""Expected degrees that a few published numbers determine, and the weights with which a simple graph has them."""
+"""Distributions of degrees from a few published numbers, weights of nodes for them, and tables to draw nodes from."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-TAIL = 0.01  # share of the nodes that the power law of the tail describes
-SINGLE = 64  # ranks that are groups of their own
-STEPS = 32  # groups while ranks grow e times larger
-TURNS, CLOSE = 60, 1e-3  # of the search for weights: most of them, and how near to the degrees is near enough
+TAIL = 0.01  # share of the nodes in the power-law tail
+SINGLE = 64  # number of the first ranks that are groups by themselves
+STEPS = 32  # groups per factor e of the rank
+ITERATIONS, TOLERANCE = 60, 1e-3  # of the search for weights; tolerance relative to the degrees
 
 Floats = NDArray[np.float64]
+# As native code takes it: (limit, alias) of all columns for edges among all nodes, then for edges within a class;
+# (limit, alias) of each class's columns for the latter; first rows, numbers of rows.
+Table = tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """A distribution of degrees: a lognormal body, above it a power law.
+    """A distribution of degrees: a lognormal body with a power-law tail.
 
-    mean, maximum: of ``nodes`` nodes. median: of the body; with None there is no power law, and the lognormal is the
-    one that has this mean and whose largest of ``nodes`` values is the maximum.
+    mean, maximum: of the degrees of ``nodes`` nodes. median: of the body. Without a median there is no tail, and the
+    lognormal has this mean and an expected largest value of ``maximum``.
     """
 
     nodes: int
@@ -33,19 +37,19 @@ class Degrees:
     median: float | None = None
 
     def quantile(self, above: Floats) -> Floats:
-        """Return the degree that a share ``above`` of the nodes has, or more."""
+        """Return the degree that a share ``above`` of the nodes reaches or exceeds."""
         return self._values(self._sigma, above)
 
     @cached_property
     def _sigma(self) -> float:
-        """Standard deviation of the logarithms in the body, by bisection."""
+        """Standard deviation of the logarithm of the body, found by bisection."""
         low, high = 0.0, 4.0 if self.median else self._farthest
         starts, ends = groups(self.nodes)
         middle, share = ((starts + ends) / 2) / self.nodes, (ends - starts) / self.nodes
         for _ in range(50):
             sigma = (low + high) / 2
             mean = float(self._values(sigma, middle) @ share)
-            # A wider body has a larger mean about its median; about the maximum, which lies far above, a smaller one.
+            # A wider body has a larger mean if its median is fixed, and a smaller one if its maximum is.
             if (mean < self.mean) == (self.median is not None):
                 low = sigma
             else:
@@ -54,7 +58,7 @@ class Degrees:
 
     @property
     def _farthest(self) -> float:
-        """Standard deviations from the median to the largest of ``nodes`` normal values."""
+        """Expected largest of ``nodes`` standard normal values."""
         return -NormalDist().inv_cdf(0.5 / self.nodes)
 
     def _values(self, sigma: float, above: Floats) -> Floats:
@@ -70,7 +74,7 @@ class Degrees:
 
 
 def groups(count: int) -> tuple[Floats, Floats]:
-    """Return the first and the last rank plus one of groups of ranks whose degrees differ little, largest first."""
+    """Return first ranks, and last ranks + 1, of groups of ranks with similar degrees; rank 0 is the largest."""
     bounds = list(range(min(SINGLE, count) + 1))
     while bounds[-1] < count:
         bounds.append(min(count, bounds[-1] + max(1, bounds[-1] // STEPS)))
@@ -80,11 +84,13 @@ def groups(count: int) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Weights of nodes at one end of the edges, within their class and among all nodes.
+    """Weights of nodes as one end of an edge, for edges within a class and among all nodes.
 
-    quantile: the degree that a share of the nodes has, or more, but for ``factor``, by which degrees are multiplied.
-    degrees, weights: of groups of nodes, largest first. inside, room: of an edge's weight a share is for the node's
-    class, but for large degrees only so much that the class has ``room``. total_inside, total_outside: of all nodes.
+    Attributes:
+        quantile: the degree that a share of the nodes reaches or exceeds, before it is multiplied by ``factor``.
+        degrees, weights: of groups of nodes, largest first.
+        inside, room: share of a node's weight for edges within its class, but at most ``room`` / degree.
+        total_inside, total_outside: sums of the weights of all nodes.
     """
 
     quantile: Callable[[Floats], Floats]
@@ -97,7 +103,7 @@ class Weights:
     total_outside: float
 
     def __call__(self, above: Floats) -> tuple[Floats, Floats]:
-        """Return the weights (within the class, among all) of nodes whose degree a share ``above`` has, or more."""
+        """Return weights (within the class, among all) of nodes with degree ``quantile(above)``."""
         degrees = self.factor * self.quantile(above)
         ratio = np.interp(degrees, self.degrees[::-1], (self.weights / self.degrees)[::-1])
         weights = np.minimum(degrees, self.degrees[0]) * ratio
@@ -114,12 +120,16 @@ def fitted(
     mean: float,
     targets: Sequence[Callable[[Floats], Floats]],
 ) -> list[Weights]:
-    """Return weights of which a simple graph's nodes have these degrees in expectation.
+    """Return weights with which the nodes of a simple graph have these expected degrees.
 
-    targets: the quantiles of one distribution (an undirected graph), or of two (out- and in-degrees), each of which is
-    multiplied by a factor near 1 so that the nodes have the mean degree. A degree is at most half of the nodes.
-    inside, room: as in ``Weights``. Edges are drawn independently, as by Chung and Lu (PNAS 99, 2002); duplicates count
-    once, and there are more of them at nodes of large degree. Weights are changed until what is left has the degrees.
+    Edges are drawn independently in proportion to the weights (Chung and Lu, PNAS 99, 2002). Duplicates, which are
+    dropped, are more frequent at nodes of large degree, so the weights are iterated until the remaining edges have the
+    degrees. A degree is at most half of the nodes.
+
+    Args:
+        inside, room: as in `Weights`.
+        mean: mean degree, for which quantiles are multiplied by a factor near 1.
+        targets: quantiles of one distribution (undirected graph) or of two (out- and in-degrees).
     """
     starts, ends = groups(nodes)
     counts, most = ends - starts, max(nodes - 1, 1) / 2
@@ -128,13 +138,13 @@ def fitted(
     wanted = [np.minimum(factor * each, most) for factor, each in zip(factors, drawn, strict=True)]
     shares = [np.minimum(inside, room / each) for each in wanted]
     weights = [each.copy() for each in wanted]
-    for _ in range(TURNS):
+    for _ in range(ITERATIONS):
         own = [each * share for each, share in zip(weights, shares, strict=True)]
         all_ = [each * (1 - share) for each, share in zip(weights, shares, strict=True)]
         joined = _joined(own, all_, counts, classes)
         found = [joined @ counts - np.diag(joined), joined.T @ counts - np.diag(joined)][: len(targets)]
         ratios = [target / np.maximum(each, 1e-300) for target, each in zip(wanted, found, strict=True)]
-        if max(float(np.abs(ratio - 1).max()) for ratio in ratios) < CLOSE:
+        if max(float(np.abs(ratio - 1).max()) for ratio in ratios) < TOLERANCE:
             break
         weights = [each * np.clip(ratio, 0.5, 2) for each, ratio in zip(weights, ratios, strict=True)]
     totals = [(float(counts @ mine), float(counts @ others)) for mine, others in zip(own, all_, strict=True)]
@@ -147,11 +157,54 @@ def fitted(
 
 
 def _joined(own: Sequence[Floats], all_: Sequence[Floats], counts: Floats, classes: int) -> Floats:
-    """Return the probability [K, K] that nodes of two groups are joined, whichever their classes are.
+    """Return the probability [K, K] that nodes of two groups are joined, averaged over their classes.
 
-    own, all_: weights [K] within a class and among all nodes, of both ends or of each. counts: nodes of each group.
+    own, all_: weights [K] within a class and among all nodes, for both ends or for each. counts: nodes of each group.
     """
     near = np.outer(own[0], own[-1]) * (classes / math.sqrt(float(counts @ own[0]) * float(counts @ own[-1])))
     far = np.outer(all_[0], all_[-1]) / math.sqrt(float(counts @ all_[0]) * float(counts @ all_[-1]))
     joined: Floats = -np.expm1(-near - far) / classes - np.expm1(-far) * (1 - 1 / classes)
     return joined
+
+
+# --- alias tables
+
+
+def table_of(nodes: int, classes: int, weights: Weights) -> Table:
+    """Return the table to draw nodes from; rank r belongs to class r modulo ``classes``.
+
+    A column is a group of rows of a class that are equally likely; row r of class c is rank r * classes + c.
+    """
+    starts, ends = groups(-(-nodes // classes))
+    label = np.arange(classes, dtype=np.float64)[:, None]
+    rows = (nodes - label - 1) // classes + 1  # of each class
+    sizes = np.clip(np.minimum(ends, rows) - starts, 0, None)
+    middle = (starts + (np.maximum(sizes, 1) - 1) / 2) * classes + label
+    ranks = np.minimum((middle + 0.5) / nodes, 1 - 0.5 / nodes)
+    inside, outside = (sizes * each.reshape(sizes.shape) for each in weights(ranks.reshape(-1)))
+    limits, others = zip(*map(alias, inside), strict=True)
+    first = np.minimum(starts, rows - 1).reshape(-1).astype(np.int64)
+    own = np.concatenate(limits), np.concatenate(others)
+    both = (*alias(outside.reshape(-1)), *alias(inside.reshape(-1)))
+    return (*both, *own, first, sizes.reshape(-1).astype(np.int64))
+
+
+def alias(mass: Floats) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    """Return an alias table: limits and aliases (Vose, IEEE Transactions on Software Engineering 17, 1991).
+
+    A draw takes a column uniformly, keeps it with probability (limit + 1) / 2**64, and else takes its alias.
+    """
+    kept = (mass * (len(mass) / mass.sum())).tolist()
+    other = list(range(len(kept)))
+    small = [column for column, each in enumerate(kept) if each < 1]
+    large = [column for column, each in enumerate(kept) if each >= 1]
+    while small and large:
+        column, donor = small.pop(), large[-1]
+        other[column] = donor
+        kept[donor] -= 1 - kept[column]
+        if kept[donor] < 1:
+            small.append(large.pop())
+    for column in (*small, *large):  # left over by rounding
+        kept[column] = 1.0
+    limit = np.array([min(int(each * 2**64), 2**64 - 1) for each in kept], dtype=np.uint64)
+    return limit, np.array(other, dtype=np.uint32)

@@ -11,21 +11,24 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import schema
+from ..edge_stream import Imported, Rows
 from ..graph import SPLITS, index_dtype, split_per_class
-from ..streams import Imported, Rows
 from .drawn import DRAWN_AT_ONCE, Drawn, DrawnEdges, Draws, Ends, spans, split_rows
 
 MOST_EDGES = 1 << 63
-BYTES_HELD = 40  # a node: labels, nodes by class, the split, and what sorting them takes
+BYTES_HELD = 40  # a node: labels, nodes by class, the split, and their sorting
+LABELS, SOURCES, COINS, POSITIONS, NOISE, MEANS, SPLIT = range(
+    7
+)  # steps, in the order in which they are drawn
 
 
 def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophily: float, seed: int) -> Drawn:
     """Draw a stochastic block model: undirected, with labels, features and masks that a GCN can learn from.
 
-    ``nodes * degree / 2`` edges are drawn; an edge joins two nodes of one class with probability
-    ``homophily``. Classes are of equal size. Features float32 [nodes, features] are standard normal about
-    a mean of their class, which is normal too. Of each class 20 nodes are for training and 30 for
-    validation, or a third each of a class that is smaller than 60; the rest for testing.
+    ``nodes * degree / 2`` edges are drawn; an edge joins two nodes of one class with probability ``homophily``. Classes
+    are of equal size. Features, float32 [nodes, features], are standard normal about a mean of their class, which is
+    standard normal, too. Of each class 20 nodes are for training and 30 for validation, a third each if classes are
+    smaller than 60; the others are for testing.
     """
     if not classes >= 1 or nodes < 3 * classes:
         raise InputError(
@@ -36,115 +39,84 @@ def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophil
             f"homophily {homophily}, degree {degree}, {features} features: "
             "expected a homophily of 0 .. 1, nothing negative, and fewer than 2**63 edges"
         )
-    model = _BlockModel(nodes, classes, features, round(nodes * degree / 2), homophily, seed)
-    rows = {schema.Y: Rows(schema.Layout(schema.INT64, (nodes,)), lambda: iter([model.labels()]))}
-    rows |= split_rows(nodes, lambda low, high: model.parts()[low:high])
-    if features:
-        rows[schema.X] = Rows(schema.Layout(schema.FLOAT32, (nodes, features)), model.x)
-    edges = DrawnEdges("sbm", nodes, model.total, _InOrder(model).draw)
-    held = nodes * BYTES_HELD
-    return Drawn(Imported("sbm", edges, rows, classes), symmetric=True, most_edges=model.total, held=held)
+    total = round(nodes * degree / 2)
 
+    def draw_labels(rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+        yield rng.permutation(np.arange(nodes) % classes)
 
-class _BlockModel:
-    """Draws of a block model, in order: labels, sources, two doubles for each edge, features, means and the split."""
+    def draw_sources(rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+        for low in range(0, total, DRAWN_AT_ONCE):
+            yield rng.integers(nodes, size=min(DRAWN_AT_ONCE, total - low))
 
-    def __init__(
-        self, nodes: int, classes: int, features: int, total: int, homophily: float, seed: int
-    ) -> None:
-        self.nodes, self.classes, self.features = nodes, classes, features
-        self.total, self.homophily = total, homophily
-        rng = np.random.Generator(np.random.Philox(seed))
-        steps = (
-            self._labels,
-            self._sources,
-            self._doubles,
-            self._doubles,
-            self._normals,
-            self._means,
-            self._split,
-        )
-        self._draws = Draws(rng, steps)
-        self.labels = cache(lambda: next(self._draws.pieces(0)))
-        self.parts = cache(lambda: next(self._draws.pieces(6)))
+    def draw_doubles(rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+        for low in range(0, total, DRAWN_AT_ONCE):
+            yield rng.random(min(DRAWN_AT_ONCE, total - low))
 
-    def edges(self) -> Iterator[Ends]:
-        """Yield the blocks of edges from the first on."""
-        y = self.labels()
-        by_class = np.argsort(y, kind="stable").astype(index_dtype(self.nodes))
-        blocks = zip(*map(self._draws.pieces, (1, 2, 3)), strict=True)
-        for sources, coin, place in blocks:
-            yield sources, self._partners(y, by_class, sources, coin, place)
+    def draw_noise(rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+        for low, high in spans(nodes, 4 * features):
+            yield rng.standard_normal((high - low, features), dtype=np.float32)
 
-    def x(self) -> Iterator[NDArray[np.float32]]:
-        """Yield pieces of the features."""
-        means, y = next(self._draws.pieces(5)), self.labels()
-        low = 0
-        for piece in self._draws.pieces(4):
-            yield piece + means[y[low : low + len(piece)]]
-            low += len(piece)
+    def draw_means(rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+        yield rng.standard_normal((classes, features), dtype=np.float32)
 
-    def _labels(self, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
-        yield rng.permutation(np.arange(self.nodes) % self.classes)
-
-    def _sources(self, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
-        for low in range(0, self.total, DRAWN_AT_ONCE):
-            yield rng.integers(self.nodes, size=min(DRAWN_AT_ONCE, self.total - low))
-
-    def _doubles(self, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
-        for low in range(0, self.total, DRAWN_AT_ONCE):
-            yield rng.random(min(DRAWN_AT_ONCE, self.total - low))
-
-    def _normals(self, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
-        if self.features:
-            for low, high in spans(self.nodes, 4 * self.features):
-                yield rng.standard_normal((high - low, self.features), dtype=np.float32)
-
-    def _means(self, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
-        if self.features:
-            yield rng.standard_normal((self.classes, self.features), dtype=np.float32)
-
-    def _split(self, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
-        third = self.nodes // self.classes // 3  # a third of the smallest class
-        masks = split_per_class(self.labels(), self.classes, rng, train=min(20, third), val=min(30, third))
+    def draw_split(rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+        third = nodes // classes // 3  # of the smallest class
+        masks = split_per_class(labels(), classes, rng, train=min(20, third), val=min(30, third))
         yield sum(np.uint8(number) * masks[name] for number, name in enumerate(SPLITS))
 
-    def _partners(
-        self,
-        y: NDArray[Any],
-        by_class: NDArray[Any],
-        ends: NDArray[Any],
-        coin: NDArray[Any],
-        place: NDArray[Any],
-    ) -> NDArray[Any]:
-        """Choose for each end a node of its class with probability ``homophily``, else one of another class.
+    steps = draw_labels, draw_sources, draw_doubles, draw_doubles, draw_noise, draw_means, draw_split
+    draws = Draws(np.random.Generator(np.random.Philox(seed)), steps)
+    labels = cache(lambda: next(draws.pieces(LABELS)))
+    parts = cache(lambda: next(draws.pieces(SPLIT)))
 
-        coin, place: a double in 0 .. 1 for each. by_class: the nodes in the order of their classes.
-        """
-        sizes = np.bincount(y, minlength=self.classes)
-        starts = np.cumsum(sizes) - sizes
-        size, start = sizes[y[ends]], starts[y[ends]]
-        same = coin < self.homophily
-        same |= size == len(y)  # there is no other class
-        inside = start + (place * size).astype(np.int64)
-        # Count through the nodes of the other classes: those before this class, then, past it, those after.
-        outside = (place * (len(y) - size)).astype(np.int64)
-        outside += np.where(outside >= start, size, 0)
-        return by_class[np.where(same, inside, outside)]
+    def x() -> Iterator[NDArray[np.float32]]:
+        means, low = next(draws.pieces(MEANS)), 0
+        for piece in draws.pieces(NOISE):
+            yield piece + means[labels()[low : low + len(piece)]]
+            low += len(piece)
 
+    def all_edges() -> Iterator[Ends]:
+        by_class = np.argsort(labels(), kind="stable").astype(index_dtype(nodes))
+        for sources, coins, positions in zip(*map(draws.pieces, (SOURCES, COINS, POSITIONS)), strict=True):
+            yield sources, _partners(labels(), by_class, sources, coins < homophily, positions)
 
-class _InOrder:
-    """The blocks of a model whose sources are drawn with rejections: to come to a block, those before it are drawn."""
+    blocks, reached = all_edges(), 0
 
-    def __init__(self, model: _BlockModel) -> None:
-        self._model, self._next = model, 0
-        self._blocks: Iterator[Ends] = iter(())
-
-    def draw(self, low: int, high: int) -> Ends:
-        """Return the block of edges low .. high - 1."""
-        if low < self._next or low == 0:
-            self._blocks, self._next = self._model.edges(), 0
-        while self._next < high:
-            block = next(self._blocks)
-            self._next += len(block[0])
+    def edges(low: int, high: int) -> Ends:
+        """Draw a block. Since sources are drawn with rejections, the blocks before it are drawn first."""
+        nonlocal blocks, reached
+        if low < reached:
+            blocks, reached = all_edges(), 0
+        while reached < high:
+            block = next(blocks)
+            reached += len(block[0])
         return block
+
+    rows = {schema.Y: Rows(schema.Layout(schema.INT64, (nodes,)), lambda: iter([labels()]))}
+    rows |= split_rows(nodes, lambda low, high: parts()[low:high])
+    if features:
+        rows[schema.X] = Rows(schema.Layout(schema.FLOAT32, (nodes, features)), x)
+    stream = DrawnEdges("sbm", nodes, total, edges)
+    return Drawn(Imported("sbm", stream, rows, classes), True, total, held=nodes * BYTES_HELD)
+
+
+def _partners(
+    y: NDArray[Any],
+    by_class: NDArray[Any],
+    ends: NDArray[Any],
+    same: NDArray[np.bool_],
+    position: NDArray[np.float64],
+) -> NDArray[Any]:
+    """Return for each end a node of its class if ``same``, else a node of another class.
+
+    y: class of each node. by_class: nodes sorted by class. position: numbers in [0, 1) that choose among the nodes.
+    """
+    sizes = np.bincount(y)
+    starts = np.cumsum(sizes) - sizes
+    size, start = sizes[y[ends]], starts[y[ends]]
+    same |= size == len(y)  # there is no other class
+    inside = start + (position * size).astype(np.int64)
+    # An index into the nodes of other classes: classes before this one, then classes after it.
+    outside = (position * (len(y) - size)).astype(np.int64)
+    outside += np.where(outside >= start, size, 0)
+    return by_class[np.where(same, inside, outside)]

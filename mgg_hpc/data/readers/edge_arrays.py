@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..streams import Imported
+from ..edge_stream import Imported
 from . import npy
 from .arrays.edges import PairedEdges, pair_of
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import native
-from ..streams import EdgeBlock, Imported, Rows
+from ..edge_stream import EdgeBlock, Imported, Rows
 from .compressed import TextBlock, text_blocks, text_size
 from .limits import check_memory, shown
 from .node_names import NodeNames

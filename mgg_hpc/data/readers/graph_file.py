@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks, schema
+from ..edge_stream import EdgeBlock, Imported, Rows
 from ..graph import INT32_NODES
 from ..schema import Layout
 from ..store import GraphFile
-from ..streams import EdgeBlock, Imported, Rows
 
 BLOCK_EDGES = 1 << 22  # read at a time, at most
 EDGES_BYTES = 32 << 20  # of edges' ids, weights and further data, read at a time

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...errors import InputError
 from .. import checks
-from ..streams import EdgeBlock, Imported
+from ..edge_stream import EdgeBlock, Imported
 from .compressed import TextBlock, text_blocks, text_lines, text_size
 from .edge_list import Edges, LineRules, graph_name
 from .limits import check_memory, read_counts, shown

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import native
-from ..streams import EdgeBlock, Imported
+from ..edge_stream import EdgeBlock, Imported
 from .compressed import text_blocks, text_lines, text_size
 from .edge_list import Edges, graph_name
 from .limits import check_memory, read_counts, shown

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import InputError
 from .. import schema
-from ..streams import Rows
+from ..edge_stream import Rows
 from . import npy
 from .arrays.node_rows import check_nodes, feature_rows, label_rows, mask_rows
 from .arrays.table import ENDINGS, open_table

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native, schema
-from ..streams import Rows
+from ..edge_stream import Rows
 
 PIECE = 1 << 18  # rows
 

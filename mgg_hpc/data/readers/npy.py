@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ..edge_stream import Rows
 from ..schema import Layout
-from ..streams import Rows
 from .limits import check_memory, shown
 
 LONGEST_HEADER = 1024  # characters; 32 dimensions of 20 digits take 704

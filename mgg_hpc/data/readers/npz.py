@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import schema
+from ..edge_stream import Imported, Rows
 from ..graph import SPLITS, Graph, SparseRows, index_dtype
 from ..schema import Layout
-from ..streams import Imported, Rows
-from ..structure import undirected_if_symmetric
+from ..verify import undirected_if_symmetric
 from .arrays import scipy_npz
 from .arrays.archive import Archive
 from .arrays.edges import CompressedEdges, carried, in_range

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import schema
+from ..edge_stream import EdgeBlock, EdgeStream, Imported, Rows
 from ..schema import Layout
-from ..streams import EdgeBlock, EdgeStream, Imported, Rows
 from .arrays.archive import Archive
 from .arrays.edges import PairedEdges, pair_of
 from .arrays.node_rows import check_nodes, chosen, feature_rows, label_rows, of_array

@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from ...data.export import row_files
+from ...data import row_files
 from ...data.readers import npy
 from ...data.readers.limits import shown
 from ...errors import InputError

@@ -19,9 +19,9 @@ from system_calls import Commits, move_little
 from mgg_hpc.data import native, schema
 from mgg_hpc.data.assembly import build_graph, runs, work
 from mgg_hpc.data.assembly import graph as build
+from mgg_hpc.data.edge_stream import EdgeBlock, Imported, Rows
 from mgg_hpc.data.graph import from_edges
 from mgg_hpc.data.store import open_graph
-from mgg_hpc.data.streams import EdgeBlock, Imported, Rows
 from mgg_hpc.data.verify import verify
 from mgg_hpc.data.writer import write
 
@@ -237,7 +237,7 @@ def test_many_nodes_of_few_edges_take_bounded_memory(tmp_path):
     program = """
         import sys, numpy as np
         from mgg_hpc.data.assembly import build_graph
-        from mgg_hpc.data.streams import EdgeBlock, Imported
+        from mgg_hpc.data.edge_stream import EdgeBlock, Imported
         class Few:
             where, nodes, total = "few", 20_000_000, 1
             def blocks(self, mark=None, progress=None):

@@ -22,6 +22,7 @@ from pyarrow import parquet
 from data.graphs import random_graph, rows_of_edges
 from data.readers import ogb_files
 from mgg_hpc.data import schema
+from mgg_hpc.data.edge_stream import Imported
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.readers.edge_arrays import open_edge_arrays
 from mgg_hpc.data.readers.edge_list import open_edge_list
@@ -30,7 +31,6 @@ from mgg_hpc.data.readers.metis import open_metis
 from mgg_hpc.data.readers.node_arrays import node_rows
 from mgg_hpc.data.readers.npz import open_npz
 from mgg_hpc.data.readers.ogb import open_ogb
-from mgg_hpc.data.streams import Imported
 
 Rng = np.random.Generator
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from mgg_hpc.data.streams import Imported
+from mgg_hpc.data.edge_stream import Imported
 
 
 def edges_of(imported: Imported, mark: object = None) -> SimpleNamespace:

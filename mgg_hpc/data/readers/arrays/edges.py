@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ... import checks
-from ...streams import EdgeBlock, EdgeStream
+from ...edge_stream import EdgeBlock, EdgeStream
 from ..npy import Array, Take
 
 BLOCK_EDGES = 1 << 20

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ... import checks, schema
+from ...edge_stream import Rows
 from ...schema import Layout
-from ...streams import Rows
 from ..limits import check_memory
 from ..npy import PIECE, Array
 from .edges import in_range, offsets

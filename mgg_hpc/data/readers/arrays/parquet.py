@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import InputError
+from ...edge_stream import Rows
 from ...schema import Layout
-from ...streams import Rows
 from ..limits import shown
 
 BATCH_BYTES = 8 << 20  # of numbers that are taken at a time

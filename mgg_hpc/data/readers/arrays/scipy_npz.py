@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ....errors import InputError
-from ...streams import Imported, Rows
+from ...edge_stream import Imported, Rows
 from ..limits import shown
 from ..npy import Array
 from .archive import Archive

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ... import native
+from ...edge_stream import Rows
 from ...schema import Layout
-from ...streams import Rows
 from ..compressed import text_blocks
 from ..limits import shown
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -13,14 +12,13 @@ import pytest
 import scipy.io
 from command import mgg, refused
 
-from mgg_hpc.data import schema
-from mgg_hpc.data.export import imported, matrix_market, row_files
-from mgg_hpc.data.export.imported import in_imported_order
+from mgg_hpc.data import export, row_files, schema
+from mgg_hpc.data.export import in_imported_order
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write
 
-from ..graphs import random_graph, rows_of_edges, same, write_with
+from .graphs import random_graph, rows_of_edges, same, write_with
 
 MEMORY = 512 << 20
 
@@ -31,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("here")
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """All datasets have several."""
-    monkeypatch.setattr(matrix_market, "LINES", 37)
-    monkeypatch.setattr(imported, "PIECE", 100)
+    monkeypatch.setattr(export, "LINES", 37)
+    monkeypatch.setattr(export, "PIECE", 100)
 
 
 @pytest.fixture(
@@ -140,34 +138,23 @@ def test_refusals(rng, capsys):
         assert schema.PERMUTATION not in opened.contents.datasets
 
 
-class Ranks:
-    """Ranks that are threads; what one sends waits for the other."""
-
-    def __init__(self, rank, size, sent):
-        self.rank, self.size, self._sent = rank, size, sent
-
-    def Send(self, array, target):  # noqa: N802
-        self._sent[self.rank].put(array.copy())
-
-    def Recv(self, array, source):  # noqa: N802
-        array[:] = self._sent[source].get(timeout=10)
-
-
 @pytest.mark.parametrize("block", [1, 3, 1 << 16])
 @pytest.mark.parametrize("ending", ["h5", "npy"])
 def test_rows_of_all_ranks_are_sent_in_blocks(rng, monkeypatch, ending, block):
+    """Rank 0 receives what the others, which run before it, have sent."""
     monkeypatch.setattr(row_files, "BLOCK", block)
     bounds, ids = np.array([0, 4, 4, 11, 17]), rng.permutation(17)
     x, words = rng.standard_normal((17, 2)), np.array([f"w{i}".encode() for i in range(17)], "S4")
-    sent, output = [SimpleQueue() for _ in range(4)], Path(f"out.{ending}")
-
-    def write_part(rank):
+    sent, output = [[] for _ in range(4)], Path(f"out.{ending}")
+    for rank in (1, 2, 3, 0):
         mine = slice(int(bounds[rank]), int(bounds[rank + 1]))
-        arrays = {"x": x[mine], "name": words[mine]}
-        row_files.write(Ranks(rank, 4, sent), output, ids[mine], arrays, bounds, {})
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write_part, range(4)))
+        comm = SimpleNamespace(
+            rank=rank,
+            size=4,
+            Send=lambda array, _, rank=rank: sent[rank].append(array.copy()),
+            Recv=lambda array, source: np.copyto(array, sent[source].pop(0)),
+        )
+        row_files.write(comm, output, ids[mine], {"x": x[mine], "name": words[mine]}, bounds, {})
     if ending == "npy":
         found = {name: np.load(path) for name, path in row_files.paths(output, ["x", "name"]).items()}
     else:

@@ -1,4 +1,4 @@
-"""Write arrays with a row for each node, from all ranks into one file, in the user's numbering: HDF5, or .npy."""
+"""Files of arrays with a row for each node, HDF5 or .npy, written by all ranks; and the users' names of nodes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from ..atomic_write import replacement
-from ..hdf5.writing import created
+from . import checks, hdf5, schema
+from .atomic_write import replacement
+from .store import GraphFile
 
-BLOCK = 1 << 16  # number of rows that are sent at a time
+BLOCK = 1 << 16  # rows of a message
+NAMED_ROWS = 1 << 18  # rows whose names are read at a time
 
 NAMES = ("id", "name")  # arrays that say which node a row is
 
@@ -22,8 +24,10 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def paths(output: Path, names: list[str]) -> dict[str, Path]:
-    """Return the file of each array: ``output`` for HDF5 or a single array; several .npy files have the arrays' names
-    before the suffix (out.npy: out.class.npy, out.embedding.1.npy). NAMES lie beside (out.id.npy), and do not count.
+    """Return the file of each array: ``output`` for HDF5 or a single array.
+
+    Several .npy files have the name of the array before the suffix (out.class.npy, out.embedding.1.npy), and so have
+    NAMES (out.id.npy), which do not count as arrays.
     """
     if output.suffix != ".npy":
         return dict.fromkeys(names, output)
@@ -44,11 +48,15 @@ def write(
     *,
     mode: int | None = None,
 ) -> None:
-    """Write arrays [N, ...] whose row ids[i] is this rank's row i, replacing what is there. Collective.
+    """Write arrays of all ranks, replacing files that exist. Collective.
 
-    Arrays are of numbers, or of bytes, which are text in UTF-8 and of one type on all ranks. bounds: int64 [P + 1], the
-    rows of each rank. attributes: of an HDF5 file's root. mode: permissions of .npy files.
-    [default: as the umask says]
+    Args:
+        comm: communicator of P ranks; rank 0 writes.
+        ids: int64 [n], the row in the file of each of this rank's rows.
+        arrays: this rank's rows by name, [n, ...]: numbers, or text as UTF-8 bytes of one length on all ranks.
+        bounds: int64 [P + 1], the rows of each rank.
+        attributes: attributes of the root of an HDF5 file.
+        mode: permissions of .npy files. [default: by the umask]
     """
     if comm.rank != 0:
         for first in range(0, len(ids), BLOCK):
@@ -56,7 +64,7 @@ def write(
                 comm.Send(_plain(np.ascontiguousarray(array[first : first + BLOCK])), 0)
         return
     nodes = int(bounds[-1])
-    with ExitStack() as files:  # the files get their names when all of them are filled
+    with ExitStack() as files:  # files are renamed once all of them are written
         if output.suffix == ".npy":
             maps = {
                 name: files.enter_context(
@@ -80,7 +88,7 @@ def write(
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Return text as single bytes, since MPI has no type for it; other arrays as they are. No copy is made."""
+    """Return a view of text as single bytes, since MPI has no type for it; other arrays unchanged."""
     return array.view(np.uint8) if array.dtype.kind == "S" else array
 
 
@@ -91,18 +99,11 @@ def _hdf5(
     size = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values()) * nodes
     with replacement(output, force=True, size=size) as temporary:
         offsets = {}
-        with created(temporary) as file:
+        with hdf5.opened(temporary, "w") as file:
             file.attrs.update(attributes)
             for name, array in arrays.items():
-                kind = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-                kind.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-                space = h5py.h5s.create_simple((nodes, *array.shape[1:]))
-                group, _, last = name.rpartition("/")
-                within = file.require_group(group or "/")
                 dtype = array.dtype if array.dtype.kind != "S" else h5py.string_dtype("utf-8", array.itemsize)
-                stored = h5py.h5t.py_create(dtype, logical=True)
-                made = h5py.h5d.create(within.id, last.encode(), stored, space, kind)
-                offsets[name] = made.get_offset()
+                offsets[name] = hdf5.create_dataset(file, name, dtype, (nodes, *array.shape[1:]))
         yield {
             name: np.memmap(temporary, array.dtype, "r+", offsets[name], (nodes, *array.shape[1:]))
             for name, array in arrays.items()
@@ -121,3 +122,43 @@ def _npy(
             offset = file.tell()
             file.truncate(offset + size)  # `replacement` has allocated more
         yield np.memmap(temporary, dtype, "r+", offset, shape)
+
+
+# --- names of nodes
+
+
+def kind_of_names(held: schema.Contents) -> str:
+    """Return "id" if a graph file has users' integers for its rows, "name" if it has words, else an empty text."""
+    if schema.NODE_ID in held.datasets:
+        return "id"
+    return "name" if schema.NAME_TEXT in held.datasets else ""
+
+
+def read_names(opened: GraphFile, lo: int, hi: int) -> NDArray[np.int64] | NDArray[np.bytes_] | None:
+    """Return the names of rows lo .. hi-1: int64 [n], or UTF-8 bytes [n] as long as the longest; None without names.
+
+    Raises InputError for names that are not UTF-8, and for a block whose digest differs.
+    """
+    kind = kind_of_names(opened.contents)
+    if kind == "id":
+        with opened.compared():
+            return opened.checked(schema.NODE_ID, lo, hi)
+    if not kind:
+        return None
+    parts = [_words(opened, row, min(row + NAMED_ROWS, hi)) for row in range(lo, hi, NAMED_ROWS)]
+    return np.concatenate(parts) if parts else np.empty(0, "S1")
+
+
+def _words(opened: GraphFile, lo: int, hi: int) -> NDArray[np.bytes_]:
+    """Return the words of rows lo .. hi-1 as bytes of one length."""
+    total = opened.contents.datasets[schema.NAME_TEXT].shape[0]
+    with opened.compared():
+        offsets = opened.checked(schema.NAME_OFFSETS, lo, hi + 1)
+        checks.offsets(opened.where, schema.NAME_OFFSETS, offsets, row=lo, rows=opened.nodes, total=total)
+        text = opened.checked(schema.NAME_TEXT, int(offsets[0]), int(offsets[-1]))
+        checks.names(opened.where, offsets, text, lo)
+    lengths = np.diff(offsets)
+    longest = max(1, int(lengths.max(initial=0)))
+    found = np.zeros((len(lengths), longest), np.uint8)
+    found[np.arange(longest) < lengths[:, None]] = text
+    return found.view(f"S{longest}").reshape(-1)
