@@ -20,9 +20,9 @@ from mgg_hpc.nn.autograd.recompute import recomputed
 from mgg_hpc.nn.first_order import first_order
 from mgg_hpc.nn.graph.handle import GraphHandle
 from mgg_hpc.nn.layers import attention
+from mgg_hpc.nn.layers.attention import GATConv
 from mgg_hpc.nn.layers.conv import GCNConv, GINConv, SAGEConv
-from mgg_hpc.nn.layers.gat_conv import GATConv
-from mgg_hpc.nn.layers.norms import BatchNorm
+from mgg_hpc.nn.layers.networks import BatchNorm
 from mgg_hpc.nn.layers.random import Dropout, dropped
 from mgg_hpc.runtime.backends.arguments import RngKey
 
