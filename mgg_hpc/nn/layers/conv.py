@@ -26,7 +26,7 @@ from .random import Fill, fill_uniform, glorot
 
 
 class Convolution(torch.nn.Module, ABC):
-    """Interface of a layer, whose forward is as in `SumConvolution`. kind: of the adjacency that it sums over (`Matrix`)."""
+    """Interface of a layer, called as a `SumConvolution` is. kind: of the adjacency that it sums over (`Matrix`)."""
 
     kind: str
     in_channels: int

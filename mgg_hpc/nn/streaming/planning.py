@@ -105,6 +105,12 @@ class Grid:
     need: Need
     checked: set[Any] = field(default_factory=set)
 
+    def edge_values(self, names: Names, *, weights: bool) -> tuple[list[Tensor] | None, list[Tensor] | None]:
+        """Return edge data of each plan forward and backward: the columns ``names``, else weights, else None."""
+        if names:
+            return self.forward.data[names], self.backward.data[names]
+        return (self.forward.weights, self.backward.weights) if weights else (None, None)
+
 
 class Grids:
     """The grids of a graph, one for each kind of adjacency, as layers have asked for them so far.
