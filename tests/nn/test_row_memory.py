@@ -15,9 +15,8 @@ import pytest
 import torch
 from convolutions import GEOMETRY
 
-from mgg_hpc.nn.streaming.block_view import BlockView
-from mgg_hpc.nn.streaming.pool import StorePool
-from mgg_hpc.nn.streaming.rows import StreamedRows
+from mgg_hpc.nn.streaming.graph import BlockView
+from mgg_hpc.nn.streaming.rows import StorePool, StreamedRows
 from mgg_hpc.nn.streaming.spill import LEAST, PENDING, Spill
 from mgg_hpc.nn.workspace import Workspace
 from mgg_hpc.plan.layout import RowFormat

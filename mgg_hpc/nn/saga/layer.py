@@ -13,7 +13,7 @@ from ..autograd.functional import as_rows
 from ..graph.edge_data import EdgeValues
 from ..graph.view import GraphView
 from ..inputs.host import Input
-from ..streaming.graph import StreamedGraph
+from ..streaming.graph import BlockView, StreamedGraph
 from ..streaming.rows import StreamedRows
 from . import gathering, streamed
 from .columns import ColumnProgram, WeightParts, by_column
@@ -68,7 +68,7 @@ class Layer(Stages):
         if isinstance(x, StreamedRows):
             if not isinstance(graph, StreamedGraph):
                 raise TypeError("rows of a graph that is streamed, with another graph")
-            with self.on(graph.block(0, 0)):
+            with self.on(BlockView(graph, 0, 0)):
                 program = self._program(self.enter(x.example(graph.dtype)), graph)
             return streamed.applied(self, program, x, graph)
         rows = as_rows(x, graph)

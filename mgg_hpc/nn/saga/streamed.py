@@ -12,7 +12,7 @@ stream past intervals of sources.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +25,8 @@ from ...runtime.backends.arguments import Rows
 from ...runtime.streaming.behind import read_ahead
 from ...runtime.streaming.store import Store
 from ..first_order import first_order
-from ..streaming.graph import StreamedGraph
-from ..streaming.rows import Gradient, StreamedRows, add, give_back_with, read, write
+from ..streaming.graph import BlockView, StreamedGraph
+from ..streaming.rows import Gradient, StreamedRows, add, drop_with, read, write
 from ..streaming.sweep import Sweep
 from .program import Program, Stages
 from .stages import at_vertices
@@ -87,6 +87,7 @@ class _Run:
         self.trains = False
         self.sums: Sums = sums_of(layer, program, graph)
         self.sources: Store | None = None
+        self._drop_sources: Callable[[], object] = lambda: None
         self.out: Store | None = None
         self.gradient = Gradient()
         self.reads_vertex = layer.reads_vertex()
@@ -114,17 +115,14 @@ class _Run:
         if not (self.trains and self.sums.reads_sources):
             self._drop_sources()
 
-    def _drop_sources(self) -> None:
-        if self.sources is not None and self.sources is not self.x.store:
-            self.graph.drop(self.sources)
-        self.sources = None
-
     def _at_sources(self) -> Store:
         """Return the store of the values that edges read of sources."""
         if self.reads_rows:
             return self.x.store
         store = self.graph.new_store(sum(self.sums.source_widths))
-        give_back_with(self, self.graph, store)  # also if no backward runs
+        self._drop_sources = drop_with(
+            self, self.graph, store
+        )  # now or, if no backward runs, with this object
         with torch.no_grad():
             for (low, high), x in self._blocks_of_x([(0, self.graph.rows)]):
                 write(store, self.graph.first + low, torch.cat(self._operands(SRC, x, low, high), 1))
@@ -161,7 +159,7 @@ class _Run:
         """Return the values that edges read of rows low .. high - 1 at one end."""
         values: list[Tensor] = []
         if (self.stage.src if end == SRC else self.stage.dst).values:
-            with self.layer.on(self.graph.block(low, high)):
+            with self.layer.on(BlockView(self.graph, low, high)):
                 values = at_vertices(self.stage, end, self.layer, self.layer.enter(x))
         return self.sums.scaled(end, values, low, high)
 
@@ -191,7 +189,7 @@ class _Run:
     def _apply_vertex(self, low: int, high: int, gathered: Tensor) -> None:
         """Run ApplyVertex on an interval in blocks, and write its output."""
         for (first, last), x in self._blocks_of_x([(low, high)], self.reads_vertex):
-            inputs, view = _Inputs(), self.graph.block(first, last)
+            inputs, view = _Inputs(), BlockView(self.graph, first, last)
             places: list[Any] = []
             saved = self.graph.spill.saved(self.layer.parameters(), places)
             with torch.set_grad_enabled(self.trains), saved, self.layer.on(view):

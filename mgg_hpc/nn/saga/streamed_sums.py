@@ -100,7 +100,7 @@ class Sums(ABC):
     def backward(
         self, low: int, high: int, gradient: Tensor, kept: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Return the rows of destinations low .. high - 1 that sources read, gradients of operands, and of shared values.
+        """Return the rows of destinations low .. high - 1 that sources read, gradients of operands and of shared values.
 
         gradient: [n, width], of the reduced messages. kept: results of `forward`, with keeps_sums the first too.
         """
@@ -133,7 +133,7 @@ class _Linear(Sums):
         self.source_widths = [self.width]
         own = how.weight == "" and layer.kind == "edges" and graph.part.slice.weight is not None
         names = ("weight",) if own else (how.weight,) if how.weight else ()
-        self.grid = graph.grid(layer.kind, self.width, self.width, names)
+        self.grid = graph.grids.get(layer.kind, self.width, self.width, names)
         self._normalised = how.weight == "" and self.grid.scale is not None
         self.reads_rows = attribute(stage.src.values[0], SRC) and not self._normalised
         self._weights = self.grid.edge_values(names, weights=how.weight == "")
@@ -204,7 +204,7 @@ class _Tape(Sums):
         widest = max(of.src.places[-1], self.target_width, 1)
         by_edge = columns.weight.by_edge
         names = (*(name for name, _ in columns.data), *["weight"] * (by_edge and layer.kind == "edges"))
-        self.grid = graph.grid(layer.kind, widest, max(kept, 2 * of.src.places[-1]), names)
+        self.grid = graph.grids.get(layer.kind, widest, max(kept, 2 * of.src.places[-1]), names)
         self._edges = self.grid.edge_values(names, weights=by_edge)
         if names and (names, columns.types) not in self.grid.checked:
             with mpi.agree(graph.comm):

@@ -103,7 +103,7 @@ def trained(comm, path, layers, dtype, streaming, run=forward):
     with opened(comm, path, dtype, streaming=streaming) as graph:
         loss = loss_of(graph, run(layers, graph))
         loss.backward()
-        cut = None if streaming is None else graph.all_grids()[0].forward
+        cut = None if streaming is None else graph.grids.all()[0].forward
         return loss.detach(), summed(comm, layers), cut
 
 
@@ -207,7 +207,7 @@ def test_maxima_of_minus_infinity_stay(comm, drawn):
     for streaming in (None, ways(None, edges)["by destinations"]):
         with opened(comm, path, streaming=streaming) as graph, torch.no_grad():
             found.append(tensor(layer(graph.x, graph)))
-            cut = graph.all_grids()[0].forward if streaming is not None else None
+            cut = graph.grids.all()[0].forward if streaming is not None else None
     with mpi.agree(comm):
         assert len(cut.plans) > len(cut.targets) - 1 and torch.equal(*found)
         assert comm.size > 1 or {-torch.inf, 0.0} == set(found[0].unique().tolist())
@@ -220,17 +220,17 @@ def test_grids_have_what_layers_read(comm, drawn, monkeypatch):
     how = ways(None, edges, 1 + CHANNELS)["in place"]
     with opened(comm, path, torch.float32, streaming=how) as graph:
         plain(graph.x, graph)
-        (made,) = graph.all_grids()
+        (made,) = graph.grids.all()
         with mpi.agree(comm):
             assert made.backward is made.forward
         gated(graph.x, graph)
-        (made,) = graph.all_grids()
+        (made,) = graph.grids.all()
         monkeypatch.setattr(exchange.Crossing, "carry", None)
         for layer in (gated, plain):
             layer(graph.x, graph)
         with mpi.agree(comm):
             assert made.backward is not made.forward
-            assert graph.all_grids() == [made]
+            assert graph.grids.all() == [made]
         with pytest.raises(ValueError, match="no order in an adjacency of kind 'gcn'"):
             Form(FORMS["data"][0], kind="gcn")(graph.x, graph)
 
@@ -266,7 +266,7 @@ def test_schedules_move_what_they_say(comm, drawn, schedule):
     how = Streaming(plans(edges, directions=1) + 40_000, copies=True, schedule=schedule, chains="none")
     with opened(comm, path, torch.float32, streaming=how) as graph:
         examples.GatedGCN(CHANNELS, CHANNELS)(graph.x, graph).tensor().sum().backward()
-        (made,) = graph.all_grids()
+        (made,) = graph.grids.all()
         wide = 4 * 2 * CHANNELS  # sums and derivatives
         stages = 2 * graph.rows * 4 * (CHANNELS + 2 * CHANNELS)  # derivatives are kept
         cells = (len(made.forward.targets) - 1) * (len(made.forward.order.sources) - 1)
