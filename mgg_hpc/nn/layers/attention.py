@@ -75,6 +75,10 @@ class GATConv(Convolution):
             raise ValueError(f"attention is {attention!r}; known are 'additive' and 'dot'")
         if heads < 1:
             raise ValueError(f"heads is {heads}; attention has at least one")
+        if negative_slope < 0:
+            raise ValueError(f"negative_slope is {negative_slope}; it must be at least 0")
+        if dropout > 0 and heads > MOST_HEADS:
+            raise ValueError(f"dropout of attention tells {MOST_HEADS} heads apart, and there are {heads}")
         if edge_dim is not None and (edge_dim < 1 or attention != "additive"):
             raise ValueError(
                 f"edge_dim is {edge_dim}, of attention {attention!r}; it is at least 1, of 'additive'"
@@ -141,16 +145,14 @@ class GATConv(Convolution):
             )
         adjacency = self.chosen(graph, adjacency, ordered=edge_attr is not None)
         check_rows(x, graph)
-        transformed = linear(x, self._weights(), None, graph)
-        width = self.heads * self.out_channels
-        h, source, target = transformed, None, None
+        h, scores = linear(x, self._weights(), None, graph), None
         if self.attention == "additive":
-            h, source, target = transformed.split((width, self.heads, self.heads), 1)
-            target = target[: graph.destinations]
+            width = self.heads * self.out_channels
+            h, source, target = h.split((width, self.heads, self.heads), 1)
+            scores = source, target[: graph.destinations]
         out = attend(
             h,
-            source,
-            target,
+            scores,
             graph,
             adjacency,
             self.heads,
@@ -208,50 +210,33 @@ class EdgeScores:
 
 def attend(
     h: Tensor,
-    source_score: Tensor | None,
-    target_score: Tensor | None,
+    scores: tuple[Tensor, Tensor] | None,
     graph: GraphView,
     adjacency: Adjacency,
     heads: int,
     *,
-    negative_slope: float = 0.2,
+    negative_slope: float,
     dropout: RngKey | None = None,
     bias: Tensor | None = None,
     edge_scores: EdgeScores | None = None,
 ) -> Tensor:
     """Return bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head, [n, H C] for this rank's rows.
 
-    h: [n, H C], the graph's dtype. source_score, target_score: [n, H] for sources and destinations; if None, the score
-    of an edge is the dot product of its ends' rows over sqrt(C). dropout: random key of dropout of the weights. bias:
-    [H C] or None; it is the output of nodes without in-edges. edge_scores: added to the scores of an edge's ends.
-    Collective on a graph, as the backward is: one exchange in each direction, two in the backward of dot products.
-    Raises ValueError if heads does not divide the columns, for one score without the other, for edge_scores with dot
-    products, and for a negative slope.
+    h: [n, H C], the graph's dtype. scores: of sources and of destinations, [n, H] each; with None the score of an edge
+    is the dot product of its ends' rows over sqrt(C). dropout: random key of dropout of the weights. bias: [H C] or
+    None; it is the output of nodes without in-edges. edge_scores: added to the scores of an edge's ends. Collective on
+    a graph, as the backward is: one exchange in each direction, two in the backward of dot products.
     """
-    if heads < 1 or h.shape[1] % heads:
-        raise ValueError(f"{heads} heads do not divide {h.shape[1]} columns")
-    if negative_slope < 0:
-        raise ValueError(f"negative_slope is {negative_slope}; it must be at least 0")
-    if dropout is not None and heads > MOST_HEADS:
-        raise ValueError(f"dropout of attention tells {MOST_HEADS} heads apart, and there are {heads}")
-    if (source_score is None) != (target_score is None):
-        raise ValueError("attention takes the scores of sources and of targets, or neither")
-    if edge_scores is not None and source_score is None:
-        raise ValueError(
-            "attention adds scores of edges to those of sources and targets, which are not given"
-        )
-    if source_score is not None and target_score is not None:
-        wide = accumulator(h.dtype)  # rows of halves carry their scores unrounded
-        source_score, target_score = source_score.to(wide), target_score.to(wide)
-    ids, additive = graph.ids if dropout is not None else None, source_score is not None
-    how = Attention(heads, h.shape[1] // heads, additive, negative_slope, dropout, ids)
+    source_score = target_score = None
+    if scores is not None:  # rows of halves carry their scores unrounded
+        source_score, target_score = (score.to(accumulator(h.dtype)) for score in scores)
+    ids = graph.ids if dropout is not None else None
+    how = Attention(heads, h.shape[1] // heads, scores is not None, negative_slope, dropout, ids)
     keeps = torch.is_grad_enabled()  # always False within a Function
-    edge_values: tuple[Tensor | None, ...] = None, None, None
+    edge: tuple[Tensor | None, ...] = None, None, None
     if edge_scores is not None:
-        edge_values = edge_scores.values.backward, edge_scores.weight, edge_scores.values.forward
-    out: Tensor = _Attention.apply(
-        h, source_score, target_score, bias, *edge_values, graph, adjacency, how, keeps
-    )
+        edge = edge_scores.values.backward, edge_scores.weight, edge_scores.values.forward
+    out: Tensor = _Attention.apply(h, source_score, target_score, bias, *edge, graph, adjacency, how, keeps)
     return out
 
 

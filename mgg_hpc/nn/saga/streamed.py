@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -173,7 +172,7 @@ class _Run:
                 blocks = self._blocks_of_x([direction.calls[call]], self.reads_targets)
                 parts = [self._operands(DST, x, *block) for block, x in blocks]
                 self._near = interval, [torch.cat(values) for values in zip(*parts, strict=True)]
-            return self.sums.forward(call, rows, self._near[1], self.sums.shared(self.layer), self.trains)
+            return self.sums.forward(call, rows, self._near[1], trains=self.trains)
 
     def _finished(self, interval: int, results: list[Tensor]) -> list[Tensor]:
         """Return the reduced messages of an interval; its sums for the backward leave memory."""
@@ -189,19 +188,20 @@ class _Run:
     def _apply_vertex(self, low: int, high: int, gathered: Tensor) -> None:
         """Run ApplyVertex on an interval in blocks, and write its output."""
         for (first, last), x in self._blocks_of_x([(low, high)], self.reads_vertex):
-            inputs, view = _Inputs(), BlockView(self.graph, first, last)
-            places: list[Any] = []
-            saved = self.graph.spill.saved(self.layer.parameters(), places)
-            with torch.set_grad_enabled(self.trains), saved, self.layer.on(view):
-                vertex = inputs.enter("vertex", x) if self.x.requires_grad else x
-                accum = inputs.enter("accum", gathered[first - low : last - low])
-                out = self.layer.apply_vertex(vertex, accum)
-                shell: Tensor = _WithoutValues.apply(out)
+            block = _Block(self._kept.pop(first, []))
+            saved = self.graph.spill.saved(self.layer.parameters(), block.saved)
+            view = self.layer.on(BlockView(self.graph, first, last))
+            with torch.set_grad_enabled(self.trains), saved, view:
+                vertex = block.enter("vertex", x) if self.x.requires_grad else x
+                out = self.layer.apply_vertex(
+                    vertex, block.enter("accum", gathered[first - low : last - low])
+                )
+                block.out = _WithoutValues.apply(out)
             if self.out is None:
                 self.out = self.graph.new_store(out.shape[1])
             write(self.out, self.graph.first + first, out)
             if self.trains:
-                self._blocks[first] = _Block(shell, inputs, places, self._kept.pop(first))
+                self._blocks[first] = block
 
     # ---- backward
 
@@ -257,24 +257,26 @@ class _Run:
         read. Each is None if nothing needs it.
         """
         (first, last), graph = bounds, self.graph
-        of, row = self._blocks.pop(first), graph.first + first
-        inputs, kept = of.inputs, [graph.spill.get(place) for place in of.kept]
-        if of.out.requires_grad:  # not if ApplyVertex reads neither parameters nor sums
-            wanted = [inputs.token, *self.parameters]
-            found.add(autograd.grad(of.out, wanted, incoming, allow_unused=True)[1:])
-        of_sum = inputs.gradients.get("accum")
+        block, row = self._blocks.pop(first), graph.first + first
+        kept = [graph.spill.get(place) for place in block.kept]
+        assert block.out is not None
+        if block.out.requires_grad:  # not if ApplyVertex reads neither parameters nor sums
+            wanted = [block.token, *self.parameters]
+            found.add(autograd.grad(block.out, wanted, incoming, allow_unused=True)[1:])
+        of_sum = block.gradients.get("accum")
         if of_sum is None:
             of_sum = torch.zeros(last - first, self.sums.width, dtype=x.dtype, device=x.device)
-        published, of_targets, of_shared = self.sums.backward(first, last, of_sum, kept)
+        published, gradients = self.sums.backward(first, last, of_sum, kept)
         with torch.enable_grad():
             leaf = x.detach().requires_grad_(back is not None)
-            targets, shared = self._operands(DST, leaf, first, last), self.sums.shared(self.layer)
-        through = found.through([*targets, *shared], [*of_targets, *of_shared], leaf)
+            operands = self._operands(DST, leaf, first, last)
+            values = [*operands[: len(self.stage.dst.values)], *self.sums.shared()]
+        through = found.through(values, gradients, leaf)
         if back is not None:
-            parts = [each for each in (through, inputs.gradients.get("vertex")) if each is not None]
+            parts = [each for each in (through, block.gradients.get("vertex")) if each is not None]
             write(back, row, sum(parts[1:], parts[0]) if parts else torch.zeros_like(x))
         if crossing is not None:
-            write(crossing, row, torch.cat([*(each.detach() for each in targets), *published], 1))
+            write(crossing, row, torch.cat([*(each.detach() for each in operands), *published], 1))
 
     def _back_of_sources(self, crossing: Store, back: Store | None, found: Gradients, *, adds: bool) -> None:
         """Run the backward of the sums over out-edges, and of the values of sources.
@@ -291,9 +293,9 @@ class _Run:
                 for (first, last), x in self._blocks_of_x([(low, high)], not self.copies):
                     with torch.enable_grad():
                         leaf = x.detach().requires_grad_(back is not None)
-                        computed = self._operands(SRC, leaf, first, last)
+                        values = self._operands(SRC, leaf, first, last)[: len(gradients)]
                     part = [each[first - low : last - low] for each in gradients]
-                    through = found.through(computed, part, leaf)
+                    through = found.through(values, part, leaf)
                     if back is not None:
                         put(back, first_row + first, torch.zeros_like(leaf) if through is None else through)
                     del part
@@ -311,33 +313,40 @@ class _Run:
                     values = read(self.sources, self.graph.first + low, high - low).to(self.graph.device)
                     self._near = interval, list(values.split(self.sums.source_widths, 1))
                 near = self._near[1]
-            return self.sums.to_sources(call, rows, near, self.sums.shared(self.layer))
+            return self.sums.to_sources(call, rows, near)
 
 
-class _Inputs:
-    """Inputs of ApplyVertex on a block, whose gradients are kept but not their values."""
+class _Block:
+    """ApplyVertex on a block of rows, for its backward.
 
-    def __init__(self) -> None:
-        self.token = torch.zeros((), requires_grad=True)
+    kept: places (`Spill`) of the sums that the backward needs. saved: places of tensors that autograd saved. out: the
+    output without values. gradients: of the inputs, by name, whose values are not kept.
+    """
+
+    def __init__(self, kept: list[Any]) -> None:
+        self.kept = kept
+        self.saved: list[Any] = []
+        self.out: Tensor | None = None
         self.gradients: dict[str, Tensor] = {}
+        self.token = torch.zeros((), requires_grad=True)
 
     def enter(self, name: str, values: Tensor) -> Tensor:
         """Return values whose gradient becomes ``gradients[name]``."""
-        entered: Tensor = _Enter.apply(self.token, self, name, values)
+        entered: Tensor = _Enter.apply(self.token, self.gradients, name, values)
         return entered
 
 
 class _Enter(autograd.Function):
     @staticmethod
-    def forward(ctx: Any, token: Tensor, inputs: _Inputs, name: str, values: Tensor) -> Tensor:
-        ctx.place = inputs, name
+    def forward(ctx: Any, token: Tensor, gradients: dict[str, Tensor], name: str, values: Tensor) -> Tensor:
+        ctx.place = gradients, name
         return values.view_as(values)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        inputs, name = ctx.place
-        inputs.gradients[name] = gradient
+        gradients, name = ctx.place
+        gradients[name] = gradient
         return torch.zeros(()), None, None, None
 
 
@@ -352,19 +361,6 @@ class _WithoutValues(autograd.Function):
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """ApplyVertex on a block, for its backward.
-
-    out: the output without values. saved, kept: places (`Spill`) of tensors that autograd saved, and of `Sums`.
-    """
-
-    out: Tensor
-    inputs: _Inputs
-    saved: list[Any]
-    kept: list[Any]
 
 
 class Gradients:
@@ -387,7 +383,7 @@ class Gradients:
         values: computed from ``leaf`` and parameters. Returns None if ``leaf`` needs no gradient, or values do not
         depend on it.
         """
-        pairs = [(v, g.to(v.dtype)) for v, g in zip(values, gradients, strict=False) if v.requires_grad]
+        pairs = [(v, g.to(v.dtype)) for v, g in zip(values, gradients, strict=True) if v.requires_grad]
         if not pairs:
             return None
         outputs, given = zip(*pairs, strict=True)

@@ -41,25 +41,23 @@ class Sums(ABC):
     reads_sources = True
     keeps_sums = False
 
-    def __init__(self, graph: StreamedGraph, accumulator: str) -> None:
-        self.graph, self.accumulator = graph, accumulator
+    def __init__(self, layer: Stages, graph: StreamedGraph) -> None:
+        self.layer, self.graph, self.accumulator = layer, graph, layer.accumulator
 
     @abstractmethod
     def scaled(self, end: str, values: list[Tensor], low: int, high: int) -> list[Tensor]:
-        """Return the operands at rows low .. high - 1 of one end, for the values that moved there."""
+        """Return the operands at rows low .. high - 1 of one end: values that moved there, then factors of weights."""
 
-    def shared(self, layer: Stages) -> list[Tensor]:
+    def shared(self) -> list[Tensor]:
         """Return values that all edges read."""
         return []
 
     @abstractmethod
-    def forward(
-        self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor], trains: bool
-    ) -> list[Tensor]:
+    def forward(self, call: int, rows: Rows, near: list[Tensor], *, trains: bool) -> list[Tensor]:
         """Return the reduced messages of the edges of a call, [n, width], and further sums for `backward`.
 
-        call: index of a plan of ``grid.forward``. rows: the streamed operands of sources. near: the operands of the
-        destinations of the call's interval. trains: whether a backward follows.
+        call: index of a plan of ``grid.forward``. rows: streamed operands of sources. near: operands of the call's
+        interval of destinations. trains: whether a backward follows.
         """
 
     def joined(self, call: int, held: list[Tensor] | None, results: list[Tensor], ends: bool) -> list[Tensor]:
@@ -99,17 +97,18 @@ class Sums(ABC):
     @abstractmethod
     def backward(
         self, low: int, high: int, gradient: Tensor, kept: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Return the rows of destinations low .. high - 1 that sources read, gradients of operands and of shared values.
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the rows of destinations low .. high - 1 that sources read, and gradients of values.
 
-        gradient: [n, width], of the reduced messages. kept: results of `forward`, with keeps_sums the first too.
+        gradient: [n, width], of the reduced messages. kept: results of `forward`, with keeps_sums the first too. The
+        gradients are of the values that moved to destinations, [n, width] each, then of `shared`.
         """
 
     @abstractmethod
-    def to_sources(self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor]) -> list[Tensor]:
+    def to_sources(self, call: int, rows: Rows, near: list[Tensor]) -> list[Tensor]:
         """Return the gradients of an interval's values of sources from the edges of a call.
 
-        call: index of a plan of ``grid.backward``. rows: streamed rows of destinations. near: the interval's values.
+        call: index of a plan of ``grid.backward``. rows: streamed rows of destinations. near: the interval's operands.
         """
 
 
@@ -128,7 +127,7 @@ class _Linear(Sums):
     reads_sources = False
 
     def __init__(self, layer: Stages, stage: Staged, how: Linear, graph: StreamedGraph) -> None:
-        super().__init__(graph, layer.accumulator)
+        super().__init__(layer, graph)
         self.width = self.target_width = stage.src.widths[0]
         self.source_widths = [self.width]
         own = how.weight == "" and layer.kind == "edges" and graph.part.slice.weight is not None
@@ -148,9 +147,7 @@ class _Linear(Sums):
     def scaled(self, end: str, values: list[Tensor], low: int, high: int) -> list[Tensor]:
         return [self._times_scale(value, low, high) for value in values] if end == SRC else values
 
-    def forward(
-        self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor], trains: bool
-    ) -> list[Tensor]:
+    def forward(self, call: int, rows: Rows, near: list[Tensor], *, trains: bool) -> list[Tensor]:
         low, high = self.grid.forward.calls[call]
         out = self._summed(self.grid.forward, self._weights[0], call, rows, self.accumulator)
         return [self._times_scale(out, low, high, out)]
@@ -169,13 +166,13 @@ class _Linear(Sums):
 
     def backward(
         self, low: int, high: int, gradient: Tensor, kept: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    ) -> tuple[list[Tensor], list[Tensor]]:
         gradient = self._times_scale(gradient, low, high)
         if self.accumulator == "mean":
             gradient = gradient * self.grid.inverse_degree[low:high, None].to(gradient.dtype)
-        return [gradient], [], []
+        return [gradient], []
 
-    def to_sources(self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor]) -> list[Tensor]:
+    def to_sources(self, call: int, rows: Rows, near: list[Tensor]) -> list[Tensor]:
         return [self._summed(self.grid.backward, self._weights[1], call, rows, "sum")]
 
 
@@ -183,7 +180,7 @@ class _Tape(Sums):
     """Messages that are computed column by column."""
 
     def __init__(self, layer: Stages, stage: Staged, columns: ColumnProgram, graph: StreamedGraph) -> None:
-        super().__init__(graph, layer.accumulator)
+        super().__init__(layer, graph)
         of = self.of = columns.propagation
         self.columns, self.keeps_sums, self.width = columns, of.reduce == "max", of.width
         targets = len(stage.dst.values)
@@ -218,14 +215,12 @@ class _Tape(Sums):
         assert self.grid.scale is not None
         return [*values, self.grid.scale[low:high, None].to(self.graph.dtype)]
 
-    def shared(self, layer: Stages) -> list[Tensor]:
-        return self.columns.shared_values(layer)
+    def shared(self) -> list[Tensor]:
+        return self.columns.shared_values(self.layer)
 
-    def forward(
-        self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor], trains: bool
-    ) -> list[Tensor]:
+    def forward(self, call: int, rows: Rows, near: list[Tensor], *, trains: bool) -> list[Tensor]:
         made = self.of.forward(self._wrt if trains else (), trains=trains)
-        return self._run(self.grid.forward, self._edges[0], call, made, rows, near, shared)
+        return self._run(self.grid.forward, self._edges[0], call, made, rows, near)
 
     def _run(
         self,
@@ -235,20 +230,19 @@ class _Tape(Sums):
         made: tuple[Tape, list[float]],
         rows: Rows,
         near: list[Tensor],
-        shared: list[Tensor],
     ) -> list[Tensor]:
         edge = None if edges is None else (edges[call] if edges[call].dim() == 2 else edges[call][:, None])
         graph, plan = self.graph, direction.plans[call]
-        return run_tape(graph.backend, graph.dtype, plan, made, rows, near, shared, edge)
+        return run_tape(graph.backend, graph.dtype, plan, made, rows, near, self.shared(), edge)
 
     def backward(
         self, low: int, high: int, gradient: Tensor, kept: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    ) -> tuple[list[Tensor], list[Tensor]]:
         inverse = self.grid.inverse_degree[low:high] if self.accumulator == "mean" else None
         published, products = self.of.backward(gradient, kept, inverse)
         shared = [each.sum(0) for each in products[self._targets :]]
-        return published, products[: self._targets], shared
+        return published, products[: self._targets] + shared
 
-    def to_sources(self, call: int, rows: Rows, near: list[Tensor], shared: list[Tensor]) -> list[Tensor]:
+    def to_sources(self, call: int, rows: Rows, near: list[Tensor]) -> list[Tensor]:
         made = self.of.to_sources(tuple(range(len(near) - self.columns.weight.scaled)))
-        return self._run(self.grid.backward, self._edges[1], call, made, rows, near, shared)
+        return self._run(self.grid.backward, self._edges[1], call, made, rows, near)

@@ -58,7 +58,7 @@ class Sweep:
         back: Results
         for interval, back in read_ahead(self.graph.io, self.direction.used, sums.read):
             sums.count(back)
-            yield interval, [each.to(self.graph.device) for each in back]
+            yield interval, self._on_device(back)
         sums.drop()
 
     def _used_at_once(self) -> Intervals:
@@ -87,7 +87,7 @@ class Sweep:
                     continue
                 if before is not None:
                     sums.count(before)
-                    held = [each.to(self.graph.device) for each in before]
+                    held = self._on_device(before)
                 held = self.joined(call, held, results, ends) if calls_of[interval] > 1 else results
                 del results  # before the next call
                 if swaps.writes[call]:
@@ -97,6 +97,9 @@ class Sweep:
                 if ends or swaps.writes[call]:
                     held = None
         sums.drop()
+
+    def _on_device(self, results: Results) -> Results:
+        return [each.to(self.graph.device) for each in results]
 
 
 class _Sums:

@@ -28,6 +28,11 @@ pytestmark = pytest.mark.mpi
 NODES, CLASSES = 900, 4
 
 
+def shares_a_parameter(of, e):
+    """A message of a normalised graph in which all edges read a parameter."""
+    return torch.sigmoid(of.far(e.src) + of.near(e.dst)) * of.bias * e.weight
+
+
 class Vertices(Form):
     """A form whose vertices have parameters, too."""
 
@@ -173,6 +178,8 @@ def test_weights_stream_without_other_data_of_edges(comm, drawn, directed, accum
     path, edges = drawn(directed, of_edges=False)
     forms = (lambda of, e: of.far(e.src), lambda of, e: of.far(e.src) * e.weight)
     layers = [Vertices(form, accumulator).double() for form in (*forms, FORMS["gate"][0])]
+    # Factors of normalised weights are operands of both ends that have no gradients.
+    layers += [Vertices(shares_a_parameter, accumulator, kind="gcn").double()]
     same(comm, path, layers, torch.float64, ways(None, edges)["copied"])
 
 
