@@ -7,7 +7,7 @@ and <gradient, output>, from which its sources compute their gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -159,7 +159,7 @@ class GATConv(Convolution):
             negative_slope=self.negative_slope,
             dropout=self.attention_dropout.key(),
             bias=self.bias if self.concat else None,
-            edge_scores=self._edge_scores(graph, adjacency, edge_attr),
+            edge_data=self._edge_data(graph, adjacency, edge_attr),
         )
         if not self.concat:
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
@@ -168,10 +168,10 @@ class GATConv(Convolution):
             out = out + linear(first_rows(x, graph.destinations), self.res.weight, None, graph)
         return dropped(out.relu(), graph, key, rectified=True) if relu else out
 
-    def _edge_scores(
+    def _edge_data(
         self, graph: GraphView, adjacency: Adjacency, edge_attr: Tensor | str | None
-    ) -> EdgeScores | None:
-        """Return the term of scores from edge data: att_edge . (W_e data) = data . (W_e^T att_edge)."""
+    ) -> tuple[EdgeValues, Tensor] | None:
+        """Return edge data and their weights in scores: att_edge . (W_e data) = data . (W_e^T att_edge)."""
         if edge_attr is None:
             return None
         values = graph.edge_values(adjacency, edge_attr, self.fill_value)
@@ -180,7 +180,7 @@ class GATConv(Convolution):
                 f"edge_attr has {values.forward.shape[1]} columns, and edge_dim is {self.edge_dim}"
             )
         of_heads = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
-        return EdgeScores(values, (self.att_edge.transpose(0, 1) @ of_heads).squeeze(1).T)
+        return values, (self.att_edge.transpose(0, 1) @ of_heads).squeeze(1).T
 
     def _weights(self) -> Tensor:
         """Return [heads * out + 2 heads, in]: W, and W^T att_src and W^T att_dst of each head, for the scores.
@@ -200,14 +200,6 @@ class GATConv(Convolution):
         return f"{super().extra_repr()}, heads={self.heads}, attention={self.attention!r}{edge_dim}"
 
 
-@dataclass(frozen=True)
-class EdgeScores:
-    """Scores [E, H] that are linear in edge data: values [E, D] @ weight [D, H]."""
-
-    values: EdgeValues
-    weight: Tensor
-
-
 def attend(
     h: Tensor,
     scores: tuple[Tensor, Tensor] | None,
@@ -218,13 +210,14 @@ def attend(
     negative_slope: float,
     dropout: RngKey | None = None,
     bias: Tensor | None = None,
-    edge_scores: EdgeScores | None = None,
+    edge_data: tuple[EdgeValues, Tensor] | None = None,
 ) -> Tensor:
     """Return bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head, [n, H C] for this rank's rows.
 
     h: [n, H C], the graph's dtype. scores: of sources and of destinations, [n, H] each; with None the score of an edge
     is the dot product of its ends' rows over sqrt(C). dropout: random key of dropout of the weights. bias: [H C] or
-    None; it is the output of nodes without in-edges. edge_scores: added to the scores of an edge's ends. Collective on
+    None; it is the output of nodes without in-edges. edge_data: values [E, D] and weight
+    [D, H], whose product is added to the scores of an edge's ends. Collective on
     a graph, as the backward is: one exchange in each direction, two in the backward of dot products.
     """
     source_score = target_score = None
@@ -234,8 +227,9 @@ def attend(
     how = Attention(heads, h.shape[1] // heads, scores is not None, negative_slope, dropout, ids)
     keeps = torch.is_grad_enabled()  # always False within a Function
     edge: tuple[Tensor | None, ...] = None, None, None
-    if edge_scores is not None:
-        edge = edge_scores.values.backward, edge_scores.weight, edge_scores.values.forward
+    if edge_data is not None:
+        values, weight = edge_data
+        edge = values.backward, weight, values.forward
     out: Tensor = _Attention.apply(h, source_score, target_score, bias, *edge, graph, adjacency, how, keeps)
     return out
 
@@ -303,6 +297,13 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     published = _published(graph, layout, rows, [*tail, log_sum, dot], how)
     graph.publish(published, adjacency.backward)
     tensors: dict[str, Tensor | None] = {"h": h}
+
+    def attend_back(plan: Plan, rows: Rows, out: Tensor, *, at_source: bool) -> None:
+        arrays = _arrays(tensors)
+        graph.edge_kernels.attend_back(
+            plan, _at(how, plan), rows, as_array(out), at_source=at_source, **arrays
+        )
+
     score_gradient: Tensor | None = None
     if out_edges is not None:
         scores = _edge_scores(out_edges, edge_weight)
@@ -314,13 +315,13 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         target_gradient = _head_products(gradient, above, how) - dot * above_weight
         target_gradient.mul_(1 - how.negative_slope)
         tensors |= {"score": source_score, "score_gradient": source_gradient}
-    _attend_back(graph, adjacency.backward, how, published, back, tensors, at_source=True)
+    attend_back(adjacency.backward, published, back, at_source=True)
     if not how.additive:
         published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
         graph.publish(published, adjacency.forward)
         second = graph.workspace.rows(len(gradient), how.columns, graph.dtype)
         tensors |= {"h": own, "gradient": gradient, "log_sum": log_sum, "dot": dot}
-        _attend_back(graph, adjacency.forward, how, published, second, tensors, at_source=False)
+        attend_back(adjacency.forward, published, second, at_source=False)
         back[: len(second)].add_(second)
     bias_gradient = (
         gradient.sum(0, dtype=bias.dtype) if bias is not None and ctx.needs_input_grad[3] else None
@@ -337,22 +338,6 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         None,
         None,
         None,
-    )
-
-
-def _attend_back(
-    graph: GraphView,
-    plan: Plan,
-    how: Attention,
-    rows: Rows,
-    out: Tensor,
-    tensors: dict[str, Tensor | None],
-    *,
-    at_source: bool,
-) -> None:
-    """Call `EdgeKernels.attend_back` with tensors."""
-    graph.edge_kernels.attend_back(
-        plan, _at(how, plan), rows, as_array(out), at_source=at_source, **_arrays(tensors)
     )
 
 

@@ -88,32 +88,32 @@ class Propagation:
         if wrt:
             derivatives = self.program.gradients(self.result, one, [self._target(i) for i in wrt])
             results += [Result(node, self.columns) for node in derivatives]
-        places = self._places(far=self.src, near=self.dst)
-        return self._compiled(
-            ("forward", wrt, trains and self.reduce == "max"), results, places, self.src.places[-1]
-        )
+        return self._compiled(("forward", wrt, trains and self.reduce == "max"), results, self.src, self.dst)
 
-    def to_sources(self, wrt: tuple[int, ...]) -> tuple[Tape, list[float]]:
-        """Return the tape of the gradients of source operands, over out-edges. wrt: numbers of operands of src."""
-        far, gradient = self._with_gradient(self.dst)
-        nodes = [self.program.add(self.src.nodes[i]) for i in wrt]
-        results = [
-            Result(node, self.src.widths[i], self.program.nodes[nodes[at]].type)
-            for at, (i, node) in enumerate(zip(wrt, self._gradients(gradient, nodes), strict=True))
-        ]
-        return self._compiled(("sources", wrt), results, self._places(far=far, near=self.src), far.places[-1])
+    def gradients(self, end: str, wrt: tuple[int, ...]) -> tuple[Tape, list[float]]:
+        """Return the tape of the gradients of operands, for `backward`'s rows.
 
-    def to_targets(self, wrt: tuple[int, ...]) -> tuple[Tape, list[float]]:
-        """Return the tape of the gradients of destination and shared operands, over in-edges. wrt: as in `forward`."""
-        near, gradient = self._with_gradient(self.dst)
-        nodes = [self._target(i) for i in wrt]
-        widths = [*self.dst.widths, *[self.columns] * self.shared]
+        end: "src", over out-edges, or "dst", over in-edges. wrt: numbers of operands of src; or of dst, then of shared.
+        """
+        count = 1 + (self.reduce == "max")
+        wide = self.width == self.columns
+        added = [Node("dst", index=len(self.dst.nodes) + i, wide=wide) for i in range(count)]
+        published = Operands((*self.dst.nodes, *added), (*self.dst.widths, *[self.width] * count))
+        seed, *most = [self.program.add(node) for node in added]
+        if most:
+            seed = self.program.binary("mul", self.program.binary("equal", self.result, most[0]), seed)
+        if end == "src":
+            nodes = [self.program.add(self.src.nodes[i]) for i in wrt]
+            widths, far, near = self.src.widths, published, self.src
+        else:
+            nodes = [self._target(i) for i in wrt]
+            widths, far, near = (*self.dst.widths, *[self.columns] * self.shared), self.src, published
+        found = self.program.gradients(self.result, seed, nodes)
         results = [
-            Result(node, widths[i], self.program.nodes[target].type)
-            for i, target, node in zip(wrt, nodes, self._gradients(gradient, nodes), strict=True)
+            Result(gradient, widths[i], self.program.nodes[node].type)
+            for i, node, gradient in zip(wrt, nodes, found, strict=True)
         ]
-        places = self._places(far=self.src, near=near)
-        return self._compiled(("targets", wrt), results, places, self.src.places[-1])
+        return self._compiled((end, wrt), results, far, near)
 
     def backward(
         self, gradient: Tensor, kept: Sequence[Tensor], inverse_degree: Tensor | None
@@ -137,46 +137,27 @@ class Propagation:
             return self.program.add(self.dst.nodes[i])
         return self.program.operand("shared", i - len(self.dst.nodes), wide=True)
 
-    def _with_gradient(self, dst: Operands) -> tuple[Operands, list[int]]:
-        """Return the operands of destinations followed by `backward`'s rows, and the nodes of these."""
-        wide = self.width == self.columns
-        count = 1 + (self.reduce == "max")
-        added = [Node("dst", index=len(dst.nodes) + i, wide=wide) for i in range(count)]
-        widened = Operands((*dst.nodes, *added), (*dst.widths, *[self.width] * count))
-        return widened, [self.program.add(node) for node in added]
-
-    def _gradients(self, gradient: list[int], wrt: list[int]) -> list[int]:
-        seed = gradient[0]
-        if self.reduce == "max":
-            seed = self.program.binary("mul", self.program.binary("equal", self.result, gradient[1]), seed)
-        return self.program.gradients(self.result, seed, wrt)
-
-    def _places(self, *, far: Operands, near: Operands) -> dict[Node, tuple[str, int]]:
+    def _compiled(
+        self, key: tuple[Any, ...], results: Sequence[Result], far: Operands, near: Operands
+    ) -> tuple[Tape, list[float]]:
+        """Return the tape of some results, compiled once. far, near: operands of both ends of an edge."""
+        if key in self._tapes:
+            return self._tapes[key]
         places: dict[Node, tuple[str, int]] = {node: ("edge", at) for node, at in self.edge.items()}
         places |= {node: ("far", at) for node, at in zip(far.nodes, far.places, strict=False)}
         places |= {node: ("near", at) for at, node in enumerate(near.nodes)}
         places |= {
             Node("shared", index=i, wide=True): ("shared", i * self.columns) for i in range(self.shared)
         }
-        return places
-
-    def _compiled(
-        self,
-        key: tuple[Any, ...],
-        results: Sequence[Result],
-        places: Mapping[Node, tuple[str, int]],
-        far: int,
-    ) -> tuple[Tape, list[float]]:
-        if key not in self._tapes:
-            self._tapes[key] = compiled(
-                self.program,
-                results,
-                places,
-                columns=self.columns,
-                far_columns=max(far, 1),
-                shared=self.shared * self.columns,
-                reduce=self.reduce if key[0] == "forward" else "sum",
-            )
+        self._tapes[key] = compiled(
+            self.program,
+            results,
+            places,
+            columns=self.columns,
+            far_columns=max(far.places[-1], 1),
+            shared=self.shared * self.columns,
+            reduce=self.reduce if key[0] == "forward" else "sum",
+        )
         return self._tapes[key]
 
 
@@ -230,12 +211,12 @@ class _Propagate(autograd.Function):
         with span("backward: propagate"):
             published, products = of.backward(wide, kept, inverse)
             if wrt and not of.by_target(wrt):
-                products = _run(call, of.to_targets(wrt), src, [*dst, *published], shared)
+                products = _run(call, of.gradients("dst", wrt), src, [*dst, *published], shared)
             for i, product in zip(wrt, products, strict=True):
                 found[len(src) + i] = product if i < len(dst) else product.sum(0)
             sources = tuple(i for i in range(len(src)) if needs[i])
             if sources:
-                made = of.to_sources(sources)
+                made = of.gradients("src", sources)
                 parts = _run(call, made, [*dst, *published], src, shared, backward=True)
                 for i, part in zip(sources, parts, strict=True):
                     found[i] = part

@@ -122,7 +122,7 @@ class Layer(Stages):
         try:
             columns = self._columns(stage, x.dtype, parts)
             # Raises TooLargeError now, if at all.
-            columns.propagation.to_sources(tuple(range(len(stage.src.values))))
+            columns.propagation.gradients(SRC, tuple(range(len(stage.src.values))))
         except NotByColumnError as error:
             return Program(str(error), names, operations, stage)
         except TooLargeError:

@@ -244,5 +244,5 @@ class _Tape(Sums):
         return published, products[: self._targets] + shared
 
     def to_sources(self, call: int, rows: Rows, near: list[Tensor]) -> list[Tensor]:
-        made = self.of.to_sources(tuple(range(len(near) - self.columns.weight.scaled)))
+        made = self.of.gradients(SRC, tuple(range(len(near) - self.columns.weight.scaled)))
         return self._run(self.grid.backward, self._edges[1], call, made, rows, near)

@@ -166,10 +166,8 @@ class Grids:
             need = need.joined(made.need)
             if need == made.need:
                 return made
-            del (
-                made,
-                self._made[kind],
-            )  # so that it is freed, unless layers still use it, before the next one is made
+            # Freed before the next one is made, unless layers still use it.
+            del made, self._made[kind]
         self._made[kind] = self._planned(kind, need)
         return self._made[kind]
 

@@ -152,9 +152,9 @@ def tape(program: str, way: str, columns: int, reduce: str = "sum") -> Given:
         wrt = every if of.by_target(every) else ()
         (made, constants), near = of.forward(wrt, trains=bool(wrt)), of.dst.widths
     elif way == "sources":
-        (made, constants), near = of.to_sources(tuple(range(len(of.src.nodes)))), of.src.widths
+        (made, constants), near = of.gradients("src", tuple(range(len(of.src.nodes)))), of.src.widths
     else:
-        (made, constants), near = of.to_targets(every), (*of.dst.widths, *gradient)
+        (made, constants), near = of.gradients("dst", every), (*of.dst.widths, *gradient)
     columns_of_edges = [value.index for value in made.values if value.kind == "edge"]
     columns_of_edges += [each.type for each in (*made.values, *made.outputs)]
     return Given(made, constants, near, of.shared * columns, 1 + max(columns_of_edges))
