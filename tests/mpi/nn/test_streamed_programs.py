@@ -33,11 +33,7 @@ def shares_a_parameter(of, e):
     return torch.sigmoid(of.far(e.src) + of.near(e.dst)) * of.bias * e.weight
 
 
-class Vertices(Form):
-    """A form whose vertices have parameters, too."""
-
-    def apply_vertex(self, vertex, accum):
-        return torch.tanh(self.near(vertex) + accum)
+Vertices = functools.partial(Form, vertex=lambda of, v, accum: torch.tanh(of.near(v) + accum))
 
 
 @pytest.fixture(autouse=True)
@@ -183,11 +179,8 @@ def test_weights_stream_without_other_data_of_edges(comm, drawn, directed, accum
     same(comm, path, layers, torch.float64, ways(None, edges)["copied"])
 
 
-class Whole(Form):
-    """A form whose rows stay whole numbers."""
-
-    def apply_vertex(self, vertex, accum):
-        return accum - self.near(vertex)
+# Rows stay whole numbers.
+Whole = functools.partial(Form, vertex=lambda of, v, accum: accum - of.near(v))
 
 
 @pytest.mark.slow
@@ -360,30 +353,32 @@ def test_outputs_that_are_dropped_without_backward_leave_nothing(comm, drawn, tm
         assert all(torch.equal(found[name], gradients[name]) for name in found)
 
 
+def several_readers(layers, graph):
+    """The sum of the outputs of the first layer, and of the two others, which read it."""
+    first = layers[0](graph.x, graph)
+    return sum(tensor(each) for each in (layers[1](first, graph), layers[2](first, graph), first))
+
+
 @pytest.mark.parametrize("way", ["in place", "from a file"])
-def test_rows_with_several_readers_get_the_gradients_of_all(comm, drawn, tmp_path, way):
-    """Two layers and the loss read the output of the first."""
+@pytest.mark.parametrize(
+    ("made", "run"),
+    [
+        (lambda: [Vertices(FORMS[name][0]) for name in ("gate", "difference", "weights")], several_readers),
+        # Sums that nothing reads.
+        (
+            lambda: [
+                Form(FORMS["product of sources"][0], vertex=lambda of, v, accum: v * 2),
+                Vertices(FORMS["copy"][0]),
+            ],
+            forward,
+        ),
+    ],
+    ids=["several readers", "no reader"],
+)
+def test_gradients_are_those_of_all_readers(comm, drawn, tmp_path, made, run, way):
     path, edges = drawn(True)
-    layers = [Vertices(FORMS[name][0]).double() for name in ("gate", "difference", "weights")]
-
-    def run(layers, graph):
-        first = layers[0](graph.x, graph)
-        return sum(tensor(each) for each in (layers[1](first, graph), layers[2](first, graph), first))
-
+    layers = [layer.double() for layer in made()]
     same(comm, path, layers, torch.float64, ways(tmp_path, edges)[way], run)
-
-
-class Unread(Form):
-    """A form whose vertices do not read what they gather."""
-
-    def apply_vertex(self, vertex, accum):
-        return vertex * 2
-
-
-def test_sums_that_nothing_reads(comm, drawn):
-    path, edges = drawn(False)
-    layers = [Unread(FORMS["product of sources"][0], "sum"), Vertices(FORMS["copy"][0], "sum")]
-    same(comm, path, [layer.double() for layer in layers], torch.float64, ways(None, edges)["in place"])
 
 
 def test_tensors_and_rows_outlive_others(comm, drawn):
