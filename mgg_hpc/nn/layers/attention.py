@@ -326,19 +326,13 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     bias_gradient = (
         gradient.sum(0, dtype=bias.dtype) if bias is not None and ctx.needs_input_grad[3] else None
     )
-    edge_gradients = _edge_score_gradients(ctx, out_edges, edge_weight, score_gradient)
-    return (
-        back,
-        source_gradient,
-        target_gradient,
-        bias_gradient,
-        *edge_gradients,
-        None,
-        None,
-        None,
-        None,
-        None,
-    )
+    value_gradient = weight_gradient = None  # of edge data
+    if score_gradient is not None:
+        if ctx.needs_input_grad[4]:
+            value_gradient = score_gradient @ edge_weight.to(score_gradient.dtype).T
+        weight_gradient = (out_edges.T @ score_gradient).to(edge_weight.dtype)
+    score_gradients = source_gradient, target_gradient, bias_gradient, value_gradient, weight_gradient
+    return back, *score_gradients, None, None, None, None, None
 
 
 def _at(how: Attention, plan: Plan) -> Attention:
@@ -349,16 +343,6 @@ def _at(how: Attention, plan: Plan) -> Attention:
 def _edge_scores(values: Tensor, weight: Tensor) -> Tensor:
     """Return values [E, D] @ weight [D, H], contiguous."""
     return (values @ weight.to(values.dtype)).contiguous()
-
-
-def _edge_score_gradients(
-    ctx: Any, values: Tensor | None, weight: Tensor, gradient: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of the arguments of `_edge_scores`: values, if they need one, and weight."""
-    if values is None or gradient is None:
-        return None, None
-    value_gradient = gradient @ weight.to(gradient.dtype).T if ctx.needs_input_grad[4] else None
-    return value_gradient, (values.T @ gradient).to(weight.dtype)
 
 
 def _published(

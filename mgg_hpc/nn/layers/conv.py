@@ -223,7 +223,7 @@ class SumConvolution(Convolution):
         return in_channels, in_channels if wants_gradient else 0
 
     def streamed_columns(self, wants_gradient: bool) -> tuple[int, int]:
-        """Return the columns of source rows, and of what is kept for each destination row, on a streamed graph."""
+        """Return the columns of source rows in chunks, and of values kept per destination row, on a streamed graph."""
         out_channels, in_channels = self._widths
         if self.formula.reduce == "max":  # maxima, numbers of edges that attain them, and gradients
             return 2 * in_channels, 3 * in_channels

@@ -176,7 +176,7 @@ class GNN(torch.nn.Module):
         return max(*trained, *(forward for forward, _ in self._widths(sparse, of_input=True)))
 
     def streamed_columns(self) -> tuple[int, int]:
-        """Return the most columns of any layer's source rows, and of what is kept per destination row, if streamed."""
+        """Return the maxima over layers of `SumConvolution.streamed_columns`."""
         layers = [cast(SumConvolution, conv) for conv in self.convolutions]
         # Evaluation needs no gradients.
         found = [conv.streamed_columns(wants) for i, conv in enumerate(layers) for wants in {False, i > 0}]

@@ -179,10 +179,10 @@ def _weights(
     weight: Tensor | None = None
     if isinstance(graph, DistGraph):
         edges, first = graph.part.slice, int(graph.part.bounds[graph.rank])
-        given = edges.weight
+        held = edges.weight
         if adjacency.kind == "gcn":
-            given = weighted_edges("gcn", first, edges.indptr, edges.indices, edges.weight)[2]
-        weight = None if given is None else torch.from_numpy(given).to(graph.device)
+            held = weighted_edges("gcn", first, edges.indptr, edges.indices, edges.weight)[2]
+        weight = None if held is None else torch.from_numpy(held).to(graph.device)
     elif has_weights(graph):
         weight = graph.edge_data("weight")
     column = like.new_ones(len(source), 1) if weight is None else weight[:, None].to(like.dtype)

@@ -118,16 +118,16 @@ class Layer(Stages):
         reduces = self.accumulator in (("sum", "mean") if streams else ("sum", "mean", "max"))
         sums = linear(stage, self, self.accumulator) if reduces else None
         if sums is not None and self.fuse:
-            return Program("", names, operations, stage, linear=sums)
+            return Program("", names, stage, linear=sums)
         try:
             columns = self._columns(stage, x.dtype, parts)
             # Raises TooLargeError now, if at all.
             columns.propagation.gradients(SRC, tuple(range(len(stage.src.values))))
         except NotByColumnError as error:
-            return Program(str(error), names, operations, stage)
+            return Program(str(error), names, stage)
         except TooLargeError:
-            return Program("more values are needed at once than a tape holds", names, operations, stage)
-        return Program("", names, operations, stage, columns=columns)
+            return Program("more values are needed at once than a tape holds", names, stage)
+        return Program("", names, stage, columns=columns)
 
     def _columns(self, stage: Staged, dtype: torch.dtype, parts: WeightParts) -> ColumnProgram:
         """Return the operations that remain on the edges. Raises NotByColumnError if edges need rows in memory."""

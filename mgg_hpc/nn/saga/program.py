@@ -15,7 +15,7 @@ from ..graph.view import GraphView
 from .columns import ColumnProgram
 from .operators import name_of, typed_linear
 from .stages import Linear, Staged, computed
-from .tracing import Edge, Traced, attribute, is_data, reads_vertex
+from .tracing import Edge, attribute, is_data, reads_vertex
 
 
 class Stages(torch.nn.Module):
@@ -62,14 +62,13 @@ class Stages(torch.nn.Module):
 class Program:
     """How a layer runs.
 
-    reason: why each edge has a row in memory, or "". names: of the edge data that are read. traced, staged: its
-    operations, and those that moved to vertices; None if it cannot be traced. linear: the sum of rows that it is, or
-    None. columns: the computation of each edge; None with rows of edges in memory and for sums of rows.
+    reason: why each edge has a row in memory, or "". names: of the edge data that are read. staged: its operations, or
+    None if it cannot be traced. linear: the sum of rows that it is, or None. columns: the computation of each edge, or
+    None with rows of edges in memory and for sums of rows.
     """
 
     reason: str
     names: tuple[str, ...]
-    traced: Traced | None = None
     staged: Staged | None = None
     linear: Linear | None = None
     columns: ColumnProgram | None = None
@@ -78,8 +77,8 @@ class Program:
 def explained(layer: Stages, program: Program) -> str:
     """Return a layer's program as text, one stage a line, as it is written and as it runs, with the reason."""
     edge = ["  ApplyEdge    (not seen)"]
-    if program.traced is not None:
-        edge = _listed("ApplyEdge", list(program.traced.graph.nodes), layer)
+    if program.staged is not None:
+        edge = _listed("ApplyEdge", list(program.staged.traced.graph.nodes), layer)
     return "\n".join(
         [
             f"{type(layer).__name__}, as it is written:",
@@ -96,14 +95,14 @@ def explained(layer: Stages, program: Program) -> str:
 
 def _running(layer: Stages, program: Program) -> list[str]:
     """Return the lines of the stages before ApplyVertex, as they run."""
-    if program.reason or program.traced is None or program.staged is None:
+    if program.reason or program.staged is None:
         return [
             "  Scatter, ApplyEdge and Gather with a row for each edge in memory,",
             f"    because {program.reason}",
         ]
     lines = []
     for end, moved in (("sources", program.staged.src), ("targets", program.staged.dst)):
-        nodes = computed(program.traced, moved.values)
+        nodes = computed(program.staged.traced, moved.values)
         if any(map(_is_operation, nodes)):
             lines += _listed(f"at {end}", nodes, layer)
     if program.linear is not None:

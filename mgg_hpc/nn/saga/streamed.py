@@ -378,7 +378,7 @@ class Gradients:
                 self.values[i] = gradient.clone() if held is None else held.add_(gradient)
 
     def through(self, values: Sequence[Tensor], gradients: Sequence[Tensor], leaf: Tensor) -> Tensor | None:
-        """Add the parameters' gradients from those of values, and return the gradient of the rows ``leaf``.
+        """Run the backward of values, add the parameters' gradients, and return the gradient of the rows ``leaf``.
 
         values: computed from ``leaf`` and parameters. Returns None if ``leaf`` needs no gradient, or values do not
         depend on it.

@@ -20,7 +20,7 @@ class Edge:
     """Argument of `Layer.apply_edge`: values of edges, one row per edge.
 
     src, dst: rows of x at the sources and destinations of the edges, [E, F]. data: edge data by name, as in the graph
-    file: [E] or [E, D]. weight: [E, 1], the weights of the layer's adjacency: with kind "gcn" those of the normalised
+    file: [E] or [E, D]. weight: [E, 1], the weights of the layer's adjacency: with kind "gcn" of the normalised
     matrix, with "edges" the graph's own, or ones.
     """
 

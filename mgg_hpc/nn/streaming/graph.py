@@ -237,20 +237,16 @@ class StreamedGraph(DistGraph):
             yield rows
 
 
-def _between(least: int, value: int, most: int) -> int:
-    return max(least, min(value, most))
-
-
 def _block_rows(streaming: Streaming, row_bytes: int, reads_host: bool) -> int:
     """Return the number of rows that are computed at a time; with files, several such blocks are in memory at once.
 
     On a GPU as many as fit into a small part of its memory, since each block takes several kernel launches.
     """
     if not reads_host:
-        return _between(1024, streaming.memory // 64 // row_bytes // ROWS * ROWS, 1 << 16)
+        return min(max(1024, streaming.memory // 64 // row_bytes // ROWS * ROWS), 1 << 16)
     if streaming.folder is None:
         return 4096
-    return _between(1024, streaming.memory // 256 // row_bytes // ROWS * ROWS, 4096)
+    return min(max(1024, streaming.memory // 256 // row_bytes // ROWS * ROWS), 4096)
 
 
 def _chains(comm: Any, streaming: Streaming) -> list[list[int]]:

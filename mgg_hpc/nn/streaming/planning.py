@@ -201,7 +201,7 @@ class Grids:
         return np.concatenate([column.reshape(len(column), -1) for column in columns], 1)
 
     def _cut(self, edges: int, need: Need, weighted: bool) -> Division:
-        """Return intervals that fit in the memory that plans leave; those of sources are the same on all ranks."""
+        """Return intervals that fit in the memory that plans leave; intervals of sources are the same on all ranks."""
         plans = max(self._comm.allgather(self._plan_bytes(edges, need, weighted)))
         edges = max(self._comm.allgather(edges))
         with mpi.agree(self._comm):

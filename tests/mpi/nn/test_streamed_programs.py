@@ -341,7 +341,7 @@ def test_outputs_that_are_dropped_without_backward_leave_nothing(comm, drawn, tm
         held = []
         for _ in range(4):
             forward(layers, graph)
-            held.append((len(graph._stores._leases), len(graph._stores._free), graph.spill._end))
+            held.append((len(graph._stores._taken), len(graph._stores._free), graph.spill._end))
         loss = loss_of(graph, forward(layers, graph))
         loss.backward()
         end = graph.spill._end
