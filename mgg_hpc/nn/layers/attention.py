@@ -19,7 +19,7 @@ from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
 from ..autograd.functional import check_rows, linear
 from ..first_order import first_order
-from ..graph.edge_data import EdgeValues, LoopFill, check_fill
+from ..graph.edge_data import LoopFill, check_fill
 from ..graph.matrix import Adjacency
 from ..graph.view import GraphView, first_rows
 from ..inputs.host import Input
@@ -145,22 +145,18 @@ class GATConv(Convolution):
             )
         adjacency = self.chosen(graph, adjacency, ordered=edge_attr is not None)
         check_rows(x, graph)
-        h, scores = linear(x, self._weights(), None, graph), None
-        if self.attention == "additive":
-            width = self.heads * self.out_channels
-            h, source, target = h.split((width, self.heads, self.heads), 1)
-            scores = source, target[: graph.destinations]
-        out = attend(
-            h,
-            scores,
-            graph,
-            adjacency,
-            self.heads,
-            negative_slope=self.negative_slope,
-            dropout=self.attention_dropout.key(),
-            bias=self.bias if self.concat else None,
-            edge_data=self._edge_data(graph, adjacency, edge_attr),
-        )
+        h, source, target = linear(x, self._weights(), None, graph), None, None
+        additive, wide = self.attention == "additive", accumulator(graph.dtype)
+        if additive:
+            h, source, target = h.split((self.heads * self.out_channels, self.heads, self.heads), 1)
+            # Rows of halves carry their scores unrounded.
+            source, target = source.to(wide), target[: graph.destinations].to(wide)
+        drops = self.attention_dropout.key()
+        ids = None if drops is None else graph.ids
+        how = Attention(self.heads, self.out_channels, additive, self.negative_slope, drops, ids)
+        bias, edge = self.bias if self.concat else None, self._edge_data(graph, adjacency, edge_attr)
+        keeps = torch.is_grad_enabled()  # always False within a Function
+        out: Tensor = _Attention.apply(h, source, target, bias, *edge, graph, adjacency, how, keeps)
         if not self.concat:
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
             out = out if self.bias is None else out + self.bias.to(out.dtype)
@@ -170,17 +166,21 @@ class GATConv(Convolution):
 
     def _edge_data(
         self, graph: GraphView, adjacency: Adjacency, edge_attr: Tensor | str | None
-    ) -> tuple[EdgeValues, Tensor] | None:
-        """Return edge data and their weights in scores: att_edge . (W_e data) = data . (W_e^T att_edge)."""
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return edge data of out-edges, their weights [D, H] in scores, and edge data of in-edges.
+
+        The term of a score is att_edge . (W_e data) = data . (W_e^T att_edge).
+        """
         if edge_attr is None:
-            return None
+            return None, None, None
         values = graph.edge_values(adjacency, edge_attr, self.fill_value)
         if values.forward.shape[1] != self.edge_dim:
             raise ValueError(
                 f"edge_attr has {values.forward.shape[1]} columns, and edge_dim is {self.edge_dim}"
             )
         of_heads = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
-        return values, (self.att_edge.transpose(0, 1) @ of_heads).squeeze(1).T
+        weight = (self.att_edge.transpose(0, 1) @ of_heads).squeeze(1).T
+        return values.backward, weight, values.forward
 
     def _weights(self) -> Tensor:
         """Return [heads * out + 2 heads, in]: W, and W^T att_src and W^T att_dst of each head, for the scores.
@@ -200,42 +200,14 @@ class GATConv(Convolution):
         return f"{super().extra_repr()}, heads={self.heads}, attention={self.attention!r}{edge_dim}"
 
 
-def attend(
-    h: Tensor,
-    scores: tuple[Tensor, Tensor] | None,
-    graph: GraphView,
-    adjacency: Adjacency,
-    heads: int,
-    *,
-    negative_slope: float,
-    dropout: RngKey | None = None,
-    bias: Tensor | None = None,
-    edge_data: tuple[EdgeValues, Tensor] | None = None,
-) -> Tensor:
-    """Return bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head, [n, H C] for this rank's rows.
-
-    h: [n, H C], the graph's dtype. scores: of sources and of destinations, [n, H] each; with None the score of an edge
-    is the dot product of its ends' rows over sqrt(C). dropout: random key of dropout of the weights. bias: [H C] or
-    None; it is the output of nodes without in-edges. edge_data: values [E, D] and weight
-    [D, H], whose product is added to the scores of an edge's ends. Collective on
-    a graph, as the backward is: one exchange in each direction, two in the backward of dot products.
-    """
-    source_score = target_score = None
-    if scores is not None:  # rows of halves carry their scores unrounded
-        source_score, target_score = (score.to(accumulator(h.dtype)) for score in scores)
-    ids = graph.ids if dropout is not None else None
-    how = Attention(heads, h.shape[1] // heads, scores is not None, negative_slope, dropout, ids)
-    keeps = torch.is_grad_enabled()  # always False within a Function
-    edge: tuple[Tensor | None, ...] = None, None, None
-    if edge_data is not None:
-        values, weight = edge_data
-        edge = values.backward, weight, values.forward
-    out: Tensor = _Attention.apply(h, source_score, target_score, bias, *edge, graph, adjacency, how, keeps)
-    return out
-
-
 class _Attention(torch.autograd.Function):
-    """`attend`; the formulas are in cuda/cpu/edges.h."""
+    """bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; the formulas are in cuda/cpu/edges.h.
+
+    h: [n, H C], the graph's dtype. source_score, target_score: [n, H], of the accumulator type, or None with dot
+    products. bias: [H C] or None; it is the output of nodes without in-edges. out_edges, in_edges: edge data [E, D]; their
+    products with edge_weight [D, H] are added to scores. keeps: whether a backward may follow. Collective on a graph:
+    one exchange in each direction, two in the backward of dot products.
+    """
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]

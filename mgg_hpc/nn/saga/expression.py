@@ -231,53 +231,6 @@ def constant_room(columns: int) -> int:
     return max(BATCH, -(-columns // LANES) * LANES)
 
 
-class _Compiler:
-    """Steps of one tape, and its registers, which are reused after their last reader."""
-
-    def __init__(
-        self, program: Expressions, places: Mapping[Node, tuple[str, int]], columns: int, shared: int
-    ):
-        self.program, self.places, self.columns, self.shared = program, places, columns, shared
-        self.values: list[Value] = []
-        self.steps: list[Step] = []
-        self.constants: list[float] = []
-        self.registers = {"wide": 0, "narrow": 0}
-        self.at: dict[int, int] = {}  # the value of each node
-        self._free: dict[str, list[int]] = {"wide": [], "narrow": []}
-
-    def compute(self, number: int, ends: Sequence[int]) -> None:
-        """Add a node. ends: nodes that it is the last to read."""
-        node = self.program.nodes[number]
-        if node.op == "const":
-            place = self.shared + constant_room(self.columns) * len(self.constants)
-            self.constants.append(node.value)
-            self.at[number] = self._value(Value("shared", place, narrow=True))
-        elif node.args:
-            a, b = (*[self.at[arg] for arg in node.args], -1)[:2]
-            for arg in ends:
-                if (kind := self.values[self.at[arg]].kind) in self._free:
-                    self._free[kind].append(self.at[arg])
-            self.at[number] = self._register("wide" if node.wide else "narrow")
-            self.steps.append(Step(node.op, self.at[number], a, b, node.value))
-        else:
-            kind, index = self.places[node]
-            operand = self._value(Value(kind, index, node.type, narrow=not node.wide))
-            self.at[number] = operand
-            if not node.wide:
-                self.at[number] = self._register("narrow")
-                self.steps.append(Step("pick", self.at[number], operand))
-
-    def _value(self, value: Value) -> int:
-        self.values.append(value)
-        return len(self.values) - 1
-
-    def _register(self, kind: str) -> int:
-        if self._free[kind]:
-            return self._free[kind].pop()
-        self.registers[kind] += 1
-        return self._value(Value(kind, self.registers[kind] - 1, narrow=kind == "narrow"))
-
-
 def compiled(
     program: Expressions,
     results: Sequence[Result],
@@ -295,15 +248,45 @@ def compiled(
     """
     outputs = [result.node for result in results]
     order = program.needed(outputs)
-    last = {arg: number for number in order for arg in program.nodes[number].args}
-    compiler = _Compiler(program, places, columns, shared)
+    last = {arg: number for number in order for arg in program.nodes[number].args}  # its last reader
+    values: list[Value] = []
+    steps: list[Step] = []
+    constants: list[float] = []
+    registers = {"wide": 0, "narrow": 0}
+    free: dict[str, list[int]] = {"wide": [], "narrow": []}  # registers that nothing reads any more
+    at: dict[int, int] = {}  # index of each node's value
+
+    def added(value: Value) -> int:
+        values.append(value)
+        return len(values) - 1
+
+    def register(kind: str) -> int:
+        if free[kind]:
+            return free[kind].pop()
+        registers[kind] += 1
+        return added(Value(kind, registers[kind] - 1, narrow=kind == "narrow"))
+
     for number in order:
-        args = set(program.nodes[number].args)
-        compiler.compute(number, [arg for arg in args if last[arg] == number and arg not in outputs])
-    if len(compiler.values) > MOST_VALUES:
+        node = program.nodes[number]
+        if node.op == "const":
+            place = shared + constant_room(columns) * len(constants)
+            constants.append(node.value)
+            at[number] = added(Value("shared", place, narrow=True))
+        elif node.args:
+            a, b = (*[at[arg] for arg in node.args], -1)[:2]
+            for arg in set(node.args):
+                if (kind := values[at[arg]].kind) in free and last[arg] == number and arg not in outputs:
+                    free[kind].append(at[arg])
+            at[number] = register("wide" if node.wide else "narrow")
+            steps.append(Step(node.op, at[number], a, b, node.value))
+        else:
+            kind, index = places[node]
+            operand = at[number] = added(Value(kind, index, node.type, narrow=not node.wide))
+            if not node.wide:
+                at[number] = register("narrow")
+                steps.append(Step("pick", at[number], operand))
+    if len(values) > MOST_VALUES:
         raise TooLargeError
-    written = [Output(compiler.at[result.node], result.width, result.type) for result in results]
-    tape = Tape(
-        columns, far_columns, compiler.values, compiler.steps, written, compiler.registers["wide"], reduce
-    )
-    return tape, compiler.constants
+    written = [Output(at[result.node], result.width, result.type) for result in results]
+    tape = Tape(columns, far_columns, values, steps, written, registers["wide"], reduce)
+    return tape, constants

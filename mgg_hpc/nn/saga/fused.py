@@ -163,7 +163,7 @@ class Propagation:
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments of `propagate` without its tensors.
+    """Arguments of `Propagate` without its tensors.
 
     edge: edge data, or None. trains: torch.is_grad_enabled() outside of the Function, in which it is always False.
     """
@@ -175,16 +175,12 @@ class Call:
     trains: bool
 
 
-def propagate(call: Call, src: Sequence[Tensor], dst: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-    """Return the messages reduced over the in-edges of each destination, [n, width]. Collective, its backward too.
+class Propagate(autograd.Function):
+    """The messages reduced over the in-edges of each destination, [n, width]. Collective, its backward too.
 
-    src: [rows, width] for each source operand, dst: [n, width] for each destination operand, shared: [columns].
+    tensors: [rows, width] for each source operand, [n, width] for each destination operand, [columns] for each shared.
     """
-    out: Tensor = _Propagate.apply(call, *src, *dst, *shared)
-    return out
 
-
-class _Propagate(autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
         of = call.of

@@ -18,7 +18,7 @@ from ..streaming.rows import StreamedRows
 from . import gathering, streamed
 from .columns import ColumnProgram, WeightParts, by_column
 from .expression import TooLargeError
-from .fused import Call, propagate
+from .fused import Call, Propagate
 from .operators import NotByColumnError
 from .program import Program, Stages, explained
 from .stages import Staged, at_vertices, linear, staged
@@ -167,4 +167,5 @@ class Layer(Stages):
         if key not in kept:
             kept[key] = gathering.edge_columns(graph, adjacency, columns)
         call = Call(columns.propagation, graph, adjacency, kept[key], torch.is_grad_enabled())
-        return propagate(call, src, dst, columns.shared_values(self))
+        out: Tensor = Propagate.apply(call, *src, *dst, *columns.shared_values(self))
+        return out

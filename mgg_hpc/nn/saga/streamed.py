@@ -29,7 +29,7 @@ from ..streaming.rows import Gradient, StreamedRows, add, drop_with, read, write
 from ..streaming.sweep import Sweep
 from .program import Program, Stages
 from .stages import at_vertices
-from .streamed_sums import Sums, sums_of
+from .streamed_sums import LinearSums, Sums, TapeSums
 from .tracing import DST, SRC, attribute
 
 Bounds = tuple[int, int]  # first row of a block, and the row after its last
@@ -84,7 +84,12 @@ class _Run:
         self.layer, self.stage, self.x, self.graph = layer, program.staged, x, graph
         self.parameters = [each for each in layer.parameters() if each.requires_grad]
         self.trains = False
-        self.sums: Sums = sums_of(layer, program, graph)
+        self.sums: Sums
+        if program.linear is not None:
+            self.sums = LinearSums(layer, program.staged, program.linear, graph)
+        else:
+            assert program.columns is not None
+            self.sums = TapeSums(layer, program.staged, program.columns, graph)
         self.sources: Store | None = None
         self._drop_sources: Callable[[], object] = lambda: None
         self.out: Store | None = None

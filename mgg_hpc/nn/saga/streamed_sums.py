@@ -18,7 +18,7 @@ from ..streaming.sweep import added
 from ..workspace import as_array
 from .columns import ColumnProgram
 from .fused import run_tape
-from .program import Program, Stages
+from .program import Stages
 from .stages import Linear, Staged
 from .tracing import SRC, attribute
 
@@ -112,16 +112,7 @@ class Sums(ABC):
         """
 
 
-def sums_of(layer: Stages, program: Program, graph: StreamedGraph) -> Sums:
-    """Return the reductions of a layer. Collective. Raises InputError for a program that cannot be streamed."""
-    assert program.staged is not None
-    if program.linear is not None:
-        return _Linear(layer, program.staged, program.linear, graph)
-    assert program.columns is not None
-    return _Tape(layer, program.staged, program.columns, graph)
-
-
-class _Linear(Sums):
+class LinearSums(Sums):
     """Sums or means of rows of sources with a weight for each edge."""
 
     reads_sources = False
@@ -176,8 +167,8 @@ class _Linear(Sums):
         return [self._summed(self.grid.backward, self._weights[1], call, rows, "sum")]
 
 
-class _Tape(Sums):
-    """Messages that are computed column by column."""
+class TapeSums(Sums):
+    """Reductions of messages that are computed column by column. Raises InputError for one that cannot be streamed."""
 
     def __init__(self, layer: Stages, stage: Staged, columns: ColumnProgram, graph: StreamedGraph) -> None:
         super().__init__(layer, graph)
