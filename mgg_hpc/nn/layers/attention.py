@@ -204,9 +204,9 @@ class _Attention(torch.autograd.Function):
     """bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; the formulas are in cuda/cpu/edges.h.
 
     h: [n, H C], the graph's dtype. source_score, target_score: [n, H], of the accumulator type, or None with dot
-    products. bias: [H C] or None; it is the output of nodes without in-edges. out_edges, in_edges: edge data [E, D]; their
-    products with edge_weight [D, H] are added to scores. keeps: whether a backward may follow. Collective on a graph:
-    one exchange in each direction, two in the backward of dot products.
+    products. bias: [H C] or None; it is the output of nodes without in-edges. out_edges, in_edges: edge data [E, D].
+    edge_weight: [D, H]; the products of edge data with it are added to scores. keeps: whether a backward may follow.
+    Collective on a graph: one exchange in each direction, two in the backward of dot products.
     """
 
     @staticmethod
