@@ -20,7 +20,7 @@ from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.nn.graph.handle import GraphHandle
 from mgg_hpc.nn.graph.loading import Part, matrix_of, whole
 from mgg_hpc.nn.graph.transfer import planned
-from mgg_hpc.nn.layers.perceptron import MLP
+from mgg_hpc.nn.layers.networks import MLP
 from mgg_hpc.nn.workspace import accumulator
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Geometry, Options

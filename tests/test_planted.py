@@ -62,7 +62,7 @@ PYTHON = {
         "mgg_hpc/data/store.py", "compare(digests.rest())", "pass", "data/test_store.py"
     ),
     "a running variance without Bessel's correction": Fault(
-        "mgg_hpc/nn/layers/norms.py", "variance * (rows / (rows - 1))", "variance", "nn/test_conv.py"
+        "mgg_hpc/nn/layers/networks.py", "variance * (rows / (rows - 1))", "variance", "nn/test_conv.py"
     ),
     "one label more than a node has": Fault(
         "mgg_hpc/training/metrics.py", "place < y.sum", "place <= y.sum", "training/test_metrics.py"

@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import saga
     from .autograd import aggregation
+    from .layers.attention import GATConv
     from .layers.conv import GCNConv, GINConv, SAGEConv
-    from .layers.gat_conv import GATConv
-    from .layers.norms import BatchNorm
-    from .layers.perceptron import MLP
+    from .layers.networks import MLP, BatchNorm
     from .layers.random import Dropout
 
 __all__ = ["MLP", "BatchNorm", "Dropout", "GATConv", "GCNConv", "GINConv", "SAGEConv", "aggregation", "saga"]
 
 _MODULES = {
-    "MLP": "layers.perceptron",
-    "BatchNorm": "layers.norms",
+    "MLP": "layers.networks",
+    "BatchNorm": "layers.networks",
     "Dropout": "layers.random",
-    "GATConv": "layers.gat_conv",
+    "GATConv": "layers.attention",
     "GCNConv": "layers.conv",
     "GINConv": "layers.conv",
     "SAGEConv": "layers.conv",

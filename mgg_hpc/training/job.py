@@ -31,7 +31,6 @@ from ..nn.graph.transfer import TransferChoice, choose_transfer, planned, with_e
 from ..nn.inputs.host import HostFeatures, Input
 from ..nn.layers.models import GNN, kind_of
 from ..nn.layers.random import Draws
-from ..nn.layers.streamed import widest
 from ..nn.streaming.graph import StreamedGraph, Streaming
 from ..nn.streaming.rows import StreamedRows
 from ..nn.workspace import accumulator, row_format
@@ -245,9 +244,9 @@ def _streamed(
     dtype = getattr(torch, settings.train.dtype)
     graph = StreamedGraph(comm, part, backend, dtype, streaming, settings.train.normalize_features)
     phases.end("features")
-    widths = widest(model.convolutions)
+    sources, targets = model.streamed_columns()
     with backends.closed_on_error(graph.close):
-        graph.plan(model.kind, widths.sources, widths.targets, widest=max(model.widths))
+        graph.plan(model.kind, sources, targets, widest=max(model.widths))
     phases.end("plan")
     return graph
 

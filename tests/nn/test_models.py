@@ -114,7 +114,7 @@ def test_dropout_behind_relu_has_the_gradients_of_any_dropout(rng, monkeypatch, 
     x, gradient = (torch.from_numpy(rng.standard_normal((NODES, width))) for width in (7, 4))
     found, forward = results(model, x, gradient, spread.handle(model.kind)), Dropout.forward
     monkeypatch.setattr(Dropout, "forward", lambda self, x, graph, **_: forward(self, x, graph))
-    monkeypatch.setattr(GNN, "_drops_behind", lambda self, i: False)
+    monkeypatch.setattr(GNN, "_drops_after", lambda self, i: False)
     apart = results(model, x, gradient, spread.handle(model.kind))
     assert torch.equal(found["out"], apart["out"])
     near_the_largest(found.values(), apart.values())

@@ -15,9 +15,8 @@ import pytest
 import torch
 from convolutions import GEOMETRY
 
-from mgg_hpc.nn.streaming.block_view import BlockView
-from mgg_hpc.nn.streaming.pool import StorePool
-from mgg_hpc.nn.streaming.rows import StreamedRows
+from mgg_hpc.nn.streaming.graph import BlockView
+from mgg_hpc.nn.streaming.rows import StorePool, StreamedRows, drop_with
 from mgg_hpc.nn.streaming.spill import LEAST, PENDING, Spill
 from mgg_hpc.nn.workspace import Workspace
 from mgg_hpc.plan.layout import RowFormat
@@ -61,39 +60,43 @@ def stores():
     pool.close()
 
 
-def test_a_store_that_is_given_twice_has_one_user(stores):
+class Graph:
+    """A graph as far as its rows use it."""
+
+    first, rows = 0, 3
+
+    def __init__(self, pool):
+        self.drop = pool.give
+
+    def check_open(self) -> None:
+        """It is."""
+
+
+def test_a_store_is_dropped_once_by_its_owner(stores):
+    """When the owner says so, or is gone; and the graph may be gone before."""
     pool, made = stores
-    first = pool.take(WIDE)
-    pool.give(first)
-    second = pool.take(WIDE)
-    pool.give(first)  # by a user who had it before
-    third = pool.take(WIDE)
-    assert second.store is made[0] and third.store is made[1]
-    pool.give(made[1])  # no lease
-    assert pool.take(NARROW).store is made[2] and pool.take(WIDE).store is made[3]
+    graph, owner, first = Graph(pool), Graph(pool), pool.take(WIDE)
+    drop = drop_with(owner, graph, first)
+    drop()
+    assert pool.take(WIDE) is first
+    drop()
+    del owner
+    assert pool.take(WIDE) is made[1] and pool.take(NARROW) is made[2]
+    pool.give(HostStore(WIDE, 3))  # not of the pool
+    assert pool.take(WIDE) is made[3]
 
 
-def test_rows_give_their_store_back_and_keep_no_graph(stores):
+def test_rows_drop_their_store_and_keep_no_graph(stores):
     pool, _ = stores
-
-    class Graph:
-        """A graph as far as its rows use it."""
-
-        first, rows, drop = 0, 3, staticmethod(pool.give)
-
-        def check_open(self) -> None:
-            """It is."""
-
-    graph, lease = Graph(), pool.take(WIDE)
-    graph.x, held = StreamedRows(graph, lease, torch.zeros(())), weakref.ref(graph)
+    graph = Graph(pool)
+    graph.x, held = StreamedRows(graph, pool.take(WIDE), torch.zeros(())), weakref.ref(graph)
     del graph
     gc.collect()
     assert held() is None
-    graph = Graph()
-    lease = pool.take(WIDE)
-    rows = StreamedRows(graph, lease, torch.zeros(()))
+    graph, store = Graph(pool), pool.take(WIDE)
+    rows = StreamedRows(graph, store, torch.zeros(()))
     del rows
-    assert pool.take(WIDE).store is lease.store
+    assert pool.take(WIDE) is store
 
 
 @pytest.fixture

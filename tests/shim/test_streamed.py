@@ -107,7 +107,7 @@ def run(path, layers, backend, streaming):
         x = graph.x
         for layer in layers:
             x = layer(x, graph)
-        cut = None if streaming is None else graph.all_grids()[0].forward
+        cut = None if streaming is None else graph.grids.all()[0].forward
         out = x if streaming is None else x.tensor()
         total = out.square().sum() / NODES
         total.backward()

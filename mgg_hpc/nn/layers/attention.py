@@ -1,13 +1,13 @@
-"""Graph attention with gradients: scores, their softmax and the weighted sum in one pass over edges, each way.
+"""Graph attention with gradients: scores, their softmax and the weighted sum in one pass over edges per direction.
 
-Nothing is kept for an edge. The backward computes weights again from scores and the logarithms of their sums (as Dao
-et al., FlashAttention, NeurIPS 2022, do for dense attention): a target publishes its gradient, score, log-sum and
-<gradient, output>, from which its sources compute theirs.
+No value of an edge is kept. The backward computes the weights again from scores and the logarithms of their sums (as
+Dao et al., FlashAttention, NeurIPS 2022, do for dense attention): a destination publishes its gradient, score, log-sum
+and <gradient, output>, from which its sources compute their gradients.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,75 +17,197 @@ from ...plan.workload import Plan
 from ...runtime.backends.arguments import RngKey, Rows
 from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
+from ..autograd.functional import check_rows, linear
 from ..first_order import first_order
-from ..graph.edge_data import EdgeValues
+from ..graph.edge_data import LoopFill, check_fill
 from ..graph.matrix import Adjacency
-from ..graph.view import GraphView
+from ..graph.view import GraphView, first_rows
+from ..inputs.host import Input
 from ..spans import span
 from ..workspace import accumulator, as_array, row_format
+from .conv import Convolution
+from .random import Dropout, Fill, dropped, fill_uniform, glorot
 
-MOST_HEADS = 1024  # heads that have different dropout draws (semantics.h, draw_edge)
-ROWS_AT_ONCE = 512  # not more than the smallest graph of training/footprint.py has, which predicts memory
-
-
-@dataclass(frozen=True)
-class EdgeScores:
-    """Scores of edges that are linear in their data: values @ weight, [E, H] for values [E, D] and weight [D, H]."""
-
-    values: EdgeValues
-    weight: Tensor
+MOST_HEADS = 1024  # number of heads with different dropout draws (semantics.h, draw_edge)
+ROWS_AT_ONCE = (
+    512  # at most the rows of the smallest graph that training/footprint.py measures to predict memory
+)
 
 
-def attend(
-    h: Tensor,
-    source_score: Tensor | None,
-    target_score: Tensor | None,
-    graph: GraphView,
-    adjacency: Adjacency,
-    heads: int,
-    *,
-    negative_slope: float = 0.2,
-    dropout: RngKey | None = None,
-    bias: Tensor | None = None,
-    edge_scores: EdgeScores | None = None,
-) -> Tensor:
-    """Return bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; [n, H C] of this rank's rows.
+class GATConv(Convolution):
+    """Graph attention (Velickovic et al., ICLR 2018): sums of in-neighbours' rows h = X W^T, weighted by a softmax.
 
-    h: [n, H C], the graph's dtype. source_score, target_score: [n, H], on a block target_score of its destinations;
-    without them the score of an edge is the dot product of its ends' rows over sqrt(C). dropout: key of the weights'
-    dropout. bias: [H C] or None; it is the output of nodes without in-edges. edge_scores: added to those of an edge's
-    ends. Collective on a graph, its backward too: one exchange forward and one backward, two with dot products. Raises
-    ValueError for heads that do not divide the columns, one score without the other, scores of edges beside dot
-    products, or a slope < 0.
+    Each of ``heads`` has ``out_channels`` columns of h. attention: with "additive" the score of an edge u -> v is
+    LeakyReLU(att_src . h_u + att_dst . h_v); with "dot" it is h_u . h_v / sqrt(out_channels), as in DGL's DotGatConv.
+    concat: concatenate the heads; else average them. dropout: probability that an attention weight is set to 0.
+    add_self_loops: each node attends to itself once; else to the in-neighbours that the graph has, and a node without
+    any gets 0. residual: add a linear map of X. edge_dim: number of columns of edge data; att_edge . (W_e data) is then
+    a term of an additive score. fill_value: edge data of self loops that are added or replaced: a number, or "mean",
+    "add", "min", "max" or "mul" of the node's other in-edges.
+
+    Parameters ``lin.weight`` [heads * out, in], ``att_src`` and ``att_dst`` [1, heads, out], ``bias``, ``res.weight``;
+    ``lin_edge.weight`` [heads * out, edge_dim] and ``att_edge`` [1, heads, out].
     """
-    if heads < 1 or h.shape[1] % heads:
-        raise ValueError(f"{heads} heads do not divide {h.shape[1]} columns")
-    if negative_slope < 0:
-        raise ValueError(f"negative_slope is {negative_slope}; it must be at least 0")
-    if dropout is not None and heads > MOST_HEADS:
-        raise ValueError(f"dropout of attention tells {MOST_HEADS} heads apart, and there are {heads}")
-    if (source_score is None) != (target_score is None):
-        raise ValueError("attention takes the scores of sources and of targets, or neither")
-    if edge_scores is not None and source_score is None:
-        raise ValueError(
-            "attention adds scores of edges to those of sources and targets, which are not given"
-        )
-    if source_score is not None and target_score is not None:
-        wide = accumulator(h.dtype)  # rows of halves carry their scores unrounded
-        source_score, target_score = source_score.to(wide), target_score.to(wide)
-    ids, additive = graph.ids if dropout is not None else None, source_score is not None
-    how = Attention(heads, h.shape[1] // heads, additive, negative_slope, dropout, ids)
-    keeps = torch.is_grad_enabled()  # always False within a Function
-    values, weight = (edge_scores.values, edge_scores.weight) if edge_scores else (None, None)
-    of_edges = (values.backward, weight, values.forward) if values else (None, None, None)
-    out: Tensor = _Attention.apply(
-        h, source_score, target_score, bias, *of_edges, graph, adjacency, how, keeps
-    )
-    return out
+
+    by_edge = True
+    saves_by_blocks = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: LoopFill = "mean",
+        bias: bool = True,
+        residual: bool = False,
+        *,
+        attention: str = "additive",
+    ) -> None:
+        super().__init__()
+        self.set_channels(in_channels, out_channels)
+        self.edge_dim, self.fill_value = edge_dim, check_fill(fill_value)
+        if attention not in ("additive", "dot"):
+            raise ValueError(f"attention is {attention!r}; known are 'additive' and 'dot'")
+        if heads < 1:
+            raise ValueError(f"heads is {heads}; attention has at least one")
+        if negative_slope < 0:
+            raise ValueError(f"negative_slope is {negative_slope}; it must be at least 0")
+        if dropout > 0 and heads > MOST_HEADS:
+            raise ValueError(f"dropout of attention tells {MOST_HEADS} heads apart, and there are {heads}")
+        if edge_dim is not None and (edge_dim < 1 or attention != "additive"):
+            raise ValueError(
+                f"edge_dim is {edge_dim}, of attention {attention!r}; it is at least 1, of 'additive'"
+            )
+        self.heads, self.concat = heads, concat
+        self.negative_slope, self.dropout, self.attention = negative_slope, dropout, attention
+        self.kind = "attention" if add_self_loops else "edges"
+        self.attention_dropout = Dropout(dropout)
+        self.lin = torch.nn.Linear(in_channels, heads * out_channels, bias=False)
+        if attention == "additive":
+            self.att_src = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+            self.att_dst = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        if edge_dim is not None:
+            self.lin_edge = torch.nn.Linear(edge_dim, heads * out_channels, bias=False)
+            self.att_edge = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        width = heads * out_channels if concat else out_channels
+        self.res = torch.nn.Linear(in_channels, width, bias=False) if residual else None
+        self.bias = torch.nn.Parameter(torch.empty(width)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self, fill: Fill = fill_uniform) -> None:
+        """Initialise weights as Glorot and Bengio do, and the bias to 0."""
+        for weight in (self.lin.weight, *self._scores()):
+            glorot(weight, fill)
+        if self.res is not None:
+            glorot(self.res.weight, fill)
+        if self.edge_dim is not None:
+            glorot(self.lin_edge.weight, fill)
+            glorot(self.att_edge, fill)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    @property
+    def state(self) -> int:
+        # A sum and its part above 0, a maximum, and two sums of weights.
+        return self.heads * (2 * self.out_channels + 3)
+
+    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> tuple[int, int]:
+        key = RngKey(0.0, seed=0, epoch=0, stream=0) if self.dropout > 0 else None
+        how = Attention(self.heads, self.out_channels, self.attention == "additive", key=key)
+        stored = row_format(1, dtype).dtype
+        return how.forward_rows(stored).format.dim, how.backward_rows(stored).format.dim
+
+    def forward(
+        self,
+        x: Input,
+        graph: GraphView,
+        adjacency: Adjacency | None = None,
+        *,
+        edge_attr: Tensor | str | None = None,
+        relu: bool = False,
+        key: RngKey | None = None,
+    ) -> Tensor:
+        """Return the layer's output, as `SumConvolution.forward` does.
+
+        edge_attr: with edge_dim, edge data [E, edge_dim] in the order of ``graph.edge_index()``, or the name of edge
+        data of the graph; "weight" names its weights. Raises ValueError for edge_dim without edge_attr, or the other
+        way round, and for another number of columns.
+        """
+        if (edge_attr is None) != (self.edge_dim is None):
+            missing = "edge_dim" if self.edge_dim is None else "edge_attr"
+            raise ValueError(
+                f"GATConv takes data of edges by edge_dim and edge_attr, and {missing} is missing"
+            )
+        adjacency = self.chosen(graph, adjacency, ordered=edge_attr is not None)
+        check_rows(x, graph)
+        h, source, target = linear(x, self._weights(), None, graph), None, None
+        additive, wide = self.attention == "additive", accumulator(graph.dtype)
+        if additive:
+            h, source, target = h.split((self.heads * self.out_channels, self.heads, self.heads), 1)
+            # Rows of halves carry their scores unrounded.
+            source, target = source.to(wide), target[: graph.destinations].to(wide)
+        drops = self.attention_dropout.key()
+        ids = None if drops is None else graph.ids
+        how = Attention(self.heads, self.out_channels, additive, self.negative_slope, drops, ids)
+        bias, edge = self.bias if self.concat else None, self._edge_data(graph, adjacency, edge_attr)
+        keeps = torch.is_grad_enabled()  # always False within a Function
+        out: Tensor = _Attention.apply(h, source, target, bias, *edge, graph, adjacency, how, keeps)
+        if not self.concat:
+            out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
+            out = out if self.bias is None else out + self.bias.to(out.dtype)
+        if self.res is not None:
+            out = out + linear(first_rows(x, graph.destinations), self.res.weight, None, graph)
+        return dropped(out.relu(), graph, key, rectified=True) if relu else out
+
+    def _edge_data(
+        self, graph: GraphView, adjacency: Adjacency, edge_attr: Tensor | str | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return edge data of out-edges, their weights [D, H] in scores, and edge data of in-edges.
+
+        The term of a score is att_edge . (W_e data) = data . (W_e^T att_edge).
+        """
+        if edge_attr is None:
+            return None, None, None
+        values = graph.edge_values(adjacency, edge_attr, self.fill_value)
+        if values.forward.shape[1] != self.edge_dim:
+            raise ValueError(
+                f"edge_attr has {values.forward.shape[1]} columns, and edge_dim is {self.edge_dim}"
+            )
+        of_heads = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+        weight = (self.att_edge.transpose(0, 1) @ of_heads).squeeze(1).T
+        return values.backward, weight, values.forward
+
+    def _weights(self) -> Tensor:
+        """Return [heads * out + 2 heads, in]: W, and W^T att_src and W^T att_dst of each head, for the scores.
+
+        So one product of x computes all values that are exchanged, also where x is available only in products.
+        """
+        of_heads = self.lin.weight.view(self.heads, self.out_channels, self.in_channels)
+        scores = [(att.transpose(0, 1) @ of_heads).squeeze(1) for att in self._scores()]
+        return torch.cat([self.lin.weight, *scores])
+
+    def _scores(self) -> list[Tensor]:
+        """Return att_src and att_dst, or nothing for dot products."""
+        return [self.att_src, self.att_dst] if self.attention == "additive" else []
+
+    def extra_repr(self) -> str:
+        edge_dim = "" if self.edge_dim is None else f", edge_dim={self.edge_dim}"
+        return f"{super().extra_repr()}, heads={self.heads}, attention={self.attention!r}{edge_dim}"
 
 
 class _Attention(torch.autograd.Function):
-    """`attend`; the formulas are in cuda/cpu/edges.h."""
+    """bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; the formulas are in cuda/cpu/edges.h.
+
+    h: [n, H C], the graph's dtype. source_score, target_score: [n, H], of the accumulator type, or None with dot
+    products. bias: [H C] or None; it is the output of nodes without in-edges. out_edges, in_edges: edge data [E, D].
+    edge_weight: [D, H]; the products of edge data with it are added to scores. keeps: whether a backward may follow.
+    Collective on a graph: one exchange in each direction, two in the backward of dot products.
+    """
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -114,13 +236,13 @@ class _Attention(torch.autograd.Function):
                     _values(graph, n, columns) for columns in (how.columns, how.heads)
                 )
         out = graph.workspace.rows(n, how.columns, graph.dtype)
-        given = {"score": target_score} if how.additive else {"h": h[:n]}
+        tensors = {"score": target_score} if how.additive else {"h": h[:n]}
         # The backward subtracts values as large as the sums, so half rows must not be rounded with the bias in them.
         later = bias is not None and graph.dtype.itemsize == 2
-        given["bias"] = None if later else bias
+        tensors["bias"] = None if later else bias
         with span("forward: attend"):
-            given["edge_score"] = None if in_edges is None else _edge_scores(in_edges, edge_weight)
-            graph.edge_kernels.attend(plan, _at(how, plan), rows, as_array(out), **_arrays(given | kept))
+            tensors["edge_score"] = None if in_edges is None else _edge_scores(in_edges, edge_weight)
+            graph.edge_kernels.attend(plan, _at(how, plan), rows, as_array(out), **_arrays(tensors | kept))
         ctx.call, ctx.layer, ctx.biased = (graph, adjacency, how), spans.current(), not later
         ctx.save_for_backward(
             h, source_score, target_score, bias, out_edges, edge_weight, out, *kept.values()
@@ -146,51 +268,47 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     rows, tail = ([gradient], [target_score]) if how.additive else ([gradient, own], [])
     published = _published(graph, layout, rows, [*tail, log_sum, dot], how)
     graph.publish(published, adjacency.backward)
-    given: dict[str, Tensor | None] = {"h": h}
-    of_edges: Tensor | None = None
+    tensors: dict[str, Tensor | None] = {"h": h}
+
+    def attend_back(plan: Plan, rows: Rows, out: Tensor, *, at_source: bool) -> None:
+        arrays = _arrays(tensors)
+        graph.edge_kernels.attend_back(
+            plan, _at(how, plan), rows, as_array(out), at_source=at_source, **arrays
+        )
+
+    score_gradient: Tensor | None = None
     if out_edges is not None:
         scores = _edge_scores(out_edges, edge_weight)
-        of_edges = torch.empty_like(scores)
-        given |= {"edge_score": scores, "edge_score_gradient": of_edges}
+        score_gradient = torch.empty_like(scores)
+        tensors |= {"edge_score": scores, "edge_score_gradient": score_gradient}
     if how.additive:
         above, above_weight = parts
         source_gradient = _values(graph, len(h), how.heads)
         target_gradient = _head_products(gradient, above, how) - dot * above_weight
         target_gradient.mul_(1 - how.negative_slope)
-        given |= {"score": source_score, "score_gradient": source_gradient}
-    _attend_back(graph, adjacency.backward, how, published, back, given, at_source=True)
+        tensors |= {"score": source_score, "score_gradient": source_gradient}
+    attend_back(adjacency.backward, published, back, at_source=True)
     if not how.additive:
         published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
         graph.publish(published, adjacency.forward)
         second = graph.workspace.rows(len(gradient), how.columns, graph.dtype)
-        given |= {"h": own, "gradient": gradient, "log_sum": log_sum, "dot": dot}
-        _attend_back(graph, adjacency.forward, how, published, second, given, at_source=False)
+        tensors |= {"h": own, "gradient": gradient, "log_sum": log_sum, "dot": dot}
+        attend_back(adjacency.forward, published, second, at_source=False)
         back[: len(second)].add_(second)
     bias_gradient = (
         gradient.sum(0, dtype=bias.dtype) if bias is not None and ctx.needs_input_grad[3] else None
     )
-    by_edge = _of_edge_scores(ctx, out_edges, edge_weight, of_edges)
-    return back, source_gradient, target_gradient, bias_gradient, *by_edge, None, None, None, None, None
-
-
-def _attend_back(
-    graph: GraphView,
-    plan: Plan,
-    how: Attention,
-    rows: Rows,
-    out: Tensor,
-    given: dict[str, Tensor | None],
-    *,
-    at_source: bool,
-) -> None:
-    """Call `EdgeKernels.attend_back` with tensors."""
-    graph.edge_kernels.attend_back(
-        plan, _at(how, plan), rows, as_array(out), at_source=at_source, **_arrays(given)
-    )
+    value_gradient = weight_gradient = None  # of edge data
+    if score_gradient is not None:
+        if ctx.needs_input_grad[4]:
+            value_gradient = score_gradient @ edge_weight.to(score_gradient.dtype).T
+        weight_gradient = (out_edges.T @ score_gradient).to(edge_weight.dtype)
+    score_gradients = source_gradient, target_gradient, bias_gradient, value_gradient, weight_gradient
+    return back, *score_gradients, None, None, None, None, None
 
 
 def _at(how: Attention, plan: Plan) -> Attention:
-    """Return the attention with the ids of a plan's destinations alone."""
+    """Return the attention with the node ids of a plan's destinations only."""
     return how if how.ids is None else replace(how, ids=how.ids[: plan.destinations])
 
 
@@ -199,20 +317,10 @@ def _edge_scores(values: Tensor, weight: Tensor) -> Tensor:
     return (values @ weight.to(values.dtype)).contiguous()
 
 
-def _of_edge_scores(
-    ctx: Any, values: Tensor | None, weight: Tensor, gradient: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of `_edge_scores`' values, if these are wanted, and of its weight."""
-    if values is None or gradient is None:
-        return None, None
-    of_values = gradient @ weight.to(gradient.dtype).T if ctx.needs_input_grad[4] else None
-    return of_values, (values.T @ gradient).to(weight.dtype)
-
-
 def _published(
     graph: GraphView, layout: TailedRows, rows: list[Tensor], tail: list[Tensor | None], how: Attention
 ) -> Rows:
-    """Return the next symmetric rows, filled: ``rows`` [n, any] side by side, then ``tail`` [n, H] each, then ids."""
+    """Return the next symmetric rows with the columns of ``rows`` [n, any], then of ``tail`` [n, H], then node ids."""
     published, local = graph.exchange(layout.format.dim, backward=len(rows[0]) != graph.rows)
     at = 0
     for part in rows:
@@ -234,9 +342,9 @@ def _published(
 
 
 def _head_products(a: Tensor, b: Tensor, how: Attention, less: Tensor | None = None) -> Tensor:
-    """Return [n, H] of the accumulator: the dot product of the rows of a and b - less over each head's columns.
+    """Return [n, H]: the dot product of the rows of a and b - less over each head's columns, in the accumulator type.
 
-    CPUs take some rows at a time, whose products stay in a cache.
+    On CPUs ROWS_AT_ONCE rows at a time, so that their products stay in a cache.
     """
     wide, n = accumulator(a.dtype), len(a)
     out = torch.empty(n, how.heads, dtype=wide, device=a.device)
@@ -254,6 +362,6 @@ def _values(graph: GraphView, count: int, columns: int) -> Tensor:
     return torch.empty(count, columns, dtype=accumulator(graph.dtype), device=graph.device)
 
 
-def _arrays(given: dict[str, Tensor | None]) -> dict[str, Any]:
-    """Return tensors as arrays that a backend takes, without those that are None."""
-    return {name: as_array(tensor) for name, tensor in given.items() if tensor is not None}
+def _arrays(tensors: dict[str, Tensor | None]) -> dict[str, Any]:
+    """Return tensors as a backend's arrays, without the Nones."""
+    return {name: as_array(tensor) for name, tensor in tensors.items() if tensor is not None}

@@ -1,11 +1,16 @@
-"""Layers with PyG's names. Each is a torch.nn.Module whose forward takes this rank's rows and the graph.
+"""Layers with PyG's names that sum, average or take the maximum of in-neighbours' rows.
 
-Parameters have the names and shapes of PyG's, so that ``load_state_dict`` takes a PyG layer's weights. Weights start
-as PyG's do, by torch's generator, or by a run's seed (random.py). Layers are collective: all ranks call them in the
-same order, and their backward passes too; gradients of parameters are each rank's part of them.
+Each is a torch.nn.Module whose forward takes this rank's rows and the graph. Parameters have the names and shapes of
+PyG's, so that ``load_state_dict`` accepts the weights of a PyG layer. Initial weights have PyG's distributions, drawn
+by torch's generator or from the seed of a run (random.py). Layers are collective: all ranks call them in the same
+order, and their backward passes too. The gradient of a parameter is this rank's part of it.
 """
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,17 +19,233 @@ from ...runtime.backends.arguments import RngKey
 from ..autograd.aggregation import aggregate, unweighted
 from ..autograd.functional import as_rows, convolution, linear, transform_first
 from ..graph.matrix import Adjacency
-from ..graph.view import GraphView, first_rows
+from ..graph.view import GraphView
 from ..inputs.host import Input
-from .base import Convolution, Streamed, Widths
-from .perceptron import Step, is_linear, reset, steps, taken_along, through
-from .random import Fill, dropped, fill_uniform, glorot
+from .networks import Step, is_linear, pop_relu, reset, steps, through
+from .random import Fill, fill_uniform, glorot
 
 
-class GCNConv(Convolution):
+class Convolution(torch.nn.Module, ABC):
+    """Interface of a layer, called as a `SumConvolution` is. kind: of the adjacency that it sums over (`Matrix`)."""
+
+    kind: str
+    in_channels: int
+    out_channels: int
+
+    @property
+    @abstractmethod
+    def by_edge(self) -> bool:
+        """Whether the layer calls `EdgeKernels`."""
+
+    @property
+    @abstractmethod
+    def state(self) -> int:
+        """Number of accumulator values per row that CPU EdgeKernels keep between rounds of a halo exchange."""
+
+    @property
+    @abstractmethod
+    def saves_by_blocks(self) -> bool:
+        """Whether a step takes less memory with features to which dropout is applied in blocks (HostFeatures.over)."""
+
+    def set_channels(self, in_channels: object, out_channels: object) -> None:
+        """Store the widths. Raises ValueError for values that only PyG accepts: -1 (inferred later) and pairs."""
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value}: {type(self).__name__} is told its channels, at least 1")
+            setattr(self, name, value)
+
+    def refuse(self, **options: tuple[object, object]) -> None:
+        """Raise ValueError for unsupported options of PyG. Each is (value passed, only value supported)."""
+        for name, (passed, supported) in options.items():
+            if passed != supported:
+                raise ValueError(
+                    f"{type(self).__name__} has no {name}={passed!r}; {name}={supported!r} alone is there"
+                )
+
+    @abstractmethod
+    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> tuple[int, int]:
+        """Return the widths of the rows of ``dtype`` exchanged in the forward and backward of training; 0 for none.
+
+        products_only: whether only products of the input with a matrix are available (sparse or host-resident rows).
+        wants_gradient: whether the gradient of the input is needed.
+        """
+
+    @abstractmethod
+    def reset_parameters(self, fill: Fill = fill_uniform) -> None:
+        """Initialise the parameters by these draws."""
+
+    def chosen(self, graph: GraphView, adjacency: Adjacency | None, *, ordered: bool = False) -> Adjacency:
+        """Return ``adjacency``, or the graph's if it is None. ordered: as in `GraphView.adjacency`."""
+        chosen = graph.adjacency(self.kind, ordered=ordered) if adjacency is None else adjacency
+        if chosen.kind != self.kind:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} sums with an adjacency of kind {self.kind!r}, and this one is {chosen.kind!r}"
+            )
+        return chosen
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}"
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A layer as rest(reduce(x) W^T + (1 + eps) x W^T + x V^T + b), for rows x and their in-neighbours' rows.
+
+    reduce: "sum", with the weights and scales of the adjacency, "mean" or "max". weight: W [out, in], or None for the
+    identity. bias: b [out]. root: V [out, in]. eps: [1]. A term whose parameter is None is left out. rest: modules that
+    are applied to the result, one after another.
+    """
+
+    reduce: str = "sum"
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    root: Tensor | None = None
+    eps: Tensor | None = None
+    rest: Sequence[Step] = ()
+
+
+class SumConvolution(Convolution):
+    """A layer that is a `Formula`, which runs fused on rows in memory, or in two parts around a streamed reduction.
+
+    A sum is linear, so W is applied before it where that makes the rows that are read narrower, else after it.
+    """
+
+    @property
+    @abstractmethod
+    def formula(self) -> Formula:
+        """The layer's computation with its current parameters."""
+
+    def transforms_first(self, wants_gradient: bool) -> bool:
+        """Return whether fewer values move if W is applied before the reduction. wants_gradient: as in `exchanged`."""
+        weight = self.formula.weight
+        if weight is None or self.formula.reduce == "max":
+            return False
+        return transform_first(weight.shape[1], weight.shape[0], wants_gradient)
+
+    def forward(
+        self,
+        x: Input,
+        graph: GraphView,
+        adjacency: Adjacency | None = None,
+        *,
+        relu: bool = False,
+        key: RngKey | None = None,
+    ) -> Tensor:
+        """Return the layer's output [n, out] for this rank's rows x [n, in]. Collective.
+
+        adjacency: one of the graph's. [default: graph.adjacency(self.kind)] relu: apply ReLU, within the kernel where
+        possible. key: random key of dropout after the ReLU. Raises ValueError for an adjacency of another kind.
+        """
+        formula, adjacency = self.formula, self.chosen(graph, adjacency)
+        if formula.weight is None or formula.reduce == "max":
+            rows = as_rows(x, graph)
+            reduced = aggregate(rows, graph, adjacency, formula.reduce)
+            return self.update(rows, reduced, graph, transformed=False, relu=relu, key=key)
+        before = adjacency.scale
+        after = None if before is None else before[: graph.destinations]
+        if formula.reduce == "mean":
+            adjacency, after = unweighted(adjacency), adjacency.inverse_degree
+        rest = [*formula.rest, *_activation(relu, key)]
+        fused, along = pop_relu(rest)
+        out = convolution(
+            x,
+            formula.weight,
+            formula.bias,
+            graph,
+            adjacency,
+            before=before,
+            after=after,
+            root=formula.root,
+            eps=formula.eps,
+            relu=fused,
+            key=along,
+        )
+        return through(rest, out, graph)
+
+    def message(self, x: Tensor, graph: GraphView, *, transform: bool) -> Tensor:
+        """Return the rows to reduce, for rows x [n, in]. transform: apply W (`transforms_first`)."""
+        weight = self.formula.weight
+        return linear(x, weight, None, graph) if transform and weight is not None else x
+
+    def update(
+        self,
+        x: Tensor,
+        reduced: Tensor,
+        graph: GraphView,
+        *,
+        transformed: bool,
+        relu: bool,
+        key: RngKey | None,
+    ) -> Tensor:
+        """Return the layer's output for rows x [n, in] and their reduced messages.
+
+        transformed: whether W was applied to the messages. relu, key: as in `forward`.
+        """
+        formula, out = self.formula, reduced
+        rest = [*formula.rest, *_activation(relu, key)]
+        own = x if len(x) == graph.destinations else x[: graph.destinations]
+        if formula.eps is not None:
+            out = out + (1 + formula.eps).to(x.dtype) * self.message(own, graph, transform=transformed)
+        if formula.weight is not None and not transformed:
+            fused, along = pop_relu(rest) if formula.root is None else (False, None)
+            out = linear(out, formula.weight, formula.bias, graph, relu=fused, key=along)
+        elif formula.bias is not None:
+            out = out + formula.bias.to(out.dtype)
+        if formula.root is not None:
+            out = out + linear(own, formula.root, None, graph)
+        return through(rest, out, graph)
+
+    @property
+    def by_edge(self) -> bool:
+        return self.formula.reduce == "max"
+
+    @property
+    def state(self) -> int:
+        # A maximum, and the number of edges that attain it.
+        return 2 * self.in_channels if self.formula.reduce == "max" else 0
+
+    @property
+    def saves_by_blocks(self) -> bool:
+        formula = self.formula
+        if formula.weight is None or formula.reduce == "max":
+            return False
+        # Where the sum comes first, the gradient of V takes the place of the rows after dropout if it is as wide.
+        as_wide = formula.root is not None and formula.weight.shape[0] == formula.weight.shape[1]
+        return as_wide or self.transforms_first(wants_gradient=False)
+
+    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> tuple[int, int]:
+        out_channels, in_channels = self._widths
+        if self.formula.reduce == "max":  # the backward exchanges the gradient and the maximum
+            return in_channels, 2 * in_channels if wants_gradient and not products_only else 0
+        if products_only or self.transforms_first(wants_gradient):
+            return out_channels, out_channels
+        return in_channels, in_channels if wants_gradient else 0
+
+    def streamed_columns(self, wants_gradient: bool) -> tuple[int, int]:
+        """Return the columns of source rows in chunks, and of values kept per destination row, on a streamed graph."""
+        out_channels, in_channels = self._widths
+        if self.formula.reduce == "max":  # maxima, numbers of edges that attain them, and gradients
+            return 2 * in_channels, 3 * in_channels
+        width = out_channels if self.transforms_first(wants_gradient) else in_channels
+        return width, width
+
+    @property
+    def _widths(self) -> tuple[int, int]:
+        """Output and input width of W, which layers of models have."""
+        assert self.formula.weight is not None
+        return self.formula.weight.shape[0], self.formula.weight.shape[1]
+
+
+def _activation(relu: bool, key: RngKey | None) -> list[Step]:
+    """Return ReLU and dropout after it as steps of a network."""
+    return [torch.nn.ReLU(), *([key] if key else [])] if relu else []
+
+
+class GCNConv(SumConvolution):
     """Graph convolution (Kipf and Welling, ICLR 2017): D^-1/2 (A + I) D^-1/2 X W^T + b.
 
-    Arguments come in PyG's order: ``cached`` changes nothing, as a graph is normalised once; other values of
+    Arguments come in PyG's order: ``cached`` has no effect, since a graph is normalised once; other values of
     ``improved``, ``add_self_loops`` and ``normalize`` are refused. Parameters ``lin.weight`` [out, in], ``bias`` [out].
     """
 
@@ -48,42 +269,22 @@ class GCNConv(Convolution):
         self.bias = torch.nn.Parameter(torch.empty(out_channels)) if bias else None
         self.reset_parameters()
 
+    @property
+    def formula(self) -> Formula:
+        return Formula(weight=self.lin.weight, bias=self.bias)
+
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
         """Initialise weights as Glorot and Bengio do, and the bias to 0."""
         glorot(self.lin.weight, fill)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
 
-    def _convolve(
-        self, x: Input, graph: GraphView, adjacency: Adjacency, relu: bool, key: RngKey | None
-    ) -> Tensor:
-        before = adjacency.scale
-        after = None if before is None else before[: graph.destinations]
-        weight = self.lin.weight
-        return convolution(
-            x, weight, self.bias, graph, adjacency, before=before, after=after, relu=relu, key=key
-        )
 
-    def product_first(self, wants_gradient: bool) -> bool:
-        return transform_first(self.in_channels, self.out_channels, wants_gradient)
-
-    def message(self, x: Tensor, graph: GraphView, *, first: bool) -> Tensor:
-        return linear(x, self.lin.weight, None, graph) if first else x
-
-    def update(
-        self, x: Tensor, reduced: Tensor, graph: GraphView, *, first: bool, relu: bool, key: RngKey | None
-    ) -> Tensor:
-        if not first:
-            return linear(reduced, self.lin.weight, self.bias, graph, relu=relu, key=key)
-        out = reduced if self.bias is None else reduced + self.bias.to(reduced.dtype)
-        return dropped(out.relu(), graph, key, rectified=True) if relu else out
-
-
-class GINConv(Convolution):
+class GINConv(SumConvolution):
     """Graph isomorphism (Xu et al., ICLR 2019): nn((A + (1 + eps) I) X).
 
-    nn: any module of rows; where it begins with a Linear, that is applied before or after the sum, whichever moves
-    less. Parameters ``nn.*``, and ``eps`` [1], a buffer unless it is trained.
+    nn: any module of rows. If it begins with a Linear, that is applied before or after the sum, whichever moves fewer
+    values. Parameters ``nn.*``, and ``eps`` [1], a buffer unless ``train_eps``.
     """
 
     kind = "edges"
@@ -98,64 +299,24 @@ class GINConv(Convolution):
         else:
             self.register_buffer("eps", start)
 
+    @property
+    def formula(self) -> Formula:
+        network = steps(self.nn)
+        if not network or not is_linear(first := network[0]):
+            return Formula(eps=self.eps, rest=network)
+        return Formula(weight=first.weight, bias=first.bias, eps=self.eps, rest=network[1:])
+
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
-        """Initialise linear maps as torch does, and eps to the value that was given."""
+        """Initialise linear maps as torch does, and eps to its initial value."""
         reset(self.nn, fill)
         with torch.no_grad():
             self.eps.fill_(self.initial_eps)
-
-    @property
-    def _lin(self) -> torch.nn.Linear | None:
-        """The linear map that the network begins with, if it does."""
-        first = next(iter(steps(self.nn)), self.nn)
-        return first if is_linear(first) else None
-
-    @property
-    def linear_widths(self) -> tuple[int, int] | None:
-        return None if self._lin is None else (self._lin.in_features, self._lin.out_features)
-
-    def _convolve(
-        self, x: Input, graph: GraphView, adjacency: Adjacency, relu: bool, key: RngKey | None
-    ) -> Tensor:
-        behind: list[Step] = [torch.nn.ReLU(), *([key] if key else [])] if relu else []
-        network = [*steps(self.nn), *behind]
-        if network and is_linear(first := network[0]):
-            rest = network[1:]
-            fused, along = taken_along(rest)
-            out = convolution(
-                x, first.weight, first.bias, graph, adjacency, eps=self.eps, relu=fused, key=along
-            )
-            return through(rest, out, graph)
-        rows = as_rows(x, graph)
-        summed = aggregate(rows, graph, adjacency, "sum")
-        summed = summed + (1 + self.eps).to(rows.dtype) * rows[: graph.destinations]
-        return through(network, summed, graph)
-
-    @property
-    def reads_own(self) -> bool:
-        return True
-
-    def product_first(self, wants_gradient: bool) -> bool:
-        return self.linear_widths is not None and transform_first(*self.linear_widths, wants_gradient)
-
-    def message(self, x: Tensor, graph: GraphView, *, first: bool) -> Tensor:
-        return linear(x, self._lin.weight, None, graph) if first and self._lin else x
-
-    def update(
-        self, x: Tensor, reduced: Tensor, graph: GraphView, *, first: bool, relu: bool, key: RngKey | None
-    ) -> Tensor:
-        behind: list[Step] = [torch.nn.ReLU(), *([key] if key else [])] if relu else []
-        out = reduced + (1 + self.eps).to(x.dtype) * self.message(x, graph, first=first)
-        if not first or self._lin is None:
-            return through([*steps(self.nn), *behind], out, graph)
-        out = out if self._lin.bias is None else out + self._lin.bias.to(out.dtype)
-        return through([*steps(self.nn)[1:], *behind], out, graph)
 
     def extra_repr(self) -> str:
         return ""
 
 
-class SAGEConv(Convolution):
+class SAGEConv(SumConvolution):
     """GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017): W aggr(X of in-neighbours) + b + V X.
 
     aggr: "mean", "sum" or "max"; each is 0 without in-neighbours. root_weight: whether there is a V. normalize: divide
@@ -179,9 +340,15 @@ class SAGEConv(Convolution):
         self.refuse(project=(project, False))
         if aggr not in ("mean", "sum", "max"):
             raise ValueError(f"aggr is {aggr!r}; known are 'mean', 'sum' and 'max'")
-        self.aggr, self.normalize, self.by_edge = aggr, normalize, aggr == "max"
+        self.aggr, self.normalize = aggr, normalize
         self.lin_l = torch.nn.Linear(in_channels, out_channels, bias=bias)
         self.lin_r = torch.nn.Linear(in_channels, out_channels, bias=False) if root_weight else None
+
+    @property
+    def formula(self) -> Formula:
+        root = None if self.lin_r is None else self.lin_r.weight
+        rest = [_UNIT_ROWS] if self.normalize else []
+        return Formula(self.aggr, self.lin_l.weight, self.lin_l.bias, root, rest=rest)
 
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
         """Initialise the parameters as torch's Linear does."""
@@ -189,81 +356,15 @@ class SAGEConv(Convolution):
         if self.lin_r is not None:
             reset(self.lin_r, fill)
 
-    @property
-    def saves_by_blocks(self) -> bool:
-        if self.aggr == "max":
-            return False
-        # Where the layer sums first, its gradient takes the place of the rows with dropout, if it is as wide.
-        return self.in_channels == self.out_channels or super().saves_by_blocks
-
-    @property
-    def state(self) -> int:
-        return (
-            2 * self.in_channels if self.aggr == "max" else 0
-        )  # a maximum, and the number of edges that reach it
-
-    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
-        if self.aggr != "max":
-            return super().exchanged(products_only, wants_gradient, dtype)
-        # The backward exchanges the maximum beside the gradient (aggregation.py).
-        return Widths(self.in_channels, 2 * self.in_channels if wants_gradient and not products_only else 0)
-
-    def _convolve(
-        self, x: Input, graph: GraphView, adjacency: Adjacency, relu: bool, key: RngKey | None
-    ) -> Tensor:
-        root = None if self.lin_r is None else self.lin_r.weight
-        weight, bias = self.lin_l.weight, self.lin_l.bias
-        if self.aggr == "max":
-            rows = as_rows(x, graph)
-            out = linear(aggregate(rows, graph, adjacency, "max"), weight, bias, graph)
-            out = (
-                out if root is None else out + linear(first_rows(rows, graph.destinations), root, None, graph)
-            )
-        else:
-            fused, after = (
-                relu and not self.normalize,
-                adjacency.inverse_degree if self.aggr == "mean" else None,
-            )
-            summed = unweighted(adjacency) if self.aggr == "mean" else adjacency
-            out = convolution(x, weight, bias, graph, summed, after=after, root=root, relu=fused, key=key)
-            if fused:
-                return out
-        return self._finished(out, graph, relu, key)
-
-    def _finished(self, out: Tensor, graph: GraphView, relu: bool, key: RngKey | None) -> Tensor:
-        out = torch.nn.functional.normalize(out, dim=1) if self.normalize else out
-        return dropped(out.relu(), graph, key, rectified=True) if relu else out
-
-    @property
-    def accumulator(self) -> str:
-        return self.aggr
-
-    @property
-    def reads_own(self) -> bool:
-        return self.lin_r is not None
-
-    def product_first(self, wants_gradient: bool) -> bool:
-        return self.aggr != "max" and transform_first(self.in_channels, self.out_channels, wants_gradient)
-
-    def streamed(self, wants_gradient: bool) -> Streamed:
-        # Maxima, how many edges reach them, and what streams past backward: their gradients beside the maxima.
-        most = Streamed(2 * self.in_channels, 3 * self.in_channels)
-        return most if self.aggr == "max" else super().streamed(wants_gradient)
-
-    def message(self, x: Tensor, graph: GraphView, *, first: bool) -> Tensor:
-        return linear(x, self.lin_l.weight, None, graph) if first else x
-
-    def update(
-        self, x: Tensor, reduced: Tensor, graph: GraphView, *, first: bool, relu: bool, key: RngKey | None
-    ) -> Tensor:
-        bias = self.lin_l.bias
-        if not first:
-            out = linear(reduced, self.lin_l.weight, bias, graph)
-        else:
-            out = reduced if bias is None else reduced + bias.to(reduced.dtype)
-        if self.lin_r is not None:
-            out = out + linear(x, self.lin_r.weight, None, graph)
-        return self._finished(out, graph, relu, key)
-
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, aggr={self.aggr!r}"
+
+
+class _UnitRows(torch.nn.Module):
+    """Division of each row by its length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(x, dim=1)
+
+
+_UNIT_ROWS = _UnitRows()

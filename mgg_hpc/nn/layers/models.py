@@ -3,45 +3,99 @@
 from __future__ import annotations
 
 import itertools
-from typing import cast
+from copy import copy
+from typing import Self, cast
 
 import torch
 from torch import Tensor
 
 from ...config import ModelSettings
+from ...errors import InputError
+from ...runtime.backends.arguments import RngKey
 from .. import spans
 from ..autograd.activation import elu
 from ..autograd.functional import linear
 from ..autograd.recompute import recomputed
 from ..graph.view import GraphView, Views
 from ..inputs.host import Input
+from ..saga.layer import Layer
+from ..saga.tracing import Edge
 from ..streaming.rows import StreamedRows
-from .base import Convolution, Widths
-from .conv import GCNConv, GINConv, SAGEConv
-from .gat_conv import GATConv
-from .norms import made
-from .perceptron import MLP, reset, through
-from .random import ATTENTION_DROPOUT, Draws, Dropout, fill_by_seed
-from .streamed import StreamedLayer
+from .attention import GATConv
+from .conv import Convolution, GCNConv, GINConv, SAGEConv, SumConvolution
+from .networks import MLP, Step, normalisation, reset, through
+from .random import ATTENTION_DROPOUT, Draws, Dropout, dropped, fill_by_seed
 
 OUTPUT_PARAMETERS = 14  # the last two of layer 0's 16 streams for initial weights are for the output layer
 
 
 def kind_of(chosen: ModelSettings) -> str:
-    """Return the kind of the adjacency that the layers of a model sum with."""
+    """Return the kind of adjacency that the layers of a model sum over."""
     return _convolution(chosen, 1, 1, last=True, edge_dim=0).kind
 
 
-class GNN(torch.nn.Module):
-    """Dropout, a convolution, a normalisation and an activation for each layer; the last one gives the classes.
+class StreamedLayer(Layer):
+    """A layer of a model on a streamed graph: dropout, convolution, normalisation, ReLU and dropout in one pass.
 
-    With ``jumping`` the last layer is like the others, and a linear map of all layers' outputs, side by side or their
-    maximum (Xu et al., ICML 2018), gives the classes. With ``residual`` a hidden layer's input is added to its output,
-    where they are as wide (Kipf and Welling, ICLR 2017, appendix B). The activation is ReLU, and ELU for GAT.
+    norm: a normalisation of each row by itself. relu: whether there is a ReLU. adds: whether the layer's input is added
+    to its output.
+    """
+
+    def __init__(self, conv: SumConvolution, norm: torch.nn.Module, *, relu: bool, adds: bool) -> None:
+        super().__init__()
+        self.conv, self.norm, self.relu, self.adds = conv, norm, relu, adds
+        self.kind, self.accumulator = conv.kind, conv.formula.reduce
+        self._before: RngKey | None = None
+        self._after: RngKey | None = None
+        self._transforms_first = False
+
+    def drawn(self, before: RngKey | None, after: RngKey | None, x: StreamedRows) -> Self:
+        """Return a copy for one pass over rows x, whose backward repeats the random draws.
+
+        before, after: random keys of dropout of the input, and of dropout after the ReLU.
+        """
+        made = copy(self)
+        made._before, made._after = before, after
+        made._transforms_first = self.conv.transforms_first(x.requires_grad)
+        made.enters = before is not None or made._transforms_first
+        return made
+
+    def enter(self, x: Tensor) -> Tensor:
+        rows = dropped(x, self.rows, self._before)
+        return self.conv.message(rows, self.rows, transform=self._transforms_first)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src * edge.weight if self.kind == "gcn" else edge.src
+
+    @property
+    def _reads_own(self) -> bool:
+        return self.conv.formula.root is not None or self.conv.formula.eps is not None
+
+    def reads_vertex(self) -> bool:
+        return self._reads_own or self.adds
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        own = dropped(vertex, self.rows, self._before) if self._reads_own else vertex
+        fused = self.relu and isinstance(self.norm, torch.nn.Identity)
+        key = self._after if fused else None
+        first = self._transforms_first
+        out = self.conv.update(own, accum, self.rows, transformed=first, relu=fused, key=key)
+        if not fused:
+            after: list[Step] = [torch.nn.ReLU(), *([self._after] if self._after else [])]
+            out = through([self.norm, *(after if self.relu else [])], out, self.rows)
+        return out + vertex if self.adds else out
+
+
+class GNN(torch.nn.Module):
+    """Dropout, a convolution, a normalisation and an activation per layer; the last layer's output are the logits.
+
+    With ``jumping`` the last layer is like the others, and the logits are a linear map of all layers' outputs,
+    concatenated or their maximum (Xu et al., ICML 2018). With ``residual`` the input of each hidden layer after the
+    first is added to its output (Kipf and Welling, ICLR 2017, appendix B). The activation is ReLU; for GAT, ELU.
 
     Parameters are named as in PyG's GCN, GIN, GraphSAGE and GAT: ``convs.<i>.*``, ``norms.<i>.*``, ``lin.*``. They are
-    drawn from ``draws.seed``. widths: width of each layer's output. dtype: type of rows. edge_dim: columns of the data
-    of edges that GAT takes, 0 for none; the graph has them by the name ``chosen.edge_data``.
+    drawn from ``draws.seed``. widths: width of each layer's output. dtype: type of rows. edge_dim: number of columns of
+    the graph's edge data ``chosen.edge_data`` that GAT reads, or 0.
     """
 
     def __init__(
@@ -55,10 +109,10 @@ class GNN(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.chosen, self.draws, self.dtype, self.edge_dim = chosen, draws, dtype, edge_dim
-        self._of_edges = {"edge_attr": chosen.edge_data} if edge_dim else {}
-        self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward repeats
-        self._streamed: dict[int, StreamedLayer] = {}  # layers as programs, of graphs that are streamed
-        self.in_blocks = False  # whether to apply dropout to the input in blocks where that saves memory
+        self._edge_options = {"edge_attr": chosen.edge_data} if edge_dim else {}
+        self.recompute: frozenset[int] = frozenset()  # layers, from 1, computed again in the backward
+        self._streamed: dict[int, StreamedLayer] = {}  # the same layers for streamed graphs
+        self.in_blocks = False  # apply dropout to the input in blocks if that saves memory
         hidden = chosen.hidden * (chosen.heads if chosen.name == "gat" else 1)
         jumps = chosen.jumping != "none"
         self.widths = [hidden] * chosen.layers
@@ -70,7 +124,7 @@ class GNN(torch.nn.Module):
             hides = i < self._activated
             self.dropouts.append(Dropout(chosen.dropout, i, draws))
             self.convs.append(_convolution(chosen, a, b, last=not hides, edge_dim=edge_dim))
-            self.norms.append(made(chosen.norm if hides else "none", b))
+            self.norms.append(normalisation(chosen.norm if hides else "none", b))
         self.activation = torch.nn.ELU() if chosen.name == "gat" else torch.nn.ReLU()
         self.lin: torch.nn.Linear | None = None
         if jumps:
@@ -83,7 +137,7 @@ class GNN(torch.nn.Module):
 
     @property
     def kind(self) -> str:
-        """Kind of the adjacency that the layers sum with."""
+        """Kind of adjacency that the layers sum over."""
         return self.convolutions[0].kind
 
     @property
@@ -106,23 +160,31 @@ class GNN(torch.nn.Module):
             reset(self.lin, fill_by_seed(self.draws.seed, 0, OUTPUT_PARAMETERS))
 
     def exchanged(self, sparse: bool) -> list[int]:
-        """Return the widths that each layer exchanges in the forward of training.
+        """Return the width of the rows that each layer exchanges in the forward pass of training.
 
-        sparse: whether the input can be multiplied only: it is sparse, or stays on the host.
+        sparse: whether only products of the input with a matrix are available: it is sparse, or stays on the host.
         """
-        return [each.forward for each in self._widths(sparse)]
+        return [forward for forward, _ in self._widths(sparse)]
 
     def exchanged_back(self, sparse: bool) -> list[int]:
-        """Return the widths that each layer exchanges in the backward of training; 0 where it exchanges none."""
-        return [each.backward for each in self._widths(sparse)]
+        """Return the width that each layer exchanges in the backward pass of training; 0 where it exchanges none."""
+        return [backward for _, backward in self._widths(sparse)]
 
     def widest(self, sparse: bool) -> int:
         """Return the largest width that any layer exchanges, in training or evaluation."""
-        trained = [max(each.forward, each.backward) for each in self._widths(sparse)]
-        return max(*trained, *(each.forward for each in self._widths(sparse, of_input=True)))
+        trained = [max(widths) for widths in self._widths(sparse)]
+        return max(*trained, *(forward for forward, _ in self._widths(sparse, of_input=True)))
 
-    def _widths(self, sparse: bool, *, of_input: bool = False) -> list[Widths]:
-        """Return the widths of each layer. of_input: as where the input's gradient is wanted, which evaluation does."""
+    def streamed_columns(self) -> tuple[int, int]:
+        """Return the maxima over layers of `SumConvolution.streamed_columns`."""
+        layers = [cast(SumConvolution, conv) for conv in self.convolutions]
+        # Evaluation needs no gradients.
+        found = [conv.streamed_columns(wants) for i, conv in enumerate(layers) for wants in {False, i > 0}]
+        sources, targets = zip(*found, strict=True)
+        return max(sources), max(targets)
+
+    def _widths(self, sparse: bool, *, of_input: bool = False) -> list[tuple[int, int]]:
+        """Return the widths of each layer. of_input: as if the input's gradient were needed, as evaluation does."""
         wants = of_input or self.chosen.input == "learned"
         return [
             conv.exchanged(sparse and i == 0, i > 0 or wants, self.dtype)
@@ -132,7 +194,7 @@ class GNN(torch.nn.Module):
     def forward(self, x: Input | StreamedRows, graph: Views) -> Tensor:
         """Return logits [n, out] for this rank's input rows x [n, in]. Collective.
 
-        graph: one for all layers; or a batch, whose blocks lead from the rows x to those of the batch itself.
+        graph: a graph, used by all layers, or a sampled batch with one block per layer.
         """
         if self.lin is not None:
             return tensor_of(self.layers(x, graph)[-1])
@@ -144,8 +206,7 @@ class GNN(torch.nn.Module):
     def layers(self, x: Input | StreamedRows, graph: Views) -> list[Tensor | StreamedRows]:
         """Return the output of every layer, the logits last. Collective.
 
-        In training some layers' outputs have the next one's dropout applied. On a graph that is streamed they stay in
-        their stores.
+        In training some outputs include the dropout of the next layer. On a streamed graph outputs stay in stores.
         """
         found: list[Tensor | StreamedRows] = []
         for i in range(len(self.convs)):
@@ -161,7 +222,7 @@ class GNN(torch.nn.Module):
         return found
 
     def _layer(self, i: int, x: Input | StreamedRows, graphs: Views) -> Tensor | StreamedRows:
-        """Return the output of layer ``i`` (from 0 on); its inside is computed again in the backward if asked for."""
+        """Return the output of layer ``i``, from 0; the backward computes its inside again if `recompute` has it."""
         if isinstance(x, StreamedRows):
             with spans.layer(f"layer {i + 1}"):
                 return self._streamed_layer(i, x, graphs.view(i))
@@ -169,18 +230,18 @@ class GNN(torch.nn.Module):
         def run(x: Input, graph: GraphView) -> Tensor:
             with spans.layer(f"layer {i + 1}"):
                 by_elu, dropped = isinstance(self.activation, torch.nn.ELU), x
-                if not self._drops_behind(i - 1):
+                if not self._drops_after(i - 1):
                     in_blocks = i == 0 and self.in_blocks and self.convolutions[0].saves_by_blocks
                     rectified = i > 0 and not by_elu
                     dropped = self.dropouts[i](x, graph, rectified=rectified, in_blocks=in_blocks)
-                key = cast(Dropout, self.dropouts[i + 1]).key() if self._drops_behind(i) else None
+                key = cast(Dropout, self.dropouts[i + 1]).key() if self._drops_after(i) else None
                 activated, norm = i < self._activated, self.norms[i]
-                # ReLU right behind a convolution is a part of it.
+                # The convolution's kernel applies a ReLU that follows it.
                 fused = activated and not by_elu and isinstance(norm, torch.nn.Identity)
                 adjacency = graph.layer(i)
-                behind = key if fused else None
+                after = key if fused else None
                 out: Tensor = self.convs[i](
-                    dropped, graph, adjacency, relu=fused, key=behind, **self._of_edges
+                    dropped, graph, adjacency, relu=fused, key=after, **self._edge_options
                 )
                 if activated and by_elu:
                     out = elu(through([norm], out, graph), graph, key)
@@ -193,30 +254,30 @@ class GNN(torch.nn.Module):
         return recomputed(run, x, graph) if again else run(x, graph)
 
     def _streamed_layer(self, i: int, x: StreamedRows, graph: GraphView) -> StreamedRows:
-        """Return the output of layer ``i`` of a graph that is streamed, which is traced once."""
+        """Return the output of layer ``i`` on a streamed graph."""
         if i not in self._streamed:
-            activated = i < self._activated
+            conv, activated = self.convolutions[i], i < self._activated
+            if not isinstance(conv, SumConvolution):
+                name = type(conv).__name__
+                raise InputError(
+                    f"{name} does not run on a graph that is streamed; GCNConv, GINConv and SAGEConv do"
+                )
             adds = self.chosen.residual and i > 0 and activated
-            self._streamed[i] = StreamedLayer(
-                self.convolutions[i],
-                self.norms[i],
-                relu=activated,
-                adds=adds and x.shape[1] == self.widths[i],
-            )
+            self._streamed[i] = StreamedLayer(conv, self.norms[i], relu=activated, adds=adds)
         dropouts = cast(list[Dropout], list(self.dropouts))
-        before = None if self._drops_behind(i - 1) else dropouts[i].key()
-        behind = dropouts[i + 1].key() if self._drops_behind(i) else None
-        made = self._streamed[i].train(self.training).drawn(before, behind, x)
+        before = None if self._drops_after(i - 1) else dropouts[i].key()
+        after = dropouts[i + 1].key() if self._drops_after(i) else None
+        made = self._streamed[i].train(self.training).drawn(before, after, x)
         out: StreamedRows = made(x, graph)
         return out
 
-    def _drops_behind(self, i: int) -> bool:
+    def _drops_after(self, i: int) -> bool:
         """Return whether layer ``i`` applies the next one's dropout, as only that one uses its output."""
         return 0 <= i < self._activated and self.lin is None and not self.chosen.residual
 
 
 def tensor_of(out: Input | StreamedRows) -> Tensor:
-    """Return a layer's output as a tensor: of a graph that is streamed, the rows out of their store."""
+    """Return a layer's output as a tensor; on a streamed graph, the rows read from their store."""
     if isinstance(out, StreamedRows):
         return out.tensor()
     assert isinstance(out, Tensor)
@@ -226,7 +287,7 @@ def tensor_of(out: Input | StreamedRows) -> Tensor:
 def _convolution(
     chosen: ModelSettings, in_channels: int, out_channels: int, *, last: bool, edge_dim: int
 ) -> Convolution:
-    """Return a layer of the chosen model. last: whether its output gives the classes."""
+    """Return a layer of the chosen model. last: whether its output are the logits."""
     if chosen.name == "gin":
         network = MLP([in_channels, out_channels, out_channels], chosen.norm)
         return GINConv(network, train_eps=chosen.train_eps)

@@ -1,7 +1,7 @@
 """Random draws by counter, the same on any number of ranks: Philox4x32-10 (semantics.h).
 
-The counter holds (epoch, stream, original node id, column), so that dropout and initial weights are the same on
-any number of ranks and for any numbering of the rows.
+The counter holds (epoch, random stream, original node id, column), so that dropout and initial weights are the same on
+any number of ranks and for any order of the rows.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ..inputs.host import HostFeatures, Input
 from ..spans import span
 from ..workspace import as_array
 
-INITIAL_WEIGHTS = 0x8000  # first random stream of initial parameters; streams below are for dropout, by layer
-LAST_INITIAL_WEIGHTS = 0xC000  # end of these; then inputs/nodes.py's, and sampling's (semantics.h)
+INITIAL_WEIGHTS = 0x8000  # first random stream of initial parameters; lower ones are for dropout, by layer
+LAST_INITIAL_WEIGHTS = 0xC000  # their end; then the streams of inputs/nodes.py and of sampling (semantics.h)
 ATTENTION_DROPOUT = 0x4000  # first random stream of attention's dropout, by layer
 MOST_LAYERS = 1024
 
 
 @dataclass
 class Draws:
-    """The seed of a run and its current epoch (from 1).
+    """The seed of a run and its current epoch, from 1.
 
-    epoch_at: int32 [1] on a GPU, the epoch as kernels read it, so that a CUDA graph draws anew in each; or None.
+    epoch_at: int32 [1] on a GPU or None; kernels read the epoch there, so that each replay of a CUDA graph draws anew.
     """
 
     seed: int
@@ -49,18 +49,18 @@ class Draws:
             self.epoch_at.fill_(epoch)
 
 
-Fill = Callable[[Tensor, float], None]  # fills a parameter with uniform draws in +-limit
+Fill = Callable[[Tensor, float], None]  # (parameter, limit): fill it with uniform draws in +-limit
 
 
 def fill_uniform(parameter: Tensor, limit: float) -> None:
-    """Fill by torch's generator: the same values on all ranks if they have seeded it alike."""
+    """Fill with draws of torch's generator: the same values on all ranks if they seeded it alike."""
     torch.nn.init.uniform_(parameter, -limit, limit)
 
 
 def fill_by_seed(seed: int, layer: int, first: int = 0) -> Fill:
-    """Return a Fill for the parameters of a layer, in order: the same values for any dtype, up to rounding.
+    """Return a Fill for the parameters of a layer, called in their order: the same values in any dtype, up to rounding.
 
-    layer: 0 .. 1023. Each parameter has a random stream; a layer has at most 16. first: number of streams to skip.
+    layer: 0 .. 1023. Each call draws from the next of the layer's 16 random streams. first: number of streams to skip.
     """
     start = INITIAL_WEIGHTS + layer + first * MOST_LAYERS
     streams = iter(range(start, LAST_INITIAL_WEIGHTS, MOST_LAYERS))
@@ -90,7 +90,7 @@ def fill_linear(linear: torch.nn.Linear, fill: Fill) -> None:
 
 @dataclass
 class _Unseeded:
-    """The seed of dropout modules that belong to no run, and the random streams of those made from now on."""
+    """Seed and random streams of dropout modules that belong to no run."""
 
     seed: int = 0
     streams: Iterator[int] = field(default_factory=lambda: itertools.cycle(range(INITIAL_WEIGHTS)))
@@ -100,9 +100,9 @@ _unseeded = _Unseeded()
 
 
 def manual_seed(seed: int) -> None:
-    """Seed torch's generator, and the dropout of modules that are made from now on; 0 .. 2^63 - 1, on all ranks alike.
+    """Seed torch's generator, and the dropout modules created afterwards. seed: 0 .. 2^63 - 1, the same on all ranks.
 
-    Models that are made after it are the same on all ranks, and on any number of them.
+    Models that are created afterwards are the same on all ranks, and on any number of ranks.
     """
     global _unseeded  # noqa: PLW0603 - one seed for the process, as torch's
     torch.manual_seed(seed)
@@ -110,9 +110,9 @@ def manual_seed(seed: int) -> None:
 
 
 class _Dropout(torch.autograd.Function):
-    """Dropout of rows; the backward makes the same draws again instead of keeping them.
+    """Dropout of rows; the backward repeats the draws instead of keeping them.
 
-    For rows that came through ReLU the output is enough: where it is 0, ReLU or dropout lets no gradient pass.
+    For the output of a ReLU none are needed: where the result is 0, ReLU or dropout lets no gradient pass.
     """
 
     @staticmethod
@@ -134,7 +134,7 @@ class _Dropout(torch.autograd.Function):
 
 
 def dropped(x: Tensor, graph: GraphView, key: RngKey | None, *, rectified: bool = False) -> Tensor:
-    """Return x after dropout by this key; x itself if it is None. rectified: x came through ReLU."""
+    """Return x after dropout with a random key, or x itself without one. rectified: x is the output of a ReLU."""
     if key is None:
         return x
     with span("dropout behind"):
@@ -145,11 +145,10 @@ def dropped(x: Tensor, graph: GraphView, key: RngKey | None, *, rectified: bool 
 class Dropout(torch.nn.Module):
     """Sets features to 0 with probability ``p`` and scales the others by 1 / (1 - p), while training.
 
-    stream: number of the module's place in the model. draws: shared by all modules of a model; the training loop counts
-    its epoch. Without them the seed is that of `manual_seed`, the stream is the number of such modules made since, and
-    each call draws anew: the same on any number of ranks, as long as all of them make and call the same modules.
-    Layers that are computed again (recompute.py) repeat their first draws. Attribute counts: whether each call draws
-    anew.
+    stream: random stream, a different one for each module of a model. draws: shared by all modules of a model, whose
+    training loop sets the epoch. By default the seed is that of `manual_seed`, modules take successive streams, and
+    each call draws anew (attribute ``counts``): the same on any number of ranks if all of them create and call the same
+    modules. Layers that are computed again (recompute.py) repeat their first draws.
     """
 
     def __init__(self, p: float = 0.5, stream: int | None = None, draws: Draws | None = None) -> None:
@@ -162,11 +161,11 @@ class Dropout(torch.nn.Module):
     def forward(
         self, x: Input, graph: GraphView, *, rectified: bool = False, in_blocks: bool = False
     ) -> Input:
-        """Return this rank's rows x after dropout: dense [n, F], or features that can be multiplied only, of x's kind.
+        """Return this rank's rows x [n, F] after dropout, of x's type.
 
-        rectified: x came through ReLU, which the backward makes use of. in_blocks: allow HostFeatures as the result for
-        x [n, F], contiguous on the host, that needs no gradient: no copy is made, and each product drops the rows block
-        by block, by the same draws in the forward and in the backward.
+        rectified: x is the output of a ReLU, which makes the backward cheaper. in_blocks: allow HostFeatures as the
+        result for a tensor x, contiguous on the host, that needs no gradient. It is not copied then; each product
+        applies dropout block by block, with the same draws in forward and backward.
         """
         key = self.key()
         if key is None:
@@ -182,7 +181,7 @@ class Dropout(torch.nn.Module):
             return out
 
     def key(self) -> RngKey | None:
-        """Return the key of this epoch's draws; None if nothing is dropped."""
+        """Return the random key of this epoch, or None if nothing is dropped."""
         if not self.training or self.p == 0:
             return None
         draws = self.draws

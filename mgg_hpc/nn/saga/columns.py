@@ -1,8 +1,7 @@
-"""Turn the operators that remain on the edges into a column program (expression.py)."""
+"""Turn the operations that remain on the edges into a column program (expression.py) with its operands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,44 +9,58 @@ import torch
 from torch import Tensor, fx
 
 from ...errors import InputError
-from .expression import Expressions
-from .operators import BY_COLUMN, OPTIONS, NotByColumnError, module_options, name_of
-from .stages import Moved, Staged, drops, takes_last, width_of
-from .tracing import DST, SRC, attribute, is_data
+from .expression import Expressions, Node
+from .fused import Operands, Propagation
+from .operators import BY_COLUMN, OPTIONS, NotByColumnError, drops, module_options, name_of, takes_last
+from .stages import Moved, Staged, evaluated
+from .tracing import DST, SRC, attribute, is_data, width_of
 
-WEIGHT, ESTIMATE = -1, -2  # indices of the operands of an edge's weight, and of the factor of a sampled edge
-
-
-@dataclass(frozen=True)
-class ByColumn:
-    """The operators that remain on the edges, as a column program.
-
-    program, result: its nodes, and that of the message. columns: of wide values. shared: the nodes of parameters, in
-    the order of their operands. data: names of data of edges in the order in which their columns lie, with numbers of
-    columns. weight: the factors that are read, whose operands have the index WEIGHT or ESTIMATE. types: columns of data
-    that are types, and how many types there are.
-    """
-
-    program: Expressions
-    result: int
-    columns: int
-    shared: tuple[fx.Node, ...]
-    data: tuple[tuple[str, int], ...]
-    weight: WeightParts
-    types: tuple[tuple[int, int], ...]
+WEIGHT, ESTIMATE = -1, -2  # index of an edge's weight among operands, and of the factor of a sampled edge
 
 
 @dataclass(frozen=True)
 class WeightParts:
     """Factors of an edge's weight, if it is read, and of its message.
 
-    scaled: one of each end (a normalised matrix). by_edge: one of the edge itself. estimates: that of a sampled edge,
-    for which the message stands with those that were left out.
+    scaled: one of each end (a normalised matrix). by_edge: one of the edge itself. estimates: the message is multiplied
+    by 1 / p(sampled), so that a sum over sampled edges is unbiased.
     """
 
     scaled: bool
     by_edge: bool
     estimates: bool
+
+
+@dataclass(frozen=True)
+class ColumnProgram:
+    """The operations that remain on the edges, computed column by column.
+
+    shared: nodes of parameters, in the order of their operands. data: names of edge data and their numbers of columns,
+    in the order of concatenation. weight: the factors that are read. types: (column of the edge data, number of types)
+    of each column with types of edges.
+    """
+
+    propagation: Propagation
+    shared: tuple[fx.Node, ...]
+    data: tuple[tuple[str, int], ...]
+    weight: WeightParts
+    types: tuple[tuple[int, int], ...]
+
+    def shared_values(self, layer: torch.nn.Module) -> list[Tensor]:
+        """Return the values of ``shared``, [columns] each."""
+        return [value.expand(self.propagation.columns) for value in evaluated(self.shared, layer)]
+
+    def check_types(self, values: Tensor) -> None:
+        """Raise InputError if edge data [E, D] hold a type of edges that `typed_linear` has no matrix for."""
+        names = [name for name, width in self.data for _ in range(width)]
+        for column, count in self.types:
+            wrong = (values[:, column] < 0) | (values[:, column] >= count) | (values[:, column].frac() != 0)
+            if bool(wrong.any()):
+                found = float(values[wrong, column][0])
+                raise InputError(
+                    f"data of edges {names[column]!r}: {found:g} is no type; "
+                    f"typed_linear has matrices of types 0 to {count - 1}"
+                )
 
 
 @dataclass
@@ -59,8 +72,8 @@ class _Lowering:
     program: Expressions
     numbers: dict[fx.Node, int]
     shared: list[fx.Node]
-    data: dict[str, tuple[int, int]]  # the first column, and how many
-    types: dict[int, int]  # number of types, by column
+    data: dict[str, tuple[int, int]]  # first column and number of columns
+    types: dict[int, int]  # number of types, by column of the edge data
     reads_weight: bool = False
 
     def number(self, node: Any) -> int:
@@ -94,17 +107,15 @@ class _Lowering:
         return product
 
     def _of_vertex(self, op: str, moved: Moved, at: int, node: fx.Node) -> int:
-        type = -1
+        column = -1
         if moved.types[at]:
-            type = self._column(node.args[2])
-            self.types[type] = min(moved.types[at], self.types.get(type, moved.types[at]))
-        return self.program.operand(op, at, wide=self._is_wide(node), type=type)
-
-    def _column(self, type: Any) -> int:
-        if not is_data(type) or len(type.meta["shape"]) != 1:
-            raise NotByColumnError("types of edges are not data of edges by name, [E]")
-        self._of_data(type)
-        return self.data[str(type.args[1])][0]
+            types: Any = node.args[2]
+            if not is_data(types) or len(types.meta["shape"]) != 1:
+                raise NotByColumnError("types of edges are not data of edges by name, [E]")
+            self._of_data(types)
+            column = self.data[str(types.args[1])][0]
+            self.types[column] = min(moved.types[at], self.types.get(column, moved.types[at]))
+        return self.program.operand(op, at, wide=self._is_wide(node), type=column)
 
     def _of_data(self, node: fx.Node) -> int:
         name, shape = str(node.args[1]), node.meta["shape"]
@@ -149,14 +160,15 @@ class _Lowering:
             raise NotByColumnError(f"{name} is not computed column by column")
         if name in ("add", "sub") and "alpha" in node.kwargs:
             raise NotByColumnError(f"{name} has an alpha")
-        options = {k: v for k, v in node.kwargs.items() if k in OPTIONS} | module_options(node, self.layer)
-        rows = {k: self.number(v) for k, v in node.kwargs.items() if k not in OPTIONS and v is not None}
+        given = {key: value for key, value in node.kwargs.items() if key != "inplace" and value is not None}
+        options = {key: given.pop(key) for key in OPTIONS if key in given} | module_options(node, self.layer)
+        operands = {key: self.number(value) for key, value in given.items()}
         args = [
             arg if name in ("leaky_relu", "elu") and i else self.number(arg)
             for i, arg in enumerate(node.args)
         ]
         try:
-            return BY_COLUMN[name](self.program, *args, **rows, **options)
+            return BY_COLUMN[name](self.program, *args, **operands, **options)
         except TypeError as error:
             raise NotByColumnError(f"{name} has arguments that are not known here") from error
 
@@ -170,11 +182,8 @@ class _Lowering:
         return width_of(node) == self.columns
 
 
-def by_column(stage: Staged, layer: torch.nn.Module, weight: WeightParts) -> ByColumn:
-    """Return what is left on the edges as a column program.
-
-    Raises NotByColumnError, with the reason, where it is none.
-    """
+def by_column(stage: Staged, layer: torch.nn.Module, weight: WeightParts, accumulator: str) -> ColumnProgram:
+    """Return the operations that remain on the edges as a column program. Raises NotByColumnError if they are none."""
     nodes = [stage.traced.result, *stage.left, *stage.src.values, *stage.dst.values]
     columns = max(width_of(node) for node in nodes if node.meta["shape"] is not None)
     lowering = _Lowering(stage, layer, columns, weight, Expressions(), {}, [], {}, {})
@@ -188,37 +197,33 @@ def by_column(stage: Staged, layer: torch.nn.Module, weight: WeightParts) -> ByC
         raise NotByColumnError("the message of an edge is a constant")
     if weight.estimates:
         result = program.binary("mul", result, program.operand("edge", ESTIMATE, wide=columns == 1))
-    data = tuple((name, width) for name, (_, width) in lowering.data.items())
     if not lowering.reads_weight:
         weight = WeightParts(scaled=False, by_edge=False, estimates=weight.estimates)
-    types = tuple(lowering.types.items())
-    return ByColumn(program, result, columns, tuple(lowering.shared), data, weight, types)
+    edge = {}  # the column of each operand in the edge data
+    for at, width in lowering.data.values():
+        edge[Node("edge", index=at, wide=width == columns)] = at
+    at = sum(width for _, width in lowering.data.values())
+    for number, read in ((WEIGHT, weight.by_edge), (ESTIMATE, weight.estimates)):
+        if read:
+            edge[Node("edge", index=number, wide=columns == 1)] = at
+            at += 1
+    made = Propagation(
+        program=program,
+        result=result,
+        columns=columns,
+        src=_operands(SRC, stage.src, program, columns, scaled=weight.scaled),
+        dst=_operands(DST, stage.dst, program, columns, scaled=weight.scaled),
+        shared=len(lowering.shared),
+        edge=edge,
+        reduce=accumulator,
+    )
+    data = tuple((name, width) for name, (_, width) in lowering.data.items())
+    return ColumnProgram(made, tuple(lowering.shared), data, weight, tuple(lowering.types.items()))
 
 
-def check_types(left: ByColumn, values: Tensor) -> None:
-    """Raise InputError where data of edges [E, D] that a program reads as types are none of them."""
-    names = [name for name, width in left.data for _ in range(width)]
-    for column, count in left.types:
-        wrong = (values[:, column] < 0) | (values[:, column] >= count) | (values[:, column].frac() != 0)
-        if bool(wrong.any()):
-            found = float(values[wrong, column][0])
-            raise InputError(
-                f"data of edges {names[column]!r}: {found:g} is no type; "
-                f"typed_linear has matrices of types 0 to {count - 1}"
-            )
-
-
-def of_parameters(nodes: Sequence[fx.Node], layer: torch.nn.Module) -> list[Tensor]:
-    """Return the values of nodes that depend on parameters alone."""
-    if not nodes:
-        return []
-    graph, copies = fx.Graph(), {}
-
-    def copied(node: fx.Node) -> fx.Node:
-        if node not in copies:
-            copies[node] = graph.node_copy(node, copied)
-        return copies[node]
-
-    graph.output([copied(node) for node in nodes])
-    values: list[Tensor] = fx.Interpreter(layer, graph=graph).run()
-    return values
+def _operands(end: str, moved: Moved, program: Expressions, columns: int, *, scaled: bool) -> Operands:
+    """Return the operands of one end, as nodes of the program. scaled: the factor of an edge's weight comes last."""
+    known = {node.index: node for node in program.nodes if node.op == end}
+    nodes = [known[i] for i in range(len(moved.values))]
+    scale = [Node(end, index=WEIGHT, wide=columns == 1)] * scaled
+    return Operands((*nodes, *scale), (*moved.widths, *[1] * scaled))

@@ -1,13 +1,16 @@
-"""Column programs: what an edge computes column by column, as a graph of operators, and its derivatives.
+"""Column programs: the computation of an edge, column by column, as a graph of operators; derivatives; tapes.
 
-Nodes are numbered in the order in which they were made, so that a node's arguments come before it. Equal nodes are one.
+Nodes are numbered in the order of their creation, so that the arguments of a node have smaller numbers. Equal nodes are
+one node. A tape (`runtime.backends.tape`) is the list of steps by which kernels compute some of the nodes.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from ...runtime.backends.tape import MOST_VALUES, Output, Step, Tape, Value
 
 _FOLDED: dict[str, Callable[[float, float], float]] = {
     "add_value": operator.add,
@@ -21,10 +24,10 @@ LEAVES = ("src", "dst", "edge", "shared", "const")
 class Node:
     """An operator, or an operand.
 
-    op: one of `runtime.backends.tape.OPS`, or of LEAVES. args: numbers of nodes. value: a constant of the operator, or
-    the value of "const". index: of an operand, which one among those of its end. wide: whether it has a value for each
-    column, or one for each edge. type: of an operand with columns for each type, the operand "edge" that chooses; of
-    others -1.
+    op: an element of `runtime.backends.tape.OPS` or LEAVES. args: numbers of nodes. value: a constant of the operator,
+    or the value of "const". index: number of an operand among those of its end. wide: whether it has a value for each
+    column, or a single one. type: for an operand with columns for each type, the index of the "edge" operand that
+    selects them; else -1.
     """
 
     op: str
@@ -37,20 +40,20 @@ class Node:
 
 @dataclass
 class Expressions:
-    """Nodes of one program, which it simplifies as they are made."""
+    """The nodes of one program, simplified as they are created."""
 
     nodes: list[Node] = field(default_factory=list)
     _numbers: dict[Node, int] = field(default_factory=dict)
 
     def add(self, node: Node) -> int:
-        """Return the number of a node, which is new or known."""
+        """Return the number of a node, after adding it if it is new."""
         if node not in self._numbers:
             self._numbers[node] = len(self.nodes)
             self.nodes.append(node)
         return self._numbers[node]
 
     def operand(self, op: str, index: int, *, wide: bool, type: int = -1) -> int:
-        """Return an operand: one of an edge's source or destination, its data, or values that all edges share."""
+        """Return an operand. op: "src" or "dst" for a value of that end, "edge" for edge data, or "shared"."""
         return self.add(Node(op, index=index, wide=wide, type=type))
 
     def constant(self, value: float) -> int:
@@ -72,7 +75,7 @@ class Expressions:
         return self.add(Node("column_sum", (number,), wide=False))
 
     def unary(self, op: str, x: int, value: float = 0.0) -> int:
-        """Return op(x). op: of tapes, or "neg"."""
+        """Return op(x). op: an operator of tapes, or "neg"."""
         node, known = self.nodes[x], self.value_of(x)
         if op == "neg":
             op, value = "mul_value", -1.0
@@ -87,7 +90,7 @@ class Expressions:
         return self.add(Node(op, (x,), value=float(value), wide=node.wide))
 
     def binary(self, op: str, a: int, b: int) -> int:
-        """Return op(a, b); a narrow operand of a wide one counts for each column."""
+        """Return op(a, b). A narrow operand is used for every column of a wide one."""
         simple = self._with_constant(op, a, b)
         if simple is not None:
             return simple
@@ -99,7 +102,7 @@ class Expressions:
         return self.add(Node(op, (a, b), wide=wide))
 
     def product(self, x: int, y: int) -> int:
-        """Return x y, of x = a b as (a y) b if a y is computed anyway."""
+        """Return x y; for x = a b as (a y) b if the program has a y already."""
         node = self.nodes[x]
         if node.op == "mul":
             for a, b in (node.args, node.args[::-1]):
@@ -115,7 +118,7 @@ class Expressions:
         return self.add(Node("where_positive", (a, b), value=slope, wide=wide))
 
     def _with_constant(self, op: str, a: int, b: int) -> int | None:
-        """Return an operation of a node and a constant without one of two operands; None where there is none."""
+        """Return a binary operation with a constant as a unary one; None if that is not possible."""
         left, right = self.value_of(a), self.value_of(b)
         if right is None and left is not None:
             if op in ("add", "mul"):
@@ -134,7 +137,7 @@ class Expressions:
         return None if one is None else self.unary(one[0], a, one[1])
 
     def needed(self, outputs: list[int]) -> list[int]:
-        """Return the numbers of the nodes that outputs are computed from, and of these, ascending."""
+        """Return the numbers of ``outputs`` and of all nodes that they depend on, ascending."""
         found, open_nodes = set(outputs), list(outputs)
         while open_nodes:
             for arg in self.nodes[open_nodes.pop()].args:
@@ -144,7 +147,7 @@ class Expressions:
         return sorted(found)
 
     def gradients(self, output: int, seed: int, wrt: list[int]) -> list[int]:
-        """Return the gradients of ``output``, whose own gradient is ``seed``, with respect to some nodes."""
+        """Return the gradients with respect to the nodes ``wrt``, for the gradient ``seed`` of ``output``."""
         order = self.needed([output])
         of: dict[int, int] = {output: seed}
         for number in reversed(order):
@@ -156,14 +159,14 @@ class Expressions:
         return [of.get(number, zero) for number in wrt]
 
     def _as_wide_as(self, number: int, part: int) -> int:
-        """Return a gradient with as many values as the node that it is of."""
+        """Return the gradient of a node with as many values as the node has."""
         if not self.nodes[number].wide and self.nodes[part].wide:
             return self.column_sum(part)
         return part
 
 
 def _partials(of: Expressions, node: Node, number: int, gradient: int) -> Mapping[int, int]:
-    """Return the gradients with respect to a node's arguments, given that of the node."""
+    """Return the gradients of a node's arguments, for the gradient of the node."""
     args, op = node.args, node.op
 
     def times(x: int) -> int:
@@ -203,3 +206,87 @@ def _partials(of: Expressions, node: Node, number: int, gradient: int) -> Mappin
     if x == y:
         return {x: of.binary("add", *parts)}
     return {x: parts[0], y: parts[1]}
+
+
+# ---- tapes
+
+LANES, BATCH = 16, 32  # values of the widest vector, and edges of a batch (cuda/cpu/edge_batches.h)
+
+
+class TooLargeError(Exception):
+    """A program with more values than a tape can hold."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A node to reduce over the edges. width: number of its columns. type: as in `Output`."""
+
+    node: int
+    width: int
+    type: int = -1
+
+
+def constant_room(columns: int) -> int:
+    """Return the number of shared values that hold a constant: as many as any vector reads at once."""
+    return max(BATCH, -(-columns // LANES) * LANES)
+
+
+def compiled(
+    program: Expressions,
+    results: Sequence[Result],
+    places: Mapping[Node, tuple[str, int]],
+    *,
+    columns: int,
+    far_columns: int,
+    shared: int = 0,
+    reduce: str = "sum",
+) -> tuple[Tape, list[float]]:
+    """Return the tape of some results, and its constants, which kernels read after the ``shared`` values.
+
+    places: kind and index, as in `Value`, of each operand. columns: of wide values. far_columns: of the rows at the
+    other end of edges. Each constant takes `constant_room` values. Raises TooLargeError for too many values for a tape.
+    """
+    outputs = [result.node for result in results]
+    order = program.needed(outputs)
+    last = {arg: number for number in order for arg in program.nodes[number].args}  # its last reader
+    values: list[Value] = []
+    steps: list[Step] = []
+    constants: list[float] = []
+    registers = {"wide": 0, "narrow": 0}
+    free: dict[str, list[int]] = {"wide": [], "narrow": []}  # registers that nothing reads any more
+    at: dict[int, int] = {}  # index of each node's value
+
+    def added(value: Value) -> int:
+        values.append(value)
+        return len(values) - 1
+
+    def register(kind: str) -> int:
+        if free[kind]:
+            return free[kind].pop()
+        registers[kind] += 1
+        return added(Value(kind, registers[kind] - 1, narrow=kind == "narrow"))
+
+    for number in order:
+        node = program.nodes[number]
+        if node.op == "const":
+            place = shared + constant_room(columns) * len(constants)
+            constants.append(node.value)
+            at[number] = added(Value("shared", place, narrow=True))
+        elif node.args:
+            a, b = (*[at[arg] for arg in node.args], -1)[:2]
+            for arg in set(node.args):
+                if (kind := values[at[arg]].kind) in free and last[arg] == number and arg not in outputs:
+                    free[kind].append(at[arg])
+            at[number] = register("wide" if node.wide else "narrow")
+            steps.append(Step(node.op, at[number], a, b, node.value))
+        else:
+            kind, index = places[node]
+            operand = at[number] = added(Value(kind, index, node.type, narrow=not node.wide))
+            if not node.wide:
+                at[number] = register("narrow")
+                steps.append(Step("pick", at[number], operand))
+    if len(values) > MOST_VALUES:
+        raise TooLargeError
+    written = [Output(at[result.node], result.width, result.type) for result in results]
+    tape = Tape(columns, far_columns, values, steps, written, registers["wide"], reduce)
+    return tape, constants

@@ -1,8 +1,7 @@
-"""What a graph gives to a program: weights and data of edges, sums of rows, operands."""
+"""The operands of a program that come from a graph, and Gather by the fused aggregation or over rows of edges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -13,36 +12,29 @@ from ...runtime import mpi
 from ..autograd.aggregation import aggregate, mean_scale, scaled_sum
 from ..graph.dist_graph import DistGraph
 from ..graph.edge_data import EdgeValues
-from ..graph.loading import edge_data_of
+from ..graph.extend import extend
+from ..graph.loading import edge_data_of, weighted_edges
 from ..graph.matrix import Adjacency
 from ..graph.view import GraphView
 from ..sampling.block import Block
-from .columns import ESTIMATE, WEIGHT, ByColumn, WeightParts, check_types
-from .expression import Node
-from .fused import Operands, Propagation
-from .stages import Linear, Moved, Staged
-from .tracing import EDGES
+from .columns import ColumnProgram, WeightParts
+from .stages import Linear
+from .tracing import EDGES, Edge
 
 
-class Examples(Mapping[str, Tensor]):
-    """An example of data of edges for each name that a graph has."""
+class Examples(dict[str, Tensor]):
+    """An example of the edge data of each name that a graph has."""
 
     def __init__(self, graph: GraphView) -> None:
         self._graph = graph
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __missing__(self, name: str) -> Tensor:
         held = data_of(self._graph, name)
         return torch.zeros(EDGES, *held.shape[1:], dtype=held.dtype, device=self._graph.device)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
 
 def data_of(graph: GraphView, name: str) -> Tensor:
-    """Return data of a graph's edges by name. Raises InputError or ValueError for a name that it has not."""
+    """Return edge data by name. Raises InputError or ValueError for an unknown name, TypeError for another view."""
     if not isinstance(graph, (DistGraph, Block)):
         raise TypeError(f"a {type(graph).__name__} has no data of edges; open the graph with mgg.open")
     return graph.edge_data(name)
@@ -67,7 +59,7 @@ def has_weights(graph: GraphView) -> bool:
 
 
 def weight_parts(graph: GraphView, kind: str, accumulator: str) -> WeightParts:
-    """Return the factors of the weights of the edges of an adjacency's kind."""
+    """Return the factors of the weights of edges in an adjacency of a kind."""
     weighted = has_weights(graph)
     sampled = isinstance(graph, Block) and graph.adjacency(kind).forward_weight is not None
     if kind == "gcn":
@@ -76,7 +68,7 @@ def weight_parts(graph: GraphView, kind: str, accumulator: str) -> WeightParts:
 
 
 def summed(x: Tensor, graph: GraphView, kind: str, how: Linear, accumulator: str) -> Tensor:
-    """Return the sum, mean or maximum of sources' rows times weights of edges, by the fused aggregation."""
+    """Return the sum, mean or maximum of rows of sources times weights of edges, by the fused aggregation."""
     if how.weight is None:
         return aggregate(x, graph, graph.adjacency(kind), accumulator)
     adjacency, before = graph.adjacency(kind), None
@@ -92,67 +84,109 @@ def summed(x: Tensor, graph: GraphView, kind: str, how: Linear, accumulator: str
 
 
 def _with_weights(graph: GraphView, kind: str, name: str, accumulator: str) -> Adjacency:
-    """Return an adjacency of a graph's edges whose weights are data of theirs."""
+    """Return the adjacency of a graph's edges with edge data as weights."""
     ordered = graph.adjacency(kind, ordered=True)
     values = graph.edge_values(ordered, name)
     forward, backward = values.forward.reshape(-1), values.backward.reshape(-1)
-    if accumulator == "sum" and ordered.forward_weight is not None:  # sampled edges stand for others
+    if accumulator == "sum" and ordered.forward_weight is not None:  # estimates of the sum over all edges
         assert ordered.backward_weight is not None
         forward, backward = forward * ordered.forward_weight, backward * ordered.backward_weight
     return replace(ordered, forward_weight=forward, backward_weight=backward)
 
 
-def edge_columns(graph: GraphView, adjacency: Adjacency, left: ByColumn) -> EdgeValues:
-    """Return the data of edges that a program reads beside each other, [E, D]. Collective on a graph.
+def edge_columns(graph: GraphView, adjacency: Adjacency, program: ColumnProgram) -> EdgeValues | None:
+    """Return the concatenated edge data that a program reads, [E, D], or None. Collective on a graph.
 
-    Raises InputError for types of edges that are no types of the program.
+    Raises InputError for types of edges that the program has no matrix for.
     """
-    columns = [graph.edge_values(adjacency, name) for name, _ in left.data]
+    columns = [graph.edge_values(adjacency, name) for name, _ in program.data]
     forward, backward = adjacency.forward_weight, adjacency.backward_weight
     own = EdgeValues(forward, backward) if forward is not None and backward is not None else None
-    if left.weight.by_edge:
+    if program.weight.by_edge:
         named = adjacency.kind == "edges"
         columns.append(graph.edge_values(adjacency, "weight") if named or own is None else own)
-    if left.weight.estimates and own is not None:
+    if program.weight.estimates and own is not None:
         columns.append(own)
-    values = EdgeValues(_beside([c.forward for c in columns]), _beside([c.backward for c in columns]))
+    if not columns:
+        return None
+    values = EdgeValues(_joined([c.forward for c in columns]), _joined([c.backward for c in columns]))
     with mpi.agree(graph.comm) if graph.comm is not None else nullcontext():
-        check_types(left, values.forward)
+        program.check_types(values.forward)
     return values
 
 
-def _beside(columns: list[Tensor]) -> Tensor:
-    """Return [E, D] of values [E] and [E, d]."""
+def _joined(columns: list[Tensor]) -> Tensor:
+    """Return [E, D] for values [E] and [E, d]."""
     wide = [column if column.dim() == 2 else column[:, None] for column in columns]
     return torch.cat(wide, 1).contiguous()
 
 
-def propagation(stage: Staged, left: ByColumn, accumulator: str) -> Propagation:
-    """Return a column program with its operands."""
-    columns = left.columns
-    scale = [Node("", index=WEIGHT, wide=columns == 1)] if left.weight.scaled else []
-    at, edge = 0, {}
-    for _, width in left.data:
-        edge[Node("edge", index=at, wide=width == columns)] = at
-        at += width
-    for number, read in ((WEIGHT, left.weight.by_edge), (ESTIMATE, left.weight.estimates)):
-        if read:
-            edge[Node("edge", index=number, wide=columns == 1)] = at
-            at += 1
-    return Propagation(
-        program=left.program,
-        result=left.result,
-        columns=columns,
-        src=_operands("src", stage.src, left, scale),
-        dst=_operands("dst", stage.dst, left, scale),
-        shared=len(left.shared),
-        edge=edge,
-        reduce=accumulator,
+# ---- a row for each edge in memory, for any ApplyEdge
+
+
+def edges_of(
+    x: Tensor, graph: GraphView, adjacency: Adjacency, names: tuple[str, ...]
+) -> tuple[Edge, Tensor]:
+    """Return the values of this rank's in-edges, and their destinations, int64 [E]. Collective.
+
+    names: of the edge data. Raises TypeError for a view that cannot list its edges.
+    """
+    if isinstance(graph, DistGraph):
+        index, rows = graph.edge_index(adjacency.kind), extend(x, graph, graph.adjacency("edges"))
+    elif isinstance(graph, Block) and adjacency.kind == "edges":
+        index, rows = graph.edge_index(), x
+    else:
+        raise TypeError(
+            f"tensors of edges of kind {adjacency.kind!r} are not there for {type(graph).__name__}"
+        )
+    source, target = index
+    data = {name: graph.edge_data(name) for name in names}
+    weight = _weights(graph, adjacency, source, target, x)
+    return Edge(rows[source], x[: graph.destinations][target], data, weight), target
+
+
+def gathered(
+    messages: Tensor, target: Tensor, destinations: int, accumulator: str, in_degree: int | None = None
+) -> Tensor:
+    """Return messages [E, F] reduced over the in-edges of each destination, [n, F]; 0 without edges.
+
+    accumulator: "sum", "mean", "max", or "concat" in the order of the graph's edges, [n, in_degree F]. Raises
+    ValueError for "concat" if a destination has another number of in-edges.
+    """
+    if accumulator == "concat":
+        counts = torch.bincount(target, minlength=destinations)
+        wrong = (counts - (in_degree or 0)).nonzero().reshape(-1)
+        if len(wrong):
+            row = int(wrong[0])
+            raise ValueError(
+                f"accumulator is 'concat' of {in_degree} in-edges, and row {row} of this rank has {int(counts[row])}"
+            )
+        order = torch.argsort(target, stable=True)
+        return messages[order].reshape(destinations, (in_degree or 0) * messages.shape[1])
+    start = messages.new_zeros(destinations, messages.shape[1])
+    if accumulator == "sum":
+        return start.index_add(0, target, messages)
+    wide = target[:, None].expand_as(messages)
+    return start.scatter_reduce(
+        0, wide, messages, {"mean": "mean", "max": "amax"}[accumulator], include_self=False
     )
 
 
-def _operands(op: str, moved: Moved, left: ByColumn, behind: list[Node]) -> Operands:
-    """Return the operands of one end, as the program has them, and those behind them."""
-    known = {node.index: node for node in left.program.nodes if node.op == op}
-    nodes = [known[i] for i in range(len(moved.values))] + [replace(node, op=op) for node in behind]
-    return Operands(tuple(nodes), (*moved.widths, *[1] * len(behind)))
+def _weights(
+    graph: DistGraph | Block, adjacency: Adjacency, source: Tensor, target: Tensor, like: Tensor
+) -> Tensor:
+    """Return `Edge.weight`, [E, 1], of the type of rows ``like``. Collective on a graph."""
+    weight: Tensor | None = None
+    if isinstance(graph, DistGraph):
+        edges, first = graph.part.slice, int(graph.part.bounds[graph.rank])
+        held = edges.weight
+        if adjacency.kind == "gcn":
+            held = weighted_edges("gcn", first, edges.indptr, edges.indices, edges.weight)[2]
+        weight = None if held is None else torch.from_numpy(held).to(graph.device)
+    elif has_weights(graph):
+        weight = graph.edge_data("weight")
+    column = like.new_ones(len(source), 1) if weight is None else weight[:, None].to(like.dtype)
+    if adjacency.scale is not None and isinstance(graph, DistGraph):
+        scale = adjacency.scale[:, None].to(like.dtype)
+        column = column * extend(scale, graph, graph.adjacency("edges"))[source] * scale[target]
+    return column

@@ -1,4 +1,4 @@
-"""Layers of one's own as programs on vertices and edges (NGra, section 2: SAGA-NN)."""
+"""Layers that users write as programs on vertices and edges (NGra, section 2: SAGA-NN)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from torch import Tensor
 from ...plan.workload import Plan
 from ..autograd.functional import as_rows
 from ..graph.edge_data import EdgeValues
-from ..graph.matrix import Adjacency
 from ..graph.view import GraphView
 from ..inputs.host import Input
-from ..streaming.graph import StreamedGraph
+from ..streaming.graph import BlockView, StreamedGraph
 from ..streaming.rows import StreamedRows
-from . import edge_tensors, streamed
-from .columns import ByColumn, WeightParts, by_column, of_parameters
-from .compiling import TooLargeError
-from .explaining import explained
-from .fused import Call, propagate
-from .gathering import Examples, data_shape, edge_columns, propagation, summed, weight_parts
+from . import gathering, streamed
+from .columns import ColumnProgram, WeightParts, by_column
+from .expression import TooLargeError
+from .fused import Call, Propagate
 from .operators import NotByColumnError
-from .program import Program, Stages
+from .program import Program, Stages, explained
 from .stages import Staged, at_vertices, linear, staged
-from .tracing import DST, SRC, NotTraceableError, data_names, traced
+from .tracing import DST, SRC, NotTraceableError, traced
 
 ACCUMULATORS = ("sum", "mean", "max", "concat")
 KINDS = ("edges", "gcn")
@@ -34,15 +31,15 @@ KINDS = ("edges", "gcn")
 class Layer(Stages):
     """A layer in four stages: Scatter, `apply_edge`, Gather and `apply_vertex`, called as ``layer(x, graph)``.
 
-    Subclasses write the second and the fourth in torch; Scatter, Gather and all gradients are the system's, on any
-    number of ranks. What of `apply_edge` depends on one end of an edge only is computed once for each vertex. If the
-    rest is computed column by column, an edge's values never reach memory; if not, each edge has a row in memory.
-    `explain` shows which. A layer is collective, as its backward pass is.
+    Subclasses write the second and the fourth in torch; Scatter, Gather and all gradients are provided, on any number
+    of ranks. Operations of `apply_edge` that depend on one end of an edge only are computed once for each vertex. If
+    the others work column by column, values of edges are never stored; else each edge has a row in memory. `explain`
+    shows which. A layer is collective, as its backward pass is.
 
     accumulator: how Gather reduces the messages of a vertex's in-edges: "sum", "mean", "max" (0 without edges), or
-    "concat" in the order of the graph, where each vertex has ``in_degree`` of them.
+    "concat" in the order of the graph's edges, of which each vertex has ``in_degree``.
     kind: of the adjacency: "edges", the graph's own, or "gcn", with self loops and normalised weights.
-    fuse: False has a row for each edge in memory in any case, for comparison.
+    fuse: False stores a row for each edge in any case, for comparison.
 
     >>> class GatedGCN(mgg.nn.saga.Layer):
     ...     def __init__(self, channels):
@@ -58,20 +55,20 @@ class Layer(Stages):
 
     def __init__(self) -> None:
         super().__init__()
-        self._programs: dict[tuple[Any, ...], Program] = {}  # the one of the last call is last
-        self._names: dict[tuple[Any, ...], tuple[str, ...]] = {}  # of the data of edges that programs read
-        self._kept: WeakKeyDictionary[Plan, dict[Any, EdgeValues]] = WeakKeyDictionary()
+        self._programs: dict[tuple[Any, ...], Program] = {}  # the last call's is the last
+        self._names: dict[tuple[Any, ...], tuple[str, ...]] = {}  # of the edge data that programs read
+        self._kept: WeakKeyDictionary[Plan, dict[Any, EdgeValues | None]] = WeakKeyDictionary()
 
     def forward(self, x: Input, graph: GraphView) -> Tensor:
         """Return the layer's output for this rank's rows x [n, F]. Collective.
 
-        Attributes that are no tensors are read when the layer first runs on rows of a width, in training or not.
-        Raises ValueError for an accumulator that is none, and data of edges that the graph has not.
+        Attributes that are no tensors are read at the first call with a width, dtype and training mode. Raises
+        ValueError for an unknown accumulator or kind, ValueError or InputError for unknown edge data.
         """
         if isinstance(x, StreamedRows):
             if not isinstance(graph, StreamedGraph):
                 raise TypeError("rows of a graph that is streamed, with another graph")
-            with self.on(graph.block(0, 0)):
+            with self.on(BlockView(graph, 0, 0)):
                 program = self._program(self.enter(x.example(graph.dtype)), graph)
             return streamed.applied(self, program, x, graph)
         rows = as_rows(x, graph)
@@ -82,7 +79,7 @@ class Layer(Stages):
             return self.apply_vertex(rows[: graph.destinations], accum)
 
     def explain(self, x: Tensor | None = None, graph: GraphView | None = None) -> str:
-        """Return the program as it is written and as it runs, and why; for the last call, or for x and a graph."""
+        """Return the program as text: as it is written, as it runs, and why; of the last call, or for x and a graph."""
         if x is not None and graph is not None:
             return explained(self, self._program(as_rows(x, graph), graph))
         if not self._programs:
@@ -96,87 +93,79 @@ class Layer(Stages):
             raise ValueError(f"accumulator is {self.accumulator!r}; known are {', '.join(ACCUMULATORS)}")
         if self.kind not in KINDS:
             raise ValueError(f"kind is {self.kind!r}; known are {', '.join(KINDS)}")
-        parts = weight_parts(graph, self.kind, self.accumulator)
+        parts = gathering.weight_parts(graph, self.kind, self.accumulator)
         streams = isinstance(graph, StreamedGraph)
         key = x.shape[1], x.dtype, self.training, parts, self.accumulator, self.kind, self.fuse, streams
         program = self._programs.pop(self._with_shapes(key, graph), None)
         if program is None:
             program = self._planned(x, graph, parts)
-            self._names[key] = program.traced.names if program.traced else ()
+            self._names[key] = program.names
         self._programs[self._with_shapes(key, graph)] = program
         return program
 
     def _with_shapes(self, key: tuple[Any, ...], graph: GraphView) -> tuple[Any, ...]:
-        """Return a key with the shapes of the data of edges that its programs read, which graphs may differ in."""
-        return key, *(data_shape(graph, name) for name in self._names.get(key, ()))
+        """Return a key with the shapes of the edge data that its programs read, which may differ between graphs."""
+        return key, *(gathering.data_shape(graph, name) for name in self._names.get(key, ()))
 
     def _planned(self, x: Tensor, graph: GraphView, parts: WeightParts) -> Program:
         try:
-            operations = traced(self, x, Examples(graph))
+            operations = traced(self, x, gathering.Examples(graph))
         except NotTraceableError as error:
-            return Program(str(error))
-        stage = staged(operations, self)
-        # A maximum of rows has kernels of its own, which streaming does without.
+            return Program(str(error), error.names)
+        stage, names = staged(operations, self), operations.names
+        # A maximum of rows has kernels of its own, but not on streamed graphs.
         streams = isinstance(graph, StreamedGraph)
         reduces = self.accumulator in (("sum", "mean") if streams else ("sum", "mean", "max"))
         sums = linear(stage, self, self.accumulator) if reduces else None
         if sums is not None and self.fuse:
-            return Program("", operations, stage, linear=sums)
+            return Program("", names, stage, linear=sums)
         try:
-            left = self._left(stage, x.dtype, parts)
-            made = propagation(stage, left, self.accumulator)
-            made.to_sources(tuple(range(len(stage.src.values))))  # raises TooLargeError now, if at all
+            columns = self._columns(stage, x.dtype, parts)
+            # Raises TooLargeError now, if at all.
+            columns.propagation.gradients(SRC, tuple(range(len(stage.src.values))))
         except NotByColumnError as error:
-            return Program(str(error), operations, stage)
+            return Program(str(error), names, stage)
         except TooLargeError:
-            return Program("more values are needed at once than a tape holds", operations, stage)
-        return Program("", operations, stage, left=left, propagation=made)
+            return Program("more values are needed at once than a tape holds", names, stage)
+        return Program("", names, stage, columns=columns)
 
-    def _left(self, stage: Staged, dtype: torch.dtype, parts: WeightParts) -> ByColumn:
-        """Return what is left on the edges. Raises NotByColumnError with the reason where it has tensors."""
+    def _columns(self, stage: Staged, dtype: torch.dtype, parts: WeightParts) -> ColumnProgram:
+        """Return the operations that remain on the edges. Raises NotByColumnError if edges need rows in memory."""
         if not self.fuse:
             raise NotByColumnError("fuse is False")
         if self.accumulator == "concat":
             raise NotByColumnError("'concat' keeps the message of each edge")
         if self.accumulator == "max" and dtype.itemsize == 2:
             raise NotByColumnError("maxima of what is computed from half rows cannot be found again exactly")
-        left = by_column(stage, self, parts)
-        if self.accumulator == "max" and not left.program.nodes[left.result].wide:
+        made = by_column(stage, self, parts, self.accumulator)
+        if self.accumulator == "max" and not made.propagation.program.nodes[made.propagation.result].wide:
             raise NotByColumnError("a maximum of sums over columns is not compared by column")
-        return left
+        return made
 
     def _gathered(self, x: Tensor, graph: GraphView, program: Program) -> Tensor:
-        """Return what destinations gather, [n, F']."""
+        """Return the reduced messages of destinations, [n, F']."""
         if program.reason:
-            names = data_names(self) if program.traced is None else program.traced.names
-            edge, target = edge_tensors.edges_of(x, graph, graph.adjacency(self.kind), names)
+            adjacency = graph.adjacency(self.kind)
+            edge, target = gathering.edges_of(x, graph, adjacency, program.names)
             messages = self.apply_edge(edge)
-            return edge_tensors.gathered(
-                messages, target, graph.destinations, self.accumulator, self.in_degree
-            )
+            return gathering.gathered(messages, target, graph.destinations, self.accumulator, self.in_degree)
         assert program.staged is not None
         src = at_vertices(program.staged, SRC, self, x)
         if program.linear is not None:
-            return summed(src[0], graph, self.kind, program.linear, self.accumulator)
-        assert program.left is not None and program.propagation is not None
+            return gathering.summed(src[0], graph, self.kind, program.linear, self.accumulator)
+        assert program.columns is not None
         dst = at_vertices(program.staged, DST, self, x[: graph.destinations])
-        named = program.left.data or (program.left.weight.by_edge and self.kind == "edges")
+        columns = program.columns
+        named = columns.data or (columns.weight.by_edge and self.kind == "edges")
         adjacency = graph.adjacency(self.kind, ordered=bool(named))
-        values = self._values(graph, adjacency, program.left)
-        if program.left.weight.scaled:
+        if columns.weight.scaled:
             assert adjacency.scale is not None
             scale = adjacency.scale[:, None]
             src, dst = [*src, scale], [*dst, scale[: graph.destinations]]
-        shared = [value.expand(program.left.columns) for value in of_parameters(program.left.shared, self)]
-        call = Call(program.propagation, graph, adjacency, values, torch.is_grad_enabled())
-        return propagate(call, src, dst, shared)
-
-    def _values(self, graph: GraphView, adjacency: Adjacency, left: ByColumn) -> EdgeValues | None:
-        """Return the data of edges that their messages read, [E, D], kept for the next call."""
-        if not (left.data or left.weight.by_edge or left.weight.estimates):
-            return None
-        kept = self._kept.setdefault(adjacency.forward, {})
-        key = tuple(left.data), left.weight
+        kept = self._kept.setdefault(adjacency.forward, {})  # edge data for the next call
+        key = columns.data, columns.weight
         if key not in kept:
-            kept[key] = edge_columns(graph, adjacency, left)
-        return kept[key]
+            kept[key] = gathering.edge_columns(graph, adjacency, columns)
+        call = Call(columns.propagation, graph, adjacency, kept[key], torch.is_grad_enabled())
+        out: Tensor = Propagate.apply(call, *src, *dst, *columns.shared_values(self))
+        return out

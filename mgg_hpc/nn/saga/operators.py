@@ -1,4 +1,4 @@
-"""Operators of ApplyEdge: which of them are computed column by column, and which are functions of a row."""
+"""Operators of ApplyEdge: those that are computed column by column, and those that are functions of a row."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def typed_linear(rows: Tensor, weight: Tensor, type: Tensor) -> Tensor:
 
 
 def typed_rows(rows: Tensor, weight: Tensor) -> Tensor:
-    """Return the products of rows [n, in] with the matrices of all types, one beside the other: [n, T out]."""
+    """Return the products of rows [n, in] with the matrices of all T types, concatenated: [n, T out]."""
     return torch.nn.functional.linear(rows, weight.reshape(-1, weight.shape[2]))
 
 
 class NotByColumnError(Exception):
-    """The reason why an operation is not computed column by column."""
+    """An operation that is not computed column by column; its text is the reason."""
 
 
-Builder = Callable[..., int]
+Builder = Callable[..., int]  # (expressions, arguments) -> the number of the result's node
 
 
 def _unary(op: str) -> Builder:
@@ -54,23 +54,7 @@ def _binary(op: str) -> Builder:
     return lambda of, a, b: of.binary(op, a, b)
 
 
-def _rsqrt(of: Expressions, x: int) -> int:
-    return of.unary("reciprocal", of.unary("sqrt", x))
-
-
-def _leaky_relu(of: Expressions, x: int, negative_slope: float = 0.01, inplace: bool = False) -> int:
-    return of.unary("leaky_relu", x, negative_slope)
-
-
-def _relu(of: Expressions, x: int, inplace: bool = False) -> int:
-    return of.unary("leaky_relu", x, 0.0)
-
-
-def _silu(of: Expressions, x: int, inplace: bool = False) -> int:
-    return of.binary("mul", x, of.unary("sigmoid", x))
-
-
-def _elu(of: Expressions, x: int, alpha: float = 1.0, inplace: bool = False) -> int:
+def _elu(of: Expressions, x: int, alpha: float = 1.0) -> int:
     below = of.unary("exp", of.binary("minimum", x, of.constant(0)))
     return of.binary(
         "add", of.unary("leaky_relu", x, 0.0), of.unary("mul_value", of.unary("add_value", below, -1), alpha)
@@ -84,26 +68,36 @@ def _softplus(of: Expressions, x: int) -> int:
     )
 
 
+def _leaky_relu(of: Expressions, x: int, negative_slope: float = 0.01) -> int:
+    return of.unary("leaky_relu", x, negative_slope)
+
+
+def _rsqrt(of: Expressions, x: int) -> int:
+    return of.unary("reciprocal", of.unary("sqrt", x))
+
+
 def _square(of: Expressions, x: int) -> int:
     return of.binary("mul", x, x)
 
 
+_POWERS: dict[float | None, Builder] = {
+    1.0: lambda of, x: x,
+    2.0: _square,
+    3.0: lambda of, x: of.binary("mul", x, _square(of, x)),
+    0.5: _unary("sqrt"),
+    -0.5: _rsqrt,
+    -1.0: _unary("reciprocal"),
+    -2.0: lambda of, x: of.unary("reciprocal", _square(of, x)),
+}
+
+
 def _power(of: Expressions, x: int, exponent: int) -> int:
-    simple: dict[float | None, Callable[[], int]] = {
-        1.0: lambda: x,
-        2.0: lambda: _square(of, x),
-        3.0: lambda: of.binary("mul", x, _square(of, x)),
-        0.5: lambda: of.unary("sqrt", x),
-        -0.5: lambda: _rsqrt(of, x),
-        -1.0: lambda: of.unary("reciprocal", x),
-        -2.0: lambda: of.unary("reciprocal", _square(of, x)),
-    }
     known = of.value_of(exponent)
-    if known not in simple:
+    if known not in _POWERS:
         raise NotByColumnError(
             "powers other than -2, -1, -0.5, 0.5, 1, 2 and 3 are not computed column by column"
         )
-    return simple[known]()
+    return _POWERS[known](of, x)
 
 
 def _clamp(of: Expressions, x: int, min: int | None = None, max: int | None = None) -> int:
@@ -111,48 +105,30 @@ def _clamp(of: Expressions, x: int, min: int | None = None, max: int | None = No
     return x if max is None else of.binary("minimum", x, max)
 
 
-def _same(of: Expressions, x: int, *args: Any, **options: Any) -> int:
-    return x
-
-
-# Builders of column programs, by the operator's name. Arguments are nodes; options keep their values.
+# Builders of column programs, by the operator's name. Arguments are nodes; OPTIONS keep their values.
 BY_COLUMN: dict[str, Builder] = {
-    "add": _binary("add"),
-    "sub": _binary("sub"),
-    "subtract": _binary("sub"),
-    "mul": _binary("mul"),
-    "multiply": _binary("mul"),
-    "div": _binary("div"),
-    "divide": _binary("div"),
+    **{op: _unary(op) for op in ("neg", "exp", "log", "sqrt", "tanh", "sigmoid", "abs", "reciprocal")},
+    **{op: _binary(op) for op in ("add", "sub", "mul", "div", "maximum", "minimum")},
+    **{name: _binary(name[:3]) for name in ("subtract", "multiply", "divide")},
     "truediv": _binary("div"),
-    "maximum": _binary("maximum"),
-    "minimum": _binary("minimum"),
-    "neg": _unary("neg"),
-    "exp": _unary("exp"),
-    "log": _unary("log"),
-    "sqrt": _unary("sqrt"),
     "rsqrt": _rsqrt,
-    "tanh": _unary("tanh"),
-    "sigmoid": _unary("sigmoid"),
-    "abs": _unary("abs"),
-    "reciprocal": _unary("reciprocal"),
-    "relu": _relu,
+    "relu": lambda of, x: of.unary("leaky_relu", x, 0.0),
     "leaky_relu": _leaky_relu,
-    "silu": _silu,
+    "silu": lambda of, x: of.binary("mul", x, of.unary("sigmoid", x)),
     "elu": _elu,
     "softplus": _softplus,
     "square": _square,
     "pow": _power,
     "clamp": _clamp,
-    "identity": _same,
-    "contiguous": _same,
+    "identity": lambda of, x, *args, **options: x,
+    "contiguous": lambda of, x, *args, **options: x,
 }
-OPTIONS = {"negative_slope", "alpha", "inplace"}  # arguments that are numbers of the operator itself
+OPTIONS = ("negative_slope", "alpha")  # keyword arguments that are numbers, not nodes
 
-# Operators of which each row of the result depends on one row of the operands alone, beside those by column.
+# Further operators of which each row of the result depends on one row of each operand.
 PRODUCTS = {"linear", "matmul", "mm"}
 BY_ROW = PRODUCTS | {"layernorm", "layer_norm", "cat", "rmsnorm"}
-ALONG_ROWS = {"softmax", "log_softmax", "sum", "mean", "norm"}  # where they take the last dimension
+ALONG_ROWS = {"softmax", "log_softmax", "sum", "mean", "norm"}  # over the last dimension
 
 _NAMES = {"leakyrelu": "leaky_relu"}
 
@@ -168,8 +144,22 @@ def name_of(node: fx.Node, root: torch.nn.Module) -> str:
 
 
 def module_options(node: fx.Node, root: torch.nn.Module) -> dict[str, Any]:
-    """Return the options of a module that are numbers of its operator."""
+    """Return the OPTIONS of a module; nothing for functions."""
     if node.op != "call_module":
         return {}
     module = root.get_submodule(str(node.target))
-    return {name: getattr(module, name) for name in ("negative_slope", "alpha") if hasattr(module, name)}
+    return {name: getattr(module, name) for name in OPTIONS if hasattr(module, name)}
+
+
+def takes_last(node: fx.Node) -> bool:
+    """Return whether an operator goes over the last dimension."""
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+    return dim in (1, -1, (1,), (-1,), [1], [-1])
+
+
+def drops(node: fx.Node, layer: torch.nn.Module) -> bool:
+    """Return whether dropout sets any value to 0."""
+    if node.op != "call_module":
+        return True
+    module: Any = layer.get_submodule(str(node.target))
+    return bool(module.training and module.p > 0)

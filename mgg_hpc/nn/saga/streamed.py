@@ -1,18 +1,18 @@
-"""Programs on graphs whose rows lie in stores (NGra, section 3.1): one interval of destinations after another.
+"""Programs on streamed graphs (NGra, section 3.1): one interval of destinations after another.
 
-Forward, blocks of sources compute what moved to them and write it to a store. Then, for each interval of destinations,
-the chunks of that store stream past while the interval's sums stay in memory, and ApplyVertex follows at once, a block
-of rows at a time:
+Forward, the values that moved to sources are computed in blocks of rows and written to a store. Then, for each interval
+of destinations, the chunks of that store stream past while the interval's sums stay in memory, and ApplyVertex follows
+at once, in blocks of rows:
 
     store of x --blocks--> store of sources' values --chunks--> sums of an interval --blocks--> store of the output
 
-Backward the same happens the other way round: blocks of destinations write what sources need of them to a store, whose
-chunks stream past intervals of sources.
+Backward the directions are reversed: blocks of destinations write the rows that sources read to a store, whose chunks
+stream past intervals of sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -24,20 +24,21 @@ from ...runtime.backends.arguments import Rows
 from ...runtime.streaming.behind import read_ahead
 from ...runtime.streaming.store import Store
 from ..first_order import first_order
-from ..streaming.graph import StreamedGraph
-from ..streaming.rows import Gradient, StreamedRows, add, give_back_with, read, write
+from ..streaming.graph import BlockView, StreamedGraph
+from ..streaming.rows import Gradient, StreamedRows, add, drop_with, read, write
 from ..streaming.sweep import Sweep
 from .program import Program, Stages
 from .stages import at_vertices
-from .streamed_blocks import Block, BlockStores, Gradients, Inputs, cut_rows, together, without_values
-from .streamed_sums import Sums, sums_of
+from .streamed_sums import LinearSums, Sums, TapeSums
 from .tracing import DST, SRC, attribute
+
+Bounds = tuple[int, int]  # first row of a block, and the row after its last
 
 
 def applied(layer: Stages, program: Program, x: StreamedRows, graph: StreamedGraph) -> StreamedRows:
     """Return a layer's output for this rank's rows. Collective, and so is its backward.
 
-    Raises InputError for a program whose edges need tensors, which are larger than the rows that do not fit.
+    Raises InputError for a program that needs a row for each edge, which do not fit in memory.
     """
     if program.reason:
         raise InputError(
@@ -51,7 +52,7 @@ def applied(layer: Stages, program: Program, x: StreamedRows, graph: StreamedGra
 
 
 class _Streamed(autograd.Function):
-    """A layer, whose rows and gradients go through stores; its tensors are the token of its input, and parameters."""
+    """A layer whose rows and gradients are in stores. Its tensors are the token of its input, and its parameters."""
 
     @staticmethod
     def forward(ctx: Any, run: _Run, trains: bool, token: Tensor, *parameters: Tensor) -> Tensor:
@@ -69,16 +70,13 @@ class _Streamed(autograd.Function):
         return None, None, torch.zeros_like(gradient), *run.backward()
 
 
-NONE_NEAR: tuple[int, list[Tensor]] = (-1, [])
-
-
 class _Run:
     """One forward pass of a layer over stores, and its backward pass.
 
-    sums: what runs over the edges. sources: the store of what destinations read of sources, which the backward reads
-    again. out: the output's store, once it is computed. gradient: of the output. reads_vertex, reads_targets: whether
-    ApplyVertex, and messages, read rows of destinations. reads_rows: whether messages read the rows x of sources where
-    they lie. copies: whether what they read is x, or x times a number for each row.
+    sums: the reductions over edges. sources: store of the values of sources, which the backward reads again. out: store
+    of the output. gradient: of the output. reads_vertex, reads_targets: whether ApplyVertex, and messages, read rows of
+    destinations. reads_rows: whether messages read the store of x itself. copies: whether they read x, or x times a
+    factor per row.
     """
 
     def __init__(self, layer: Stages, program: Program, x: StreamedRows, graph: StreamedGraph) -> None:
@@ -86,8 +84,14 @@ class _Run:
         self.layer, self.stage, self.x, self.graph = layer, program.staged, x, graph
         self.parameters = [each for each in layer.parameters() if each.requires_grad]
         self.trains = False
-        self.sums: Sums = sums_of(layer, program, graph)
+        self.sums: Sums
+        if program.linear is not None:
+            self.sums = LinearSums(layer, program.staged, program.linear, graph)
+        else:
+            assert program.columns is not None
+            self.sums = TapeSums(layer, program.staged, program.columns, graph)
         self.sources: Store | None = None
+        self._drop_sources: Callable[[], object] = lambda: None
         self.out: Store | None = None
         self.gradient = Gradient()
         self.reads_vertex = layer.reads_vertex()
@@ -95,9 +99,9 @@ class _Run:
         self.reads_rows = self.sums.reads_rows and not layer.enters
         values = self.stage.src.values
         self.copies = len(values) == 1 and attribute(values[0], SRC) and not layer.enters
-        self._blocks: dict[int, Block] = {}  # by first row
-        self._near: tuple[int, list[Tensor]] = NONE_NEAR  # interval, and what is read of its destinations
-        # By first row, places of what sums keep of blocks whose ApplyVertex has not run.
+        self._blocks: dict[int, _Block] = {}  # by first row
+        self._near: tuple[int, list[Tensor]] | None = None  # an interval, and the operands of its rows
+        # By first row, places of the sums for the backward, of blocks whose ApplyVertex has not run.
         self._kept: dict[int, list[Any]] = {}
 
     # ---- forward
@@ -115,124 +119,117 @@ class _Run:
         if not (self.trains and self.sums.reads_sources):
             self._drop_sources()
 
-    def _drop_sources(self) -> None:
-        if self.sources is not None and self.sources is not self.x.store:
-            self.graph.drop(self.sources)
-        self.sources = None
-
     def _at_sources(self) -> Store:
-        """Return the store of what destinations read of sources: that of x where these are the rows themselves."""
+        """Return the store of the values that edges read of sources."""
         if self.reads_rows:
             return self.x.store
         store = self.graph.new_store(sum(self.sums.source_widths))
-        give_back_with(self, self.graph, store)  # also where the backward never runs
+        self._drop_sources = drop_with(
+            self, self.graph, store
+        )  # now or, if no backward runs, with this object
         with torch.no_grad():
-            for (low, high), x in self._ahead(self._cut(0, self.graph.rows)):
-                write(store, self.graph.first + low, torch.cat(self._sources(x, low, high), 1))
+            for (low, high), x in self._blocks_of_x([(0, self.graph.rows)]):
+                write(store, self.graph.first + low, torch.cat(self._operands(SRC, x, low, high), 1))
         self.graph.meet()
         return store
 
-    def _ahead(
-        self, cut: Iterable[tuple[int, int]], read_x: bool = True
-    ) -> Iterator[tuple[tuple[int, int], Tensor]]:
-        """Yield blocks with their rows of x, of which the next ones are read meanwhile.
+    def _cut(self, intervals: Iterable[Bounds]) -> Iterator[Bounds]:
+        """Yield the bounds of the blocks of rows of intervals; at least one block of each."""
+        size = self.graph.block_rows
+        for low, high in intervals:
+            for first in range(low, max(high, low + 1), size):
+                yield first, min(first + size, high)
 
-        read_x: False gives rows without memory of their own, where nothing reads them.
+    def _blocks_of_x(
+        self, intervals: Iterable[Bounds], read_x: bool = True
+    ) -> Iterator[tuple[Bounds, Tensor]]:
+        """Yield blocks with their rows of x, reading the next ones meanwhile.
+
+        read_x: False yields rows without memory, if nothing reads their values.
         """
-        width = self.x.shape[1]
+        cut, graph = self._cut(intervals), self.graph
         if read_x:
-            read_blocks: Iterator[tuple[tuple[int, int], Tensor]] = read_ahead(
-                self.graph.io, cut, lambda block: self.x.read(*block)
+            rows: Iterator[tuple[Bounds, Tensor]] = read_ahead(
+                graph.io, cut, lambda block: self.x.read(*block)
             )
-            return ((block, x.to(self.graph.device)) for block, x in read_blocks)
-        nothing = torch.zeros(1, 1, dtype=self.graph.dtype, device=self.graph.device)
-        return ((block, nothing.expand(block[1] - block[0], width)) for block in cut)
+            for block, x in rows:
+                yield block, x.to(graph.device)
+            return
+        nothing = torch.zeros(1, 1, dtype=graph.dtype, device=graph.device)
+        for low, high in cut:
+            yield (low, high), nothing.expand(high - low, self.x.shape[1])
 
-    def _cut(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Yield bounds of the blocks of some rows that are computed at a time."""
-        return cut_rows(low, high, self.graph.block_rows)
-
-    def _sources(self, x: Tensor, low: int, high: int) -> list[Tensor]:
-        """Return what destinations read of rows low .. high - 1."""
-        return self._at(SRC, x, low, high)
-
-    def _targets(self, x: Tensor, low: int, high: int) -> list[Tensor]:
-        """Return what messages read of destinations low .. high - 1."""
-        return self._at(DST, x, low, high)
-
-    def _at(self, end: str, x: Tensor, low: int, high: int) -> list[Tensor]:
+    def _operands(self, end: str, x: Tensor, low: int, high: int) -> list[Tensor]:
+        """Return the values that edges read of rows low .. high - 1 at one end."""
         values: list[Tensor] = []
         if (self.stage.src if end == SRC else self.stage.dst).values:
-            with self.layer.on(self.graph.block(low, high)):
+            with self.layer.on(BlockView(self.graph, low, high)):
                 values = at_vertices(self.stage, end, self.layer, self.layer.enter(x))
         return self.sums.scaled(end, values, low, high)
 
     def _summed(self, call: int, rows: Rows) -> list[Tensor]:
-        """Return the sums of a call, [n, width], and what the backward needs of them."""
+        """Return the results of a call: reduced messages [n, width], and sums for the backward."""
         with torch.no_grad():
             direction = self.sums.grid.forward
             interval = direction.of[call]
-            if self._near[0] != interval:
-                self._near = NONE_NEAR
-                each = self._ahead(self._cut(*direction.calls[call]), self.reads_targets)
-                self._near = interval, together([self._targets(x, *block) for block, x in each])
-            return self.sums.forward(call, rows, self._near[1], self._shared(), self.trains)
+            if self._near is None or self._near[0] != interval:
+                self._near = None  # frees memory first
+                blocks = self._blocks_of_x([direction.calls[call]], self.reads_targets)
+                parts = [self._operands(DST, x, *block) for block, x in blocks]
+                self._near = interval, [torch.cat(values) for values in zip(*parts, strict=True)]
+            return self.sums.forward(call, rows, self._near[1], trains=self.trains)
 
     def _finished(self, interval: int, results: list[Tensor]) -> list[Tensor]:
-        """Return an interval's sums; what the backward needs of them goes out of memory."""
-        self._near = NONE_NEAR
+        """Return the reduced messages of an interval; its sums for the backward leave memory."""
+        self._near = None
         if self.trains:
             kept = results if self.sums.keeps_sums else results[1:]
-            low, high = self.sums.grid.forward.intervals[interval]
-            for first, last in self._cut(low, high):
-                self._kept[first] = [self.graph.spill.put(each[first - low : last - low]) for each in kept]
+            bounds = self.sums.grid.forward.intervals[interval]
+            for first, last in self._cut([bounds]):
+                part = slice(first - bounds[0], last - bounds[0])
+                self._kept[first] = [self.graph.spill.put(each[part]) for each in kept]
         return [results[0].to(self.graph.dtype)]
-
-    def _shared(self) -> list[Tensor]:
-        return self.sums.shared(self.layer)
 
     def _apply_vertex(self, low: int, high: int, gathered: Tensor) -> None:
         """Run ApplyVertex on an interval in blocks, and write its output."""
-        for (first, last), x in self._ahead(self._cut(low, high), self.reads_vertex):
-            inputs, view = Inputs(), self.graph.block(first, last)
-            places: list[Any] = []
-            saved = self.graph.spill.saved(self.layer.parameters(), places)
-            with torch.set_grad_enabled(self.trains), saved, self.layer.on(view):
-                vertex = inputs.enter("vertex", x) if self.x.requires_grad else x
-                accum = inputs.enter("accum", gathered[first - low : last - low])
-                out = self.layer.apply_vertex(vertex, accum)
-                shell = without_values(out)
+        for (first, last), x in self._blocks_of_x([(low, high)], self.reads_vertex):
+            block = _Block(self._kept.pop(first, []))
+            saved = self.graph.spill.saved(self.layer.parameters(), block.saved)
+            view = self.layer.on(BlockView(self.graph, first, last))
+            with torch.set_grad_enabled(self.trains), saved, view:
+                vertex = block.enter("vertex", x) if self.x.requires_grad else x
+                out = self.layer.apply_vertex(
+                    vertex, block.enter("accum", gathered[first - low : last - low])
+                )
+                block.out = _WithoutValues.apply(out)
             if self.out is None:
                 self.out = self.graph.new_store(out.shape[1])
             write(self.out, self.graph.first + first, out)
             if self.trains:
-                self._blocks[first] = Block(shell, inputs, places, self._kept.pop(first))
+                self._blocks[first] = block
 
     # ---- backward
 
     def backward(self) -> list[Tensor | None]:
-        """Compute the gradient of x, into a store, and return those of the parameters."""
+        """Write the gradient of x to a store, and return the gradients of the parameters."""
         graph, grid, given = self.graph, self.sums.grid, self.gradient.store
         assert given is not None and self.out is not None
         found = Gradients(self.parameters)
         back = graph.new_store(self.x.shape[1]) if self.x.requires_grad else None  # gradients of x
         to_sources = self.sums.has_sources and (self.x.requires_grad or self._sources_learn())
         crossing = graph.new_store(self.sums.target_width) if to_sources else None
-        # Gradients of rows as destinations are written first; those of rows as sources are then added to them.
+        # Gradients of x at destinations are written first; gradients at sources are then added to them.
         direct = back if self.reads_vertex or self.reads_targets or not to_sources else None
 
-        def returned(block: tuple[int, int]) -> Tensor:
-            graph.spill.fetch(self._blocks[block[0]].spilled)
+        def returned(block: Bounds) -> Tensor:
+            graph.spill.fetch([*self._blocks[block[0]].saved, *self._blocks[block[0]].kept])
             return read(given, graph.first + block[0], block[1] - block[0])
 
-        intervals = grid.forward.intervals
-        blocks = [block for j in grid.forward.used for block in self._cut(*intervals[j])]
-        incoming: Iterator[tuple[Any, Tensor]] = read_ahead(graph.io, blocks, returned)
-        ahead = self._ahead(blocks, self.reads_targets)
-        for ((first, last), x), (_, gradient) in zip(ahead, incoming, strict=True):
-            self._back_of_block(
-                first, last, x, gradient.to(graph.device), BlockStores(direct, crossing), found
-            )
+        intervals = [grid.forward.intervals[j] for j in grid.forward.used]
+        incoming: Iterator[tuple[Any, Tensor]] = read_ahead(graph.io, self._cut(intervals), returned)
+        blocks = self._blocks_of_x(intervals, self.reads_targets)
+        for (bounds, x), (_, gradient) in zip(blocks, incoming, strict=True):
+            self._back_of_block(bounds, x, gradient.to(graph.device), direct, crossing, found)
         graph.drop(given)
         graph.meet()
         if crossing is not None:
@@ -245,71 +242,157 @@ class _Run:
         return found.values
 
     def _sources_learn(self) -> bool:
-        """Whether what destinations read of sources depends on parameters."""
+        """Return whether the values of sources depend on parameters."""
         with torch.enable_grad():
-            values = self._sources(self.x.example(self.graph.dtype), 0, 0)
+            values = self._operands(SRC, self.x.example(self.graph.dtype), 0, 0)
         return any(value.requires_grad for value in values)
 
     def _back_of_block(
         self,
-        first: int,
-        last: int,
+        bounds: Bounds,
         x: Tensor,
         incoming: Tensor,
-        to: BlockStores,
+        back: Store | None,
+        crossing: Store | None,
         found: Gradients,
     ) -> None:
-        """Run the backward of ApplyVertex, and of what messages read of these destinations, on a block of them."""
-        of, row = self._blocks.pop(first), self.graph.first + first
-        inputs, kept = of.inputs, [self.graph.spill.get(place) for place in of.kept]
-        if of.out.requires_grad:  # not where ApplyVertex reads neither parameters nor sums
-            wanted = [inputs.token, *self.parameters]
-            found.add(autograd.grad(of.out, wanted, incoming, allow_unused=True)[1:])
-        of_sum = inputs.gradients.get("accum")
+        """Run the backward of ApplyVertex, and of the operands of destinations, on a block of rows.
+
+        incoming: gradient of the output. back: store for the gradient of x. crossing: store for the rows that sources
+        read. Each is None if nothing needs it.
+        """
+        (first, last), graph = bounds, self.graph
+        block, row = self._blocks.pop(first), graph.first + first
+        kept = [graph.spill.get(place) for place in block.kept]
+        assert block.out is not None
+        if block.out.requires_grad:  # not if ApplyVertex reads neither parameters nor sums
+            wanted = [block.token, *self.parameters]
+            found.add(autograd.grad(block.out, wanted, incoming, allow_unused=True)[1:])
+        of_sum = block.gradients.get("accum")
         if of_sum is None:
             of_sum = torch.zeros(last - first, self.sums.width, dtype=x.dtype, device=x.device)
-        per_edge, of_targets, of_shared = self.sums.backward(first, last, of_sum, kept)
+        published, gradients = self.sums.backward(first, last, of_sum, kept)
         with torch.enable_grad():
-            leaf = x.detach().requires_grad_(to.back is not None)
-            targets, shared = self._targets(leaf, first, last), self._shared()
-        through = found.through([*targets, *shared], [*of_targets, *of_shared], leaf)
-        if to.back is not None:
-            parts = [each for each in (through, inputs.gradients.get("vertex")) if each is not None]
-            write(to.back, row, sum(parts[1:], parts[0]) if parts else torch.zeros_like(x))
-        if to.crossing is not None:
-            write(to.crossing, row, torch.cat([*(each.detach() for each in targets), *per_edge], 1))
+            leaf = x.detach().requires_grad_(back is not None)
+            operands = self._operands(DST, leaf, first, last)
+            values = [*operands[: len(self.stage.dst.values)], *self.sums.shared()]
+        through = found.through(values, gradients, leaf)
+        if back is not None:
+            parts = [each for each in (through, block.gradients.get("vertex")) if each is not None]
+            write(back, row, sum(parts[1:], parts[0]) if parts else torch.zeros_like(x))
+        if crossing is not None:
+            write(crossing, row, torch.cat([*(each.detach() for each in operands), *published], 1))
 
     def _back_of_sources(self, crossing: Store, back: Store | None, found: Gradients, *, adds: bool) -> None:
-        """Run the backward of what destinations read of sources: sums over out-edges, and then what moved there.
+        """Run the backward of the sums over out-edges, and of the values of sources.
 
         adds: whether ``back`` has gradients already.
         """
         grid, first_row, put = self.sums.grid, self.graph.first, add if adds else write
-        self._near = NONE_NEAR
+        self._near = None
         sweep = Sweep(self.graph, crossing, grid.backward, self._to_sources)
         with closing(sweep.results()) as results:
             for interval, gradients in results:
-                self._near = NONE_NEAR
+                self._near = None
                 low, high = grid.backward.intervals[interval]
-                for (first, last), x in self._ahead(self._cut(low, high), not self.copies):
+                for (first, last), x in self._blocks_of_x([(low, high)], not self.copies):
                     with torch.enable_grad():
                         leaf = x.detach().requires_grad_(back is not None)
-                        computed = self._sources(leaf, first, last)
+                        values = self._operands(SRC, leaf, first, last)[: len(gradients)]
                     part = [each[first - low : last - low] for each in gradients]
-                    through = found.through(computed, part, leaf)
+                    through = found.through(values, part, leaf)
                     if back is not None:
                         put(back, first_row + first, torch.zeros_like(leaf) if through is None else through)
                     del part
                 del gradients  # before the next interval is summed
 
     def _to_sources(self, call: int, rows: Rows) -> list[Tensor]:
-        """Return what a call gives to the gradients of an interval's values of sources."""
-        direction = self.sums.grid.backward
+        """Return the gradients of an interval's values of sources from the edges of a call."""
+        direction, near = self.sums.grid.backward, []
         (low, high), interval = direction.calls[call], direction.of[call]
         with torch.no_grad():
-            if self.sums.reads_sources and self._near[0] != interval:
-                assert self.sources is not None
-                self._near = NONE_NEAR
-                values = read(self.sources, self.graph.first + low, high - low).to(self.graph.device)
-                self._near = interval, list(values.split(self.sums.source_widths, 1))
-            return self.sums.to_sources(call, rows, self._near[1], self._shared())
+            if self.sums.reads_sources:
+                if self._near is None or self._near[0] != interval:
+                    assert self.sources is not None
+                    self._near = None  # frees memory first
+                    values = read(self.sources, self.graph.first + low, high - low).to(self.graph.device)
+                    self._near = interval, list(values.split(self.sums.source_widths, 1))
+                near = self._near[1]
+            return self.sums.to_sources(call, rows, near)
+
+
+class _Block:
+    """ApplyVertex on a block of rows, for its backward.
+
+    kept: places (`Spill`) of the sums that the backward needs. saved: places of tensors that autograd saved. out: the
+    output without values. gradients: of the inputs, by name, whose values are not kept.
+    """
+
+    def __init__(self, kept: list[Any]) -> None:
+        self.kept = kept
+        self.saved: list[Any] = []
+        self.out: Tensor | None = None
+        self.gradients: dict[str, Tensor] = {}
+        self.token = torch.zeros((), requires_grad=True)
+
+    def enter(self, name: str, values: Tensor) -> Tensor:
+        """Return values whose gradient becomes ``gradients[name]``."""
+        entered: Tensor = _Enter.apply(self.token, self.gradients, name, values)
+        return entered
+
+
+class _Enter(autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, gradients: dict[str, Tensor], name: str, values: Tensor) -> Tensor:
+        ctx.place = gradients, name
+        return values.view_as(values)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        gradients, name = ctx.place
+        gradients[name] = gradient
+        return torch.zeros(()), None, None, None
+
+
+class _WithoutValues(autograd.Function):
+    """The tensor with the same autograd graph but one value's memory; its backward reads no values."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor) -> Tensor:
+        return out.new_zeros(()).expand(out.shape)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Gradients:
+    """Sums of the gradients of parameters. values: of each, or None."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = parameters
+        self.values: list[Tensor | None] = [None] * len(parameters)
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add a gradient of each parameter."""
+        for i, gradient in enumerate(gradients):
+            if gradient is not None:
+                held = self.values[i]
+                self.values[i] = gradient.clone() if held is None else held.add_(gradient)
+
+    def through(self, values: Sequence[Tensor], gradients: Sequence[Tensor], leaf: Tensor) -> Tensor | None:
+        """Run the backward of values, add the parameters' gradients, and return the gradient of the rows ``leaf``.
+
+        values: computed from ``leaf`` and parameters. Returns None if ``leaf`` needs no gradient, or values do not
+        depend on it.
+        """
+        pairs = [(v, g.to(v.dtype)) for v, g in zip(values, gradients, strict=True) if v.requires_grad]
+        if not pairs:
+            return None
+        outputs, given = zip(*pairs, strict=True)
+        wanted = [leaf] if leaf.requires_grad else []
+        got = autograd.grad(outputs, [*wanted, *self.parameters], given, allow_unused=True)
+        self.add(got[len(wanted) :])
+        return got[0].detach() if wanted and got[0] is not None else None

@@ -1,4 +1,4 @@
-"""Grids of a streamed graph: how rows are cut so that they fit, the plans of the intervals, and values of edges."""
+"""Grids of a streamed graph: intervals of rows that fit in memory, the plans of their edges, and edge data."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ...runtime import exchange, mpi
 from ..graph.loading import Part, edge_data_of, weighted_edges
 from ..workspace import accumulator, row_format
 
-EDGE_BYTES = 12  # of a plan, for each edge: an index, and a segment and its copy for every few
-CELL_BYTES = 52  # of a plan of one chunk, for each row: a segment, its copy, and a degree
+EDGE_BYTES = 12  # of a plan per edge: an index, and a share of a segment and its copy
+CELL_BYTES = 52  # of a plan of one chunk per row: a segment, its copy, and a degree
 
-Names = tuple[str, ...]  # of data of edges, whose columns lie beside each other
+Names = tuple[str, ...]  # of edge data, whose columns are concatenated
 
 
 @dataclass(frozen=True)
 class Need:
-    """Widths of rows that a grid is cut for.
+    """Sizes that a grid is cut for.
 
-    source_bytes: of a row that streams past; 0 where rows are read in place. target_bytes: that each row of an interval
-    keeps. data: names of the data of edges that layers read, those of each layer together.
+    source_bytes: of a row in a chunk; 0 if rows are read in place. target_bytes: kept for each row of an interval.
+    data: names of the edge data of each layer.
     """
 
     source_bytes: int
@@ -41,18 +41,18 @@ class Need:
     data: frozenset[Names]
 
     def joined(self, other: Need) -> Need:
-        """Return what suffices for both."""
+        """Return the smallest need that covers both."""
         source = max(self.source_bytes, other.source_bytes)
         return Need(source, max(self.target_bytes, other.target_bytes), self.data | other.data)
 
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """A grid of this rank's rows in one direction.
+    """The edges of this rank's rows in one direction, cut into calls: one per interval, or per interval and chunk.
 
-    targets: int64 [J + 1], bounds of the intervals of these rows. of: the interval of each call: each once, or once for
-    each chunk. plans: of each call. order: what is loaded for all calls. weights: of each
-    plan's edges, or None. data: by names, of each plan's edges, [edges, columns].
+    targets: int64 [J + 1], bounds of the intervals of this rank's rows. of: the interval of each call. plans: the plan
+    of each call. order: the chunks to load for all calls. weights: [edges] of each plan, or None. data: by names, the
+    edge data [edges, columns] of each plan.
     """
 
     targets: NDArray[np.int64]
@@ -64,37 +64,37 @@ class Direction:
 
     @property
     def intervals(self) -> list[tuple[int, int]]:
-        """The intervals of this rank's rows."""
-        bounds = self.targets.tolist()
-        return list(pairwise(bounds))
+        """First row, and row after the last, of each interval."""
+        return list(pairwise(self.targets.tolist()))
 
     @property
     def used(self) -> list[int]:
-        """Numbers of the intervals that have rows, or of the first: ranks with fewer rows have some without any."""
+        """Numbers of the intervals with rows, or of the first: ranks with fewer rows have empty intervals."""
         return [j for j, (low, high) in enumerate(self.intervals) if high > low] or [0]
 
     @property
     def calls(self) -> list[tuple[int, int]]:
-        """The interval of this rank's rows of each call."""
+        """First row, and row after the last, of each call's interval."""
         intervals = self.intervals
         return [intervals[each] for each in self.of]
 
     @property
     def largest(self) -> int:
-        """Number of rows of the largest call."""
+        """Number of rows of the largest interval."""
         return max((plan.destinations for plan in self.plans), default=0)
 
     def degrees(self, call: int) -> Tensor:
         """Return the number of edges of a call into each row of its interval."""
-        plan = self.plans[call]
-        segments = plan.segments
+        plan, segments = self.plans[call], self.plans[call].segments
         return torch.from_numpy(np.bincount(segments["destination"], segments["count"], plan.destinations))
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Both directions of an adjacency. scale: [n] or None (`Matrix`). inverse_degree: [n]. need: what it was cut for.
-    checked: what layers have found their data of edges to be, so that they look once.
+    """Both directions of an adjacency.
+
+    scale: [n] or None (`Matrix`). inverse_degree: [n]. need: what it was cut for. checked: types of edges that have
+    been checked, by names and types, so that layers check them once.
     """
 
     kind: str
@@ -105,13 +105,19 @@ class Grid:
     need: Need
     checked: set[Any] = field(default_factory=set)
 
+    def edge_values(self, names: Names, *, weights: bool) -> tuple[list[Tensor] | None, list[Tensor] | None]:
+        """Return edge data of each plan forward and backward: the columns ``names``, else weights, else None."""
+        if names:
+            return self.forward.data[names], self.backward.data[names]
+        return (self.forward.weights, self.backward.weights) if weights else (None, None)
+
 
 class Grids:
-    """The grids of a graph, one for each kind of adjacency, as layers have asked for them so far.
+    """The grids of a graph, one for each kind of adjacency, for the layers so far.
 
-    memory: as for `Streaming`. in_place: whether rows are read where they lie. turned: whether they are of the
-    destination order. cells: whether calls take one chunk. device: of the values of edges. chains: of ranks that pass
-    chunks on.
+    memory: as in `Streaming`. in_place: whether rows are read in place. by_destination: whether the schedule is
+    "destination". cells: whether each call is limited to one chunk in any schedule. device: of edge data. chains: of
+    ranks that pass chunks on.
     """
 
     def __init__(
@@ -122,27 +128,34 @@ class Grids:
         *,
         memory: int,
         in_place: bool,
-        turned: bool,
+        by_destination: bool,
         cells: bool,
         device: str,
         chains: Sequence[Sequence[int]],
     ) -> None:
         self._comm, self._part, self._dtype, self._wide = comm, part, dtype, accumulator(dtype)
         self._memory, self._in_place, self._chains, self._device = memory, in_place, chains, device
-        self._turned, self._cells = turned, cells or turned
-        self._cell_bytes = CELL_BYTES if cells else 0  # on CPUs cells are of a study alone
+        self._by_destination, self._cells = by_destination, cells or by_destination
+        self._cell_bytes = CELL_BYTES if cells else 0  # on CPUs only studies have cells
         self._first = int(part.bounds[comm.rank])
         self._made: dict[str, Grid] = {}
 
     def all(self) -> list[Grid]:
-        """Return the grids that there are."""
+        """Return the grids so far."""
         return list(self._made.values())
 
-    def forget(self) -> None:
-        """Let go of them."""
+    def clear(self) -> None:
+        """Free the grids."""
         self._made = {}
 
     def get(self, kind: str, source_columns: int, target_columns: int, data: Names = ()) -> Grid:
+        """Return the grid of an adjacency, cut again if a layer needs more than the layers so far. Collective.
+
+        kind: "gcn" or "edges". source_columns: of rows in chunks, at most. target_columns: values of the accumulator
+        type that are kept for each row of an interval, at most. data: names of edge data, which the grid has in both
+        directions. Raises InputError, the same on all ranks, if the memory is too small, and ValueError for edge data
+        with "gcn".
+        """
         if kind == "gcn" and data:
             raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
         of_source = 0 if self._in_place else row_format(source_columns, self._dtype).row_bytes
@@ -153,7 +166,8 @@ class Grids:
             need = need.joined(made.need)
             if need == made.need:
                 return made
-            del made, self._made[kind]  # unless layers still have it, it is gone before the next one is made
+            # Freed before the next one is made, unless layers still use it.
+            del made, self._made[kind]
         self._made[kind] = self._planned(kind, need)
         return self._made[kind]
 
@@ -181,26 +195,26 @@ class Grids:
         )
 
     def _columns(self, names: Names) -> NDArray[Any]:
-        """Return data of this rank's edges beside each other, [E, D] of the accumulator's type."""
+        """Return concatenated edge data of this rank, [E, D], of the accumulator type."""
         wide = row_format(1, self._wide).dtype
         columns = [edge_data_of(self._part, name).astype(wide) for name in names]
         return np.concatenate([column.reshape(len(column), -1) for column in columns], 1)
 
     def _cut(self, edges: int, need: Need, weighted: bool) -> Division:
-        """Return the intervals that fit beside the plans, which stay in memory; the sources' are those of all ranks."""
+        """Return intervals that fit in the memory that plans leave; intervals of sources are the same on all ranks."""
         plans = max(self._comm.allgather(self._plan_bytes(edges, need, weighted)))
         edges = max(self._comm.allgather(edges))
         with mpi.agree(self._comm):
             most, nodes = int(np.diff(self._part.bounds).max()), self._part.nodes
-            # Beside the sums of a call there are those of the calls before; for turned grids `divided` counts both.
-            sums = 2 if self._cells and not self._turned else 1
+            # Sums of a call, and of the calls before it; in the destination order `divided` counts both.
+            sums = 2 if self._cells and not self._by_destination else 1
             each = RowBytes(
                 need.source_bytes, sums * need.target_bytes, self._directions(need) * self._cell_bytes
             )
-            cut = divided(self._memory - plans, most, nodes, edges, each, turned=self._turned)
+            cut = divided(self._memory - plans, most, nodes, edges, each, turned=self._by_destination)
             if cut is None:
                 smallest = ROWS * (2 * each.source + each.target)
-                # The least of what two chunks take, and plans for each, over all numbers of chunks.
+                # The minimum, over all numbers of chunks, of the bytes of two chunks and of the plans for all chunks.
                 smallest += math.isqrt(8 * nodes * each.source * most * each.cell)
                 raise InputError(
                     f"memory (plan.memory of a job): {sizes.shown(self._memory)} do not suffice, since plans of "
@@ -211,11 +225,11 @@ class Grids:
         return replace(cut, targets=np.minimum(cut.targets, rows))
 
     def _directions(self, need: Need) -> int:
-        """Return the number of directions that plans are made for."""
+        """Return the number of directions with plans of their own."""
         return 1 + (self._part.directed or bool(need.data))
 
     def _plan_bytes(self, edges: int, need: Need, weighted: bool) -> int:
-        """Return the bytes of this rank's part of the edges, and of plans and values of so many of them."""
+        """Return the bytes of this rank's part of the edges, and of plans and edge data for ``edges`` edges."""
         held, wide = self._part.slice, self._wide.itemsize
         arrays = held.indices, *held.edge.values(), *([] if held.weight is None else [held.weight])
         shapes = [edge_data_of(self._part, name).shape[1:] for names in need.data for name in names]
@@ -235,7 +249,7 @@ class Grids:
     ) -> Direction:
         bounds, chunks = cut.targets.tolist(), len(cut.sources) - 1
         keeps = weight is not None or bool(data)
-        made = []  # of each interval
+        made = []  # plans of each interval
         for j, (low, high) in enumerate(pairwise(bounds)):
             mine = indices[int(indptr[low]) : int(indptr[high])]
             rows = indptr[low : high + 1] - indptr[low]
@@ -246,12 +260,12 @@ class Grids:
                 made.append([plan])
         calls_of = [(j, 0) for j in range(len(made))]
         if self._cells:
-            calls_of = (grids.by_sources if self._turned else grids.by_targets)(len(made), chunks)
+            calls_of = (grids.by_sources if self._by_destination else grids.by_targets)(len(made), chunks)
         of, plans = [j for j, _ in calls_of], [made[j][at] for j, at in calls_of]
         first = indptr[cut.targets[:-1]][of].tolist()
 
         def of_plans(values: NDArray[Any]) -> list[Tensor]:
-            """Return values of edges in the order of each plan."""
+            """Return edge data in the order of each plan."""
             return [
                 torch.from_numpy(values[low + plan.edge]).to(self._device, self._wide)
                 for plan, low in zip(plans, first, strict=True)

@@ -1,25 +1,68 @@
-"""Rows of a graph that lie in a store, as layers take and return them.
+"""Rows of a graph in a store, the inputs and outputs of layers, and the pool of stores.
 
-torch's autograd sees a token in their place: a scalar that depends on what the rows depend on. So it calls the layers'
-backward passes in the right order, and the gradients of rows go from one to the other through stores. Tokens are on the
-graph's device, so that one thread of autograd's runs these passes, one after another.
+For torch's autograd a token stands for the rows: a scalar with the same dependences. So autograd calls the layers'
+backward passes in the right order, while the gradients of rows are passed on in stores. Tokens are on the graph's
+device, so that a single thread of autograd runs these passes, one after another.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, autograd
 
+from ...plan.layout import RowFormat
+from ...runtime.streaming.behind import Behind
 from ...runtime.streaming.store import Store
 from ..first_order import first_order
 from ..workspace import as_array, as_tensor
 
+BLOCK = 1024  # number of rows that are added at a time
+
+
+class StorePool:
+    """Hands out stores and takes them back, on all ranks in the same order. make: return a new store. Collective."""
+
+    def __init__(self, make: Callable[[RowFormat], Store]) -> None:
+        self._make = make
+        self._taken: list[Store] = []
+        self._free: list[Store] = []
+
+    def take(self, format: RowFormat) -> Store:
+        """Return an uninitialised store of rows of this format, which has a single owner until `give`."""
+        found = next((store for store in self._free if store.format == format), None)
+        if found is not None:
+            self._free.remove(found)
+        self._taken.append(self._make(format) if found is None else found)
+        return self._taken[-1]
+
+    def give(self, store: Store) -> None:
+        """Take a store back from its owner; ignore stores of other origin."""
+        if store in self._taken:
+            self._taken.remove(store)
+            self._free.append(store)
+
+    def settle(self) -> None:
+        """Wait for all writes that are under way, including those to stores that were given back."""
+        for store in (*self._taken, *self._free):
+            if isinstance(store, Behind):
+                store.settle()
+
+    def close(self) -> None:
+        """Close all stores, also after an error."""
+        every = [*self._taken, *self._free]
+        self._taken, self._free = [], []
+        with ExitStack() as closing:
+            for store in every:
+                closing.callback(store.close)
+
 
 class Stores(Protocol):
-    """The graph that stores belong to. first, rows: of this rank's rows. device: on which layers compute."""
+    """The interface of a graph to its rows. first, rows: number of this rank's first row, and of its rows."""
 
     device: str
 
@@ -37,13 +80,13 @@ class Stores(Protocol):
 
 
 class Gradient:
-    """The gradient of rows, in a store once one of their readers has run backward; others add to it."""
+    """The gradient of rows: in the store of the first reader that has run backward, to which the others add."""
 
     def __init__(self) -> None:
         self.store: Store | None = None
 
     def give(self, graph: Stores, gradient: Store) -> None:
-        """Make a store the gradient, or add it to what is there."""
+        """Add a gradient in a store, which is owned by this object afterwards or dropped."""
         if self.store is None:
             self.store = gradient
             return
@@ -54,15 +97,15 @@ class Gradient:
 
 
 class StreamedRows:
-    """This rank's rows [n, width] of a graph, in a store of all ranks' rows, which is given back with the last reader.
+    """This rank's rows [n, width] of a graph, in a store of all ranks' rows that it owns.
 
-    token: see above. gradient: of the rows.
+    token: stands for the rows in autograd. gradient: of the rows.
     """
 
     def __init__(self, graph: Stores, store: Store, token: Tensor, gradient: Gradient | None = None) -> None:
         self.graph, self.store, self.token = graph, store, token
         self.gradient = gradient or Gradient()
-        give_back_with(self, graph, store)
+        drop_with(self, graph, store)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -70,18 +113,18 @@ class StreamedRows:
         return self.graph.rows, self.store.format.dim
 
     def example(self, dtype: torch.dtype) -> Tensor:
-        """Return no rows of this width, by which programs find shapes."""
+        """Return an empty tensor [0, width] for shape inference."""
         return torch.empty(0, self.store.format.dim, dtype=dtype, device=self.graph.device)
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients of these rows are wanted."""
+        """Whether these rows need a gradient."""
         return self.token.requires_grad
 
     def read(self, low: int, high: int) -> Tensor:
-        """Return this rank's rows low .. high - 1 in the host's memory, which are not written.
+        """Return this rank's rows low .. high - 1 in the host's memory, read-only.
 
-        Raises ValueError once the graph is closed.
+        Raises ValueError after the graph is closed.
         """
         self.graph.check_open()
         return read(self.store, self.graph.first + low, high - low)
@@ -92,12 +135,9 @@ class StreamedRows:
         return out
 
 
-BLOCK = 1024  # rows that are added at a time
-
-
-def give_back_with(reader: object, graph: Stores, store: Store) -> None:
-    """Give a store back once a reader of its rows is gone, unless that was done before."""
-    weakref.finalize(reader, _drop, weakref.ref(graph), store)
+def drop_with(owner: object, graph: Stores, store: Store) -> Callable[[], object]:
+    """Drop a store when its owner is garbage collected, or before when the returned function is called; once."""
+    return weakref.finalize(owner, _drop, weakref.ref(graph), store)
 
 
 def _drop(graph: weakref.ref[Stores], store: Store) -> None:
@@ -106,27 +146,27 @@ def _drop(graph: weakref.ref[Stores], store: Store) -> None:
 
 
 def read(store: Store, first: int, count: int) -> Tensor:
-    """Return rows of a store as a host tensor [count, dim], which is not written: it may be the store's own memory."""
+    """Return rows of a store as a host tensor [count, dim], read-only: it may be the store's own memory."""
     return as_tensor(store.read(first, count))
 
 
 def write(store: Store, first: int, rows: Tensor) -> None:
-    """Write rows of any device into a store."""
+    """Write rows on any device to a store."""
     store.write(first, as_array(rows.cpu()))
 
 
 def add(store: Store, first: int, rows: Tensor) -> None:
-    """Add rows to those in a store."""
+    """Add rows to the rows of a store."""
     write(store, first, read(store, first, len(rows)) + rows.cpu())
 
 
 class _Whole(autograd.Function):
-    """Rows of a store as a tensor; backward, its gradient becomes theirs."""
+    """Rows of a store as a tensor; its gradient becomes theirs."""
 
     @staticmethod
     def forward(ctx: Any, token: Tensor, rows: StreamedRows) -> Tensor:
         ctx.rows = rows
-        # A copy, since the store will hold others.
+        # A copy, since the store will be reused.
         return rows.read(0, rows.graph.rows).to(rows.graph.device, copy=True)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Activations that the backward needs, out of memory until then (torch's hooks of saved tensors)."""
+"""Activations for the backward in a scratch file, by torch's hooks of saved tensors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch import Tensor
 from ...errors import InputError
 from ...runtime.streaming.direct import BLOCK, DirectFile, Pages, scratch_file
 
-PENDING = 4  # writes that may be under way; each keeps its tensor in memory
-LEAST = 64 << 10  # bytes of a tensor that is worth a place in the file
+PENDING = 4  # most writes under way; each keeps its tensor in memory
+LEAST = 64 << 10  # bytes of the smallest tensor that goes to the file
 
 
 @dataclass(eq=False)
 class Spilled:
-    """Place of a tensor in the file. written: done once it is there. fetched: the tensor, where it was read ahead."""
+    """Place of a tensor in the file. written: its write. fetched: the tensor, if it was read ahead."""
 
     offset: int
     shape: torch.Size
@@ -34,11 +34,11 @@ class Spilled:
 
 
 class Spill:
-    """A file without a name, into which tensors go. folder: where it lies; None keeps all tensors in the host's memory.
+    """A scratch file without a name for tensors.
 
-    pool: of the threads that write; None with no folder. pages: memory for what is read. direct: past the page cache.
-    device: of the tensors. written: bytes so far. Raises InputError for a folder in which
-    no file can be made, and where it is full.
+    folder: of the file; None keeps all tensors in the host's memory. pool: threads that write, or None without a
+    folder. pages: memory of tensors that are read. direct: use O_DIRECT. device: of the tensors. written: bytes so far.
+    Raises InputError for a folder in which no file can be created, and for a full one.
     """
 
     _file: DirectFile | None
@@ -64,9 +64,9 @@ class Spill:
         self.written = 0
 
     def saved(self, kept: Iterable[Tensor], places: list[Any]) -> AbstractContextManager[Any]:
-        """Return a context in which tensors that autograd saves go to the file. kept: those that stay in memory.
+        """Return a context in which tensors that autograd saves go to the file, and their places into ``places``.
 
-        places: to which those of the others are added.
+        kept: tensors that stay in memory.
         """
         addresses = {tensor.data_ptr() for tensor in kept}
 
@@ -74,7 +74,7 @@ class Spill:
             if tensor.data_ptr() in addresses or (self._file is None and self._device == "cpu"):
                 return tensor
             if tensor.numel() * tensor.element_size() < LEAST:
-                # A part of a large tensor would keep all of it.
+                # A view would keep all of a large tensor.
                 return tensor.clone() if tensor.untyped_storage().nbytes() > LEAST else tensor
             places.append(self.put(tensor))
             return places[-1]
@@ -82,7 +82,7 @@ class Spill:
         return torch.autograd.graph.saved_tensors_hooks(pack, self.get)
 
     def put(self, tensor: Tensor) -> Any:
-        """Write a tensor; return what `get` takes. Without a file the tensor itself is kept."""
+        """Write a tensor, and return its place, the argument of `get`; without a file, the tensor itself."""
         tensor = tensor.detach().cpu()
         if self._file is None or self._pool is None or not tensor.numel():
             return tensor
@@ -99,7 +99,7 @@ class Spill:
         return place
 
     def _taken(self, size: int) -> int:
-        """Return where so many bytes are free: those of a tensor that nothing reads any more, or new ones."""
+        """Return the offset of ``size`` free bytes, reused or new."""
         free = self._free.get(size)
         if free:
             offset, written = free.pop()
@@ -109,7 +109,7 @@ class Spill:
         return self._end - size
 
     def _write(self, kept: Tensor, values: NDArray[np.uint8], offset: int) -> None:
-        """Write bytes over the memory of a tensor, which is kept until then."""
+        """Write ``values``, the bytes of the tensor ``kept``, which stays alive until then."""
         assert self._file is not None
         try:
             self._file.write(offset, values, to_end=True)
@@ -117,13 +117,13 @@ class Spill:
             raise InputError(f"the scratch folder {self._folder}: {error.strerror}") from error
 
     def fetch(self, places: Iterable[Any]) -> None:
-        """Read tensors of `put`, for `get` to return; by any thread."""
+        """Read tensors ahead, for `get` to return; for any thread."""
         for place in places:
             if isinstance(place, Spilled):
                 place.fetched = self._read(place)
 
     def get(self, place: Any) -> Tensor:
-        """Return a tensor of `put`, on the device."""
+        """Return the tensor at a place, on the device."""
         if not isinstance(place, Spilled):
             held: Tensor = place
             return held.to(self._device)
@@ -137,6 +137,6 @@ class Spill:
         return torch.from_numpy(values).view(place.dtype).view(place.shape)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()

@@ -1,8 +1,8 @@
-"""The orders in which the sums of a streamed graph are made, one interval of destinations after another.
+"""Schedules of the sums of a streamed graph, one interval of destinations after another.
 
 accumulator: the sums of an interval stay in memory while the chunks of sources stream past, and are used at once (NGra,
-section 3.1). stage: all sums are made before the first of them is used; they leave memory in between. destination: each
-chunk of sources goes into the sums of all intervals, which leave memory and return for every chunk (section 6.2).
+section 3.1). stage: all sums are computed before the first is used, and leave memory in between. destination: each
+chunk of sources is added to the sums of all intervals, which leave memory and return for every chunk (section 6.2).
 """
 
 from __future__ import annotations
@@ -27,27 +27,17 @@ Intervals = Generator[tuple[int, Results], None, None]
 
 
 def added(call: int, held: Results | None, results: Results, ends: bool) -> Results:
-    """Return sums so far, of those before a call, or None, and the call's own."""
+    """Return the sums up to a call. held: of the calls before, or None. results: of the call."""
     return results if held is None else [one.add_(other) for one, other in zip(held, results, strict=True)]
-
-
-def unchanged(interval: int, results: Results) -> Results:
-    """Return the results."""
-    return results
-
-
-def on_device(results: Results, device: str) -> Results:
-    """Return results on a device."""
-    return [each.to(device) for each in results]
 
 
 @dataclass(frozen=True)
 class Sweep:
     """A pass over all edges of a direction, while rows of a store stream past.
 
-    summed(call, rows): returns the results of a call's edges. joined(call, held, results, ends): returns the results of
-    those and of all edges before, as they were held, or None; ends: they are complete. finished(interval, results):
-    takes complete results, and returns those that are used.
+    summed(call, rows): return the results of a call's edges. joined(call, held, results, ends): return the results up
+    to a call, from those of the calls before, or None, and its own; ends: it is the interval's last. finished(interval,
+    results): return the part of an interval's results that is used.
     """
 
     graph: StreamedGraph
@@ -55,10 +45,10 @@ class Sweep:
     direction: Direction
     summed: Callable[[int, Rows], Results]
     joined: Callable[[int, Results | None, Results, bool], Results] = added
-    finished: Callable[[int, Results], Results] = unchanged
+    finished: Callable[[int, Results], Results] = lambda _, results: results
 
     def results(self) -> Intervals:
-        """Yield the number of each interval that is used, and what `finished` returns. Collective."""
+        """Yield the number of each interval with rows, and its results from `finished`. Collective."""
         return self._staged() if self.graph.streaming.schedule == "stage" else self._used_at_once()
 
     def _staged(self) -> Intervals:
@@ -68,7 +58,7 @@ class Sweep:
         back: Results
         for interval, back in read_ahead(self.graph.io, self.direction.used, sums.read):
             sums.count(back)
-            yield interval, on_device(back, self.graph.device)
+            yield interval, self._on_device(back)
         sums.drop()
 
     def _used_at_once(self) -> Intervals:
@@ -97,7 +87,7 @@ class Sweep:
                     continue
                 if before is not None:
                     sums.count(before)
-                    held = on_device(before, self.graph.device)
+                    held = self._on_device(before)
                 held = self.joined(call, held, results, ends) if calls_of[interval] > 1 else results
                 del results  # before the next call
                 if swaps.writes[call]:
@@ -108,9 +98,12 @@ class Sweep:
                     held = None
         sums.drop()
 
+    def _on_device(self, results: Results) -> Results:
+        return [each.to(self.graph.device) for each in results]
+
 
 class _Sums:
-    """A store of all intervals' sums; the bytes that are read and written count as the graph's ``swapped``."""
+    """A store of all intervals' sums, which counts the bytes that are read and written in the graph's ``swapped``."""
 
     def __init__(self, graph: StreamedGraph, direction: Direction) -> None:
         self._graph, self._intervals = graph, direction.intervals
@@ -118,7 +111,7 @@ class _Sums:
         self._widths: list[int] = []
 
     def open(self, like: Results) -> None:
-        """Make the store. Collective."""
+        """Make the store for results of these widths. Collective."""
         if self._store is None:
             self._widths = [each.shape[1] for each in like]
             self._store = self._graph.new_store(sum(self._widths))
@@ -136,14 +129,14 @@ class _Sums:
         """Return the sums of an interval."""
         assert self._store is not None
         low, high = self._intervals[interval]
-        rows = read(self._store, self._graph.first + low, high - low).clone()  # the store will hold others
+        rows = read(self._store, self._graph.first + low, high - low).clone()  # the store is overwritten
         return list(rows.split(self._widths, 1))
 
     def count(self, results: Results) -> None:
-        """Count bytes that were written or read; by one thread."""
+        """Count the bytes of results; called by one thread."""
         self._graph.swapped += sum(each.numel() * each.element_size() for each in results)
 
     def drop(self) -> None:
-        """Give the store back. Collective."""
+        """Drop the store. Collective."""
         if self._store is not None:
             self._graph.drop(self._store)

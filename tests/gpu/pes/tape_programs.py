@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgg_hpc.nn.saga.compiling import constant_room
-from mgg_hpc.nn.saga.expression import Expressions, Node
+from mgg_hpc.nn.saga.expression import Expressions, Node, constant_room
 from mgg_hpc.nn.saga.fused import Operands, Propagation
 from mgg_hpc.runtime.backends.tape import Tape
 
@@ -150,11 +149,12 @@ def tape(program: str, way: str, columns: int, reduce: str = "sum") -> Given:
     every = tuple(range(len(of.dst.nodes) + of.shared))
     gradient = (of.width,) * (1 + (of.reduce == "max"))
     if way == "forward" or (way == "targets" and not every):
-        (made, constants), near = of.forward(every if of.by_target(every) else ()), of.dst.widths
+        wrt = every if of.by_target(every) else ()
+        (made, constants), near = of.forward(wrt, trains=bool(wrt)), of.dst.widths
     elif way == "sources":
-        (made, constants), near = of.to_sources(tuple(range(len(of.src.nodes)))), of.src.widths
+        (made, constants), near = of.gradients("src", tuple(range(len(of.src.nodes)))), of.src.widths
     else:
-        (made, constants), near = of.to_targets(every), (*of.dst.widths, *gradient)
+        (made, constants), near = of.gradients("dst", every), (*of.dst.widths, *gradient)
     columns_of_edges = [value.index for value in made.values if value.kind == "edge"]
     columns_of_edges += [each.type for each in (*made.values, *made.outputs)]
     return Given(made, constants, near, of.shared * columns, 1 + max(columns_of_edges))

@@ -28,9 +28,9 @@ import mgg_hpc as mgg
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.readers.npz import read_npz
 from mgg_hpc.nn.graph.loading import input_features
+from mgg_hpc.nn.layers.attention import GATConv
 from mgg_hpc.nn.layers.conv import GINConv
-from mgg_hpc.nn.layers.gat_conv import GATConv
-from mgg_hpc.nn.layers.norms import BatchNorm
+from mgg_hpc.nn.layers.networks import BatchNorm
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi

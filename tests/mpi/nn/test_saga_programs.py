@@ -4,6 +4,7 @@ whole graph, in float64; the five of NGra's paper among them, and forms that run
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -34,11 +35,11 @@ _spec.loader.exec_module(examples)
 
 
 class Form(saga.Layer):
-    """A program that is one function of an edge, with some parameters."""
+    """A program that is one function of an edge and one of a vertex, with some parameters."""
 
-    def __init__(self, message, accumulator="sum", kind="edges"):
+    def __init__(self, message, accumulator="sum", kind="edges", vertex=lambda of, v, accum: accum + v):
         super().__init__()
-        self.message, self.accumulator, self.kind = message, accumulator, kind
+        self.message, self.accumulator, self.kind, self.vertex = message, accumulator, kind, vertex
         self.near, self.far = Linear(CHANNELS, CHANNELS), Linear(CHANNELS, CHANNELS)
         self.one, self.bias = Linear(CHANNELS, 1), Parameter(torch.randn(CHANNELS))
         self.scalar = Parameter(torch.randn(()))
@@ -48,15 +49,10 @@ class Form(saga.Layer):
         return self.message(self, edge)
 
     def apply_vertex(self, vertex, accum):
-        return accum + vertex
+        return self.vertex(self, vertex, accum)
 
 
-class Bare(Form):
-    """A form whose vertices keep what they gather."""
-
-    def apply_vertex(self, vertex, accum):
-        return accum
-
+Bare = functools.partial(Form, vertex=lambda of, v, accum: accum)
 
 # name: (message, how it runs)
 TAPE, TENSORS, SUM = "one pass", "a row for each edge", "the fused aggregation"

@@ -28,11 +28,12 @@ pytestmark = pytest.mark.mpi
 NODES, CLASSES = 900, 4
 
 
-class Vertices(Form):
-    """A form whose vertices have parameters, too."""
+def shares_a_parameter(of, e):
+    """A message of a normalised graph in which all edges read a parameter."""
+    return torch.sigmoid(of.far(e.src) + of.near(e.dst)) * of.bias * e.weight
 
-    def apply_vertex(self, vertex, accum):
-        return torch.tanh(self.near(vertex) + accum)
+
+Vertices = functools.partial(Form, vertex=lambda of, v, accum: torch.tanh(of.near(v) + accum))
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +104,7 @@ def trained(comm, path, layers, dtype, streaming, run=forward):
     with opened(comm, path, dtype, streaming=streaming) as graph:
         loss = loss_of(graph, run(layers, graph))
         loss.backward()
-        cut = None if streaming is None else graph.all_grids()[0].forward
+        cut = None if streaming is None else graph.grids.all()[0].forward
         return loss.detach(), summed(comm, layers), cut
 
 
@@ -173,14 +174,13 @@ def test_weights_stream_without_other_data_of_edges(comm, drawn, directed, accum
     path, edges = drawn(directed, of_edges=False)
     forms = (lambda of, e: of.far(e.src), lambda of, e: of.far(e.src) * e.weight)
     layers = [Vertices(form, accumulator).double() for form in (*forms, FORMS["gate"][0])]
+    # Factors of normalised weights are operands of both ends that have no gradients.
+    layers += [Vertices(shares_a_parameter, accumulator, kind="gcn").double()]
     same(comm, path, layers, torch.float64, ways(None, edges)["copied"])
 
 
-class Whole(Form):
-    """A form whose rows stay whole numbers."""
-
-    def apply_vertex(self, vertex, accum):
-        return accum - self.near(vertex)
+# Rows stay whole numbers.
+Whole = functools.partial(Form, vertex=lambda of, v, accum: accum - of.near(v))
 
 
 @pytest.mark.slow
@@ -207,7 +207,7 @@ def test_maxima_of_minus_infinity_stay(comm, drawn):
     for streaming in (None, ways(None, edges)["by destinations"]):
         with opened(comm, path, streaming=streaming) as graph, torch.no_grad():
             found.append(tensor(layer(graph.x, graph)))
-            cut = graph.all_grids()[0].forward if streaming is not None else None
+            cut = graph.grids.all()[0].forward if streaming is not None else None
     with mpi.agree(comm):
         assert len(cut.plans) > len(cut.targets) - 1 and torch.equal(*found)
         assert comm.size > 1 or {-torch.inf, 0.0} == set(found[0].unique().tolist())
@@ -220,17 +220,17 @@ def test_grids_have_what_layers_read(comm, drawn, monkeypatch):
     how = ways(None, edges, 1 + CHANNELS)["in place"]
     with opened(comm, path, torch.float32, streaming=how) as graph:
         plain(graph.x, graph)
-        (made,) = graph.all_grids()
+        (made,) = graph.grids.all()
         with mpi.agree(comm):
             assert made.backward is made.forward
         gated(graph.x, graph)
-        (made,) = graph.all_grids()
+        (made,) = graph.grids.all()
         monkeypatch.setattr(exchange.Crossing, "carry", None)
         for layer in (gated, plain):
             layer(graph.x, graph)
         with mpi.agree(comm):
             assert made.backward is not made.forward
-            assert graph.all_grids() == [made]
+            assert graph.grids.all() == [made]
         with pytest.raises(ValueError, match="no order in an adjacency of kind 'gcn'"):
             Form(FORMS["data"][0], kind="gcn")(graph.x, graph)
 
@@ -266,7 +266,7 @@ def test_schedules_move_what_they_say(comm, drawn, schedule):
     how = Streaming(plans(edges, directions=1) + 40_000, copies=True, schedule=schedule, chains="none")
     with opened(comm, path, torch.float32, streaming=how) as graph:
         examples.GatedGCN(CHANNELS, CHANNELS)(graph.x, graph).tensor().sum().backward()
-        (made,) = graph.all_grids()
+        (made,) = graph.grids.all()
         wide = 4 * 2 * CHANNELS  # sums and derivatives
         stages = 2 * graph.rows * 4 * (CHANNELS + 2 * CHANNELS)  # derivatives are kept
         cells = (len(made.forward.targets) - 1) * (len(made.forward.order.sources) - 1)
@@ -341,7 +341,7 @@ def test_outputs_that_are_dropped_without_backward_leave_nothing(comm, drawn, tm
         held = []
         for _ in range(4):
             forward(layers, graph)
-            held.append((len(graph._stores._leases), len(graph._stores._free), graph.spill._end))
+            held.append((len(graph._stores._taken), len(graph._stores._free), graph.spill._end))
         loss = loss_of(graph, forward(layers, graph))
         loss.backward()
         end = graph.spill._end
@@ -353,30 +353,32 @@ def test_outputs_that_are_dropped_without_backward_leave_nothing(comm, drawn, tm
         assert all(torch.equal(found[name], gradients[name]) for name in found)
 
 
+def several_readers(layers, graph):
+    """The sum of the outputs of the first layer, and of the two others, which read it."""
+    first = layers[0](graph.x, graph)
+    return sum(tensor(each) for each in (layers[1](first, graph), layers[2](first, graph), first))
+
+
 @pytest.mark.parametrize("way", ["in place", "from a file"])
-def test_rows_with_several_readers_get_the_gradients_of_all(comm, drawn, tmp_path, way):
-    """Two layers and the loss read the output of the first."""
+@pytest.mark.parametrize(
+    ("made", "run"),
+    [
+        (lambda: [Vertices(FORMS[name][0]) for name in ("gate", "difference", "weights")], several_readers),
+        # Sums that nothing reads.
+        (
+            lambda: [
+                Form(FORMS["product of sources"][0], vertex=lambda of, v, accum: v * 2),
+                Vertices(FORMS["copy"][0]),
+            ],
+            forward,
+        ),
+    ],
+    ids=["several readers", "no reader"],
+)
+def test_gradients_are_those_of_all_readers(comm, drawn, tmp_path, made, run, way):
     path, edges = drawn(True)
-    layers = [Vertices(FORMS[name][0]).double() for name in ("gate", "difference", "weights")]
-
-    def run(layers, graph):
-        first = layers[0](graph.x, graph)
-        return sum(tensor(each) for each in (layers[1](first, graph), layers[2](first, graph), first))
-
+    layers = [layer.double() for layer in made()]
     same(comm, path, layers, torch.float64, ways(tmp_path, edges)[way], run)
-
-
-class Unread(Form):
-    """A form whose vertices do not read what they gather."""
-
-    def apply_vertex(self, vertex, accum):
-        return vertex * 2
-
-
-def test_sums_that_nothing_reads(comm, drawn):
-    path, edges = drawn(False)
-    layers = [Unread(FORMS["product of sources"][0], "sum"), Vertices(FORMS["copy"][0], "sum")]
-    same(comm, path, [layer.double() for layer in layers], torch.float64, ways(None, edges)["in place"])
 
 
 def test_tensors_and_rows_outlive_others(comm, drawn):

@@ -71,9 +71,9 @@ def test_grids_are_cut_once_for_what_layers_need(comm, stored, scratch, monkeypa
     for plan in (StreamedGraph.plan, lambda *args, **options: None):
         monkeypatch.setattr(StreamedGraph, "plan", plan)
         job = build(runs.settings(path, **tree), comm)
-        first = job.streamed.all_grids()
+        first = job.streamed.grids.all()
         runs.train(job, 1)
-        (last,) = job.streamed.all_grids()
+        (last,) = job.streamed.grids.all()
         needs.append(last.need)
         with mpi.agree(comm):
             assert first == ([] if len(needs) == 2 else [last])
