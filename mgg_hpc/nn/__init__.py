@@ -1,7 +1,7 @@
-"""Distributed aggregation made differentiable: layers and models.
+"""Differentiable layers and models over distributed graphs.
 
-Layers are named as PyG names them, and take this rank's rows and the graph: conv(x, graph). Module `aggregation` has
-what layers are made of, and `saga` layers that are written as programs on vertices and edges.
+Layers have PyG's names and are called as conv(x, graph) with this rank's rows. The module `aggregation` has the
+operations that layers are made of; `saga` has layers that are written as programs on nodes and edges.
 """
 
 from __future__ import annotations

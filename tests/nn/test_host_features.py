@@ -13,9 +13,9 @@ import torch
 from convolutions import GEOMETRY
 from streams import Streams
 
-from mgg_hpc.nn.inputs import blocks
-from mgg_hpc.nn.inputs.blocks import lengths, on_device, read, shares
-from mgg_hpc.nn.inputs.host import HostFeatures
+from mgg_hpc.nn.inputs import host
+from mgg_hpc.nn.inputs.features import read
+from mgg_hpc.nn.inputs.host import HostFeatures, lengths, on_device, shares
 from mgg_hpc.nn.workspace import as_tensor, row_format
 from mgg_hpc.runtime.backends.arguments import Options, RngKey
 from mgg_hpc.runtime.backends.base import Capabilities
@@ -44,7 +44,7 @@ class Rows:
 @pytest.fixture
 def small(monkeypatch):
     """Blocks of 4 KiB."""
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(host, "BLOCK_BYTES", 4096)
 
 
 def test_blocks_are_even_and_none_is_one_row(rng):

@@ -17,11 +17,9 @@ from ...plan.workload import Plan
 from ...runtime.backends.arguments import RngKey, Rows
 from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
-from ..first_order import first_order
-from ..graph.edge_data import EdgeValues
-from ..graph.matrix import Adjacency
+from ..graph.matrix import Adjacency, EdgeValues
 from ..graph.view import GraphView
-from ..spans import span
+from ..spans import first_order, span
 from ..workspace import accumulator, as_array, row_format
 
 MOST_HEADS = 1024  # heads that have different dropout draws (semantics.h, draw_edge)

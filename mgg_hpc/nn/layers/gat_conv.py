@@ -8,8 +8,7 @@ from torch import Tensor
 from ...runtime.backends.arguments import RngKey
 from ...runtime.backends.edges import Attention
 from ..autograd.functional import check_rows, linear
-from ..graph.edge_data import LoopFill, check_fill
-from ..graph.matrix import Adjacency
+from ..graph.matrix import Adjacency, LoopFill, check_fill
 from ..graph.view import GraphView, first_rows
 from ..inputs.host import Input
 from ..workspace import row_format

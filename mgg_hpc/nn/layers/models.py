@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ...config import ModelSettings
 from .. import spans
-from ..autograd.activation import elu
-from ..autograd.functional import linear
+from ..autograd.functional import elu, linear
 from ..autograd.recompute import recomputed
 from ..graph.view import GraphView, Views
 from ..inputs.host import Input

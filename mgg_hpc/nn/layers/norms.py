@@ -9,10 +9,9 @@ from torch import Tensor
 
 from .. import spans
 from ..autograd import recompute
-from ..autograd.activation import through_relu
-from ..first_order import first_order
+from ..autograd.functional import through_relu
 from ..graph.view import GraphView
-from ..spans import span
+from ..spans import first_order, span
 from ..workspace import accumulator, as_array
 
 

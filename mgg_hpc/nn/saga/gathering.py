@@ -12,9 +12,8 @@ from torch import Tensor
 from ...runtime import mpi
 from ..autograd.aggregation import aggregate, mean_scale, scaled_sum
 from ..graph.dist_graph import DistGraph
-from ..graph.edge_data import EdgeValues
 from ..graph.loading import edge_data_of
-from ..graph.matrix import Adjacency
+from ..graph.matrix import Adjacency, EdgeValues
 from ..graph.view import GraphView
 from ..sampling.block import Block
 from .columns import ESTIMATE, WEIGHT, ByColumn, WeightParts, check_types

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, autograd
 
 from ...runtime.streaming.store import Store
-from ..first_order import first_order
+from ..spans import first_order
 
 
 class Inputs:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from ...errors import InputError
 from ...runtime import mpi
 from ...runtime.sampling.sampler import shuffled
+from ..autograd.losses import mean_of_all, summed_loss
+from ..graph.view import GraphView
+from ..inputs.host import Input
 from ..spans import span
-from .batch import Batch
+from ..workspace import accumulator, as_array
 from .block import Block
 from .source import Source
 
@@ -24,14 +29,72 @@ MOST_STEPS = 1 << 32  # steps of a training that have different draws
 MOST_DRAWN = 1 << 30  # edges of a row
 
 
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """This rank's part of a batch. A model takes it in place of the graph: model(batch.x, batch).
+
+    blocks: one for each layer, the first layer's first: h = conv1(batch.x, batch.blocks[0]), and so on.
+    x: input rows of the first block [rows, F], a tensor, or SparseFeatures if the graph's are sparse; None without.
+    y: labels of the batch's own rows on this rank, [b] or [b, C]; None without labels.
+    rows: int64 [b], numbers of the batch's own rows among this rank's rows. total: number of the batch's own rows on
+    all ranks. epoch: counted from 1. number: of the batch within the epoch, counted from 0. last: whether it is the
+    epoch's last batch.
+    """
+
+    blocks: list[Block]
+    x: Input | None
+    y: Tensor | None
+    rows: NDArray[np.int64]
+    total: int
+    epoch: int
+    number: int
+    last: bool
+
+    def view(self, number: int) -> GraphView:
+        """Return the block of a layer, counted from 0."""
+        return self.blocks[number]
+
+    @property
+    def ids(self) -> Any:
+        """The user's nodes of the rows of ``x``, int64; the batch's own rows come first."""
+        return self.blocks[0].ids
+
+    @property
+    def edges(self) -> int:
+        """Number of sampled edges of all blocks."""
+        return sum(block.edges for block in self.blocks)
+
+    def loss(self, out: Tensor, fn: Callable[..., Tensor] = F.cross_entropy) -> Tensor:
+        """Return the mean of a loss over the batch's own rows on all ranks, a scalar. Collective.
+
+        out: [b, ...], outputs for this rank's own rows. fn: called as fn(out, labels, reduction="sum"), as the losses
+        of torch.nn.functional are; not called on a rank without rows. The value is the same on every rank; its gradient
+        is this rank's part, which `allreduce_gradients` sums. Raises InputError, the same on all ranks, if there are no
+        labels, a row has none, or ``out`` does not fit.
+        """
+        y, comm = self.y, self.blocks[0].comm
+        with mpi.agree(comm):
+            if y is None:
+                raise InputError("batch.loss: the graph has no labels (/node/y)")
+            if len(out) != len(y) or (y.dim() > 1 and out.shape != y.shape):
+                raise InputError(f"batch.loss: out is {list(out.shape)}, and batch.y {list(y.shape)}")
+            if y.dim() == 1 and len(y) and int(y.min()) < 0:
+                raise InputError("batch.loss: a row of the batch has no label; leave it out of input_nodes")
+            mine = summed_loss(fn, out.to(accumulator(out.dtype)), y, "batch.loss")
+        count = self.total * (y.shape[1] if y is not None and y.dim() > 1 else 1)
+        total = mine.detach().double().reshape(1)
+        self.blocks[0].backend.collectives.sum(as_array(total))
+        return mean_of_all(mine, torch.cat([total, torch.full_like(total, count)]))
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How batches are drawn.
 
-    fanouts: edges to draw of each row, -1 for all; the first of the batch's own rows, so of the last layer, as in PyG.
-    batch_size: rows of a batch on all ranks together. shuffle: whether each epoch takes the rows in another order.
-    seed: of all draws. prefetch: number of batches that are sampled ahead. drop_last: leave out an epoch's last batch
-    where it is smaller. weighted: draw edges with probabilities proportional to their weights.
+    fanouts: number of in-edges to draw of each row, -1 for all; the first is for the batch's own rows, which the last
+    layer computes, as in PyG. batch_size: own rows of a batch on all ranks together. shuffle: use another order of the
+    rows in each epoch. seed: of all draws. prefetch: number of batches that are sampled ahead. drop_last: leave out an
+    epoch's last batch if it is smaller. weighted: draw edges with probabilities proportional to their weights.
     """
 
     fanouts: tuple[int, ...]
@@ -56,12 +119,12 @@ class Sampling:
 
 
 class Batches:
-    """The batches of some rows of all ranks. Collective to make.
+    """Batches of some rows of all ranks. Collective to make.
 
-    rows: int64 [k], this rank's rows that batches are made of, ascending. The rows of all ranks together are divided
-    into batches, so a batch has the same rows on any number of ranks. Each rank yields as many batches, with those of
-    their rows that it owns, which may be none. y: labels of all rows of this rank, or None. what: what the rows are,
-    for messages. Raises InputError, the same on all ranks, where no rank has such rows.
+    The rows of all ranks together are divided into batches, so a batch has the same rows on any number of ranks. Each
+    rank yields as many batches, with the rows of each that it owns, which may be none. rows: int64 [k], numbers of this
+    rank's rows, ascending. y: labels of all rows of this rank, or None. what: name of the rows in messages. Raises
+    InputError, the same on all ranks, if no rank has rows.
 
     Attribute steps: number of batches of an epoch.
     """
@@ -95,29 +158,21 @@ class Batches:
         self._in_order = None if how.shuffle else np.argsort(self._ids)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch (from 1 on), from batch ``first`` on, while the next ones are sampled."""
+        """Yield the batches of an epoch, counted from 1, from batch ``first`` on; threads sample the next ones."""
         if epoch * self.steps >= MOST_STEPS:
             raise InputError(
                 f"epoch {epoch} of {self.steps} batches: at most 2^32 batches have draws of their own"
             )
-        order = self._in_order
+        order, threads = self._in_order, self._source.backend.options.threads
         if order is None:
-            order = shuffled(self._ids, self._how.seed, epoch, self._source.backend.options.threads)
+            order = shuffled(self._ids, self._how.seed, epoch, threads)
         ahead = self._how.prefetch
-        numbers = range(first, self.steps)
-        if not ahead:
-            for number in numbers:
-                with span("sample"):
-                    blocks, rows = self._sampled(order, epoch, number)
-                yield self._batch(blocks, rows, epoch, number)
-            return
-        with ThreadPoolExecutor(min(ahead, self._source.backend.options.threads), "sample") as pool:
+        with ThreadPoolExecutor(max(1, min(ahead, threads)), "sample") as pool:
             waiting: deque[Future[tuple[list[Block], NDArray[np.int64]]]] = deque()
             try:
-                for number in numbers:
-                    upto = min(self.steps, number + ahead + 1)
-                    for next_one in range(number + len(waiting), upto):
-                        waiting.append(pool.submit(self._sampled, order, epoch, next_one))
+                for number in range(first, self.steps):
+                    for later in range(number + len(waiting), min(self.steps, number + ahead + 1)):
+                        waiting.append(pool.submit(self._sampled, order, epoch, later))
                     with span("sample"):
                         blocks, rows = waiting.popleft().result()
                     yield self._batch(blocks, rows, epoch, number)

@@ -15,8 +15,9 @@ from ...data.graph import SparseRows
 from ...runtime.streaming.direct import Pages
 from ...runtime.streaming.file_store import FileStore
 from ...runtime.streaming.store import Pace
-from ..graph.loading import Part, divide_by_sums
-from ..inputs import blocks
+from ..graph.loading import Part
+from ..inputs.features import divide_by_sums, read
+from ..inputs.host import lengths
 from ..workspace import row_format
 
 
@@ -40,10 +41,10 @@ def dense(part: Part, first: int, rows: int, dtype: torch.dtype, normalize: str)
     damaged file.
     """
     held, low = part.take_features(), 0
-    for count in blocks.lengths(rows, row_format(part.features, dtype).row_bytes):
+    for count in lengths(rows, row_format(part.features, dtype).row_bytes):
         block = torch.empty(count, part.features, dtype=dtype)
         if part.file is not None:
-            blocks.read(part.file, first + low, [block], "cpu", lambda rows: None)
+            read(part.file, first + low, [block], "cpu", lambda rows: None)
         else:
             assert held is not None
             block.copy_(_slice(held, low, low + count))
