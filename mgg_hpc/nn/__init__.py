@@ -28,18 +28,17 @@ _MODULES = {
     "GCNConv": "layers.conv",
     "GINConv": "layers.conv",
     "SAGEConv": "layers.conv",
+    "aggregation": "autograd.aggregation",
+    "saga": "saga",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load a layer's module when it is first used (PEP 562)."""
-    if name == "aggregation":
-        return importlib.import_module(".autograd.aggregation", __name__)
-    if name == "saga":
-        return importlib.import_module(".saga", __name__)
+    """Load the module of a layer, or a module, when it is first used (PEP 562)."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+    module = importlib.import_module(f".{_MODULES[name]}", __name__)
+    return getattr(module, name, module)
 
 
 def __dir__() -> list[str]:

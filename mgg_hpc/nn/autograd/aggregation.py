@@ -280,21 +280,20 @@ def edges(graph: GraphView, adjacency: Adjacency, *, backward: bool = False) -> 
     ones = torch.ones(plan.destinations, BYTES, dtype=x.dtype, device=x.device)
     found = _products(graph, plan, x, ones, BYTES).cpu().to(torch.int64)
     source = sum(found[:, place] << (8 * place) for place in range(BYTES))
-    target = own[_targets(plan, "cpu")]
+    target = own[_targets(plan, graph.device).cpu()]
     return np.stack([cast(Tensor, source).numpy(), target.numpy()])
 
 
-_target_of: WeakKeyDictionary[Plan, dict[str, Tensor]] = WeakKeyDictionary()  # by device
+_target_of: WeakKeyDictionary[Plan, Tensor] = WeakKeyDictionary()
 
 
 def _targets(plan: Plan, device: torch.device | str) -> Tensor:
-    """Return int64 [E]: the destination row, of this rank, of each of a plan's edges."""
-    made = _target_of.setdefault(plan, {})
-    if str(device) not in made:
+    """Return the destination row of each of a plan's edges, int64 [E]. device: the backend's."""
+    if plan not in _target_of:
         segments = plan.segments[np.argsort(plan.segments["first_edge"], kind="stable")]
         target = np.repeat(segments["destination"].astype(np.int64), segments["count"])
-        made[str(device)] = torch.from_numpy(target).to(device)
-    return made[str(device)]
+        _target_of[plan] = torch.from_numpy(target).to(device)
+    return _target_of[plan]
 
 
 def _sums_by_target(plan: Plan, values: Tensor) -> Tensor:
@@ -311,23 +310,20 @@ def _to_sources(graph: GraphView, adjacency: Adjacency, values: Tensor) -> Tenso
     if adjacency.places is not None:
         return values[index(adjacency.places, values)]
     if adjacency.forward not in _crossings:
-        _crossings[adjacency.forward] = _crossing(graph, adjacency)
+        assert isinstance(graph, GraphHandle)  # a block's adjacencies have `places`
+        bounds = prefix_sum(graph.counts)
+        source, target = edges(graph, adjacency)
+        tail, head = edges(graph, adjacency, backward=True)  # of out-edges u -> v: v and u
+        owners, readers = owner_of(bounds, source), owner_of(bounds, tail)
+        _crossings[adjacency.forward] = (
+            Crossing(  # both ends sort their common edges by source, then destination
+                send=np.lexsort((target, source, owners)),
+                counts=np.bincount(owners, minlength=graph.ranks),
+                received=np.argsort(np.lexsort((tail, head, readers))),
+                arriving=np.bincount(readers, minlength=graph.ranks),
+            )
+        )
     if graph.comm is None and graph.ranks > 1:
         raise ValueError("values of edges cross between ranks, and the handle was made without comm=")
     carried = _crossings[adjacency.forward].carry(graph.comm, values.detach().cpu().numpy())
     return torch.from_numpy(carried).to(values.device)
-
-
-def _crossing(graph: GraphView, adjacency: Adjacency) -> Crossing:
-    """Return the exchange for `_to_sources`: both ends sort their common edges by (source, destination). Collective."""
-    assert isinstance(graph, GraphHandle)  # a block's adjacencies have `places`
-    bounds = prefix_sum(graph.counts)
-    source, target = edges(graph, adjacency)
-    tail, head = edges(graph, adjacency, backward=True)  # of out-edges u -> v: v and u
-    owners, sources = owner_of(bounds, source), owner_of(bounds, tail)
-    return Crossing(
-        send=np.lexsort((target, source, owners)),
-        counts=np.bincount(owners, minlength=graph.ranks),
-        received=np.argsort(np.lexsort((tail, head, sources))),
-        arriving=np.bincount(sources, minlength=graph.ranks),
-    )

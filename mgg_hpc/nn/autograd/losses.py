@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, autograd
 from torch.nn import functional as F
 
 from ...errors import InputError
+from ...runtime.backends.base import Collectives
 from ..spans import first_order
+from ..workspace import as_array
 
 
 def check_classes(out: Tensor, labels: Tensor, where: str, at_least: int = 0) -> None:
@@ -39,10 +42,17 @@ def summed_loss(fn: Callable[..., Tensor], out: Tensor, labels: Tensor, where: s
     return mine
 
 
+def totals(value: Tensor, count: int, collectives: Collectives) -> Tensor:
+    """Return a scalar and a number of terms, each summed over all ranks, float64 [2]. Collective."""
+    both = torch.stack([value.detach().double(), torch.full_like(value, count, dtype=torch.float64)])
+    collectives.sum(as_array(both))
+    return both
+
+
 def mean_of_all(mine: Tensor, total: Tensor) -> Tensor:
     """Return total[0] / total[1] in the type of ``mine``, with the gradient 1 / total[1] for ``mine``.
 
-    mine: this rank's part of a sum, a scalar. total: [2], the sum over all ranks and the number of its terms.
+    mine: this rank's part of a sum, a scalar. total: `totals` of it and of the number of its terms.
     """
     mean: Tensor = _Mean.apply(mine, total)
     return mean

@@ -47,14 +47,12 @@ def again() -> bool:
 
 def once(make: Callable[[], _Value]) -> _Value:
     """Return make() in the first pass of a layer, and the same results in the same order in the second pass."""
-    return _once(make, _pass.get())
-
-
-def _once(make: Callable[[], _Value], here: _Pass | None) -> _Value:
+    here = _pass.get()
     if here is None:
         return make()
     if here.next is None:
-        here.values.append(_once(make, here.outer))
+        with _within(here.outer):
+            here.values.append(once(make))
         return here.values[-1]
     here.next += 1
     return here.values[here.next - 1]
@@ -74,7 +72,7 @@ def _both_passes() -> tuple[AbstractContextManager[None], AbstractContextManager
 
 
 @contextmanager
-def _within(here: _Pass) -> Iterator[None]:
+def _within(here: _Pass | None) -> Iterator[None]:
     token = _pass.set(here)
     try:
         yield

@@ -1,4 +1,4 @@
-"""`DistGraph`, the graph of a program that has its own training loop."""
+"""`DistGraph`, the graph of a program that has its own training loop; `extend`, its rows for other libraries."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, autograd
 
 from ...errors import InputError
-from ...plan.workload import prefix_sum
-from ...runtime import mpi
+from ...plan import workload
+from ...plan.workload import Plan, prefix_sum
+from ...runtime import exchange, mpi
 from ...runtime.backends.base import Backend
-from ..autograd.losses import check_classes, mean_of_all, summed_loss
+from .. import spans
+from ..autograd.losses import check_classes, mean_of_all, summed_loss, totals
 from ..inputs.features import input_features
 from ..inputs.host import Input
-from ..workspace import accumulator, as_array, row_format
-from .extend import halo_ids
+from ..spans import first_order, span
+from ..workspace import accumulator, row_format
 from .handle import GraphHandle
 from .loading import Part, edge_data_of, matrix_of, weighted_edges
-from .matrix import Adjacency
+from .matrix import Adjacency, Unplanned
 from .transfer import planned
 
 TRANSFERS = ("auto", "direct", "get", "halo")
@@ -33,15 +37,15 @@ SPARE = 4  # a heap that cannot grow (OpenSHMEM's) has room for so many times tw
 open_graphs: list[DistGraph] = []  # in the order of opening
 
 
+def _close_all() -> None:
+    for graph in reversed(open_graphs.copy()):
+        graph.close()
+
+
 def _close_at_exit() -> None:
     """Close graphs when the program ends, before the runtimes that have started so far: MPI, OpenSHMEM, NVSHMEM."""
     atexit.unregister(_close_all)
     atexit.register(_close_all)
-
-
-def _close_all() -> None:
-    for graph in reversed(open_graphs.copy()):
-        graph.close()
 
 
 class DistGraph(GraphHandle):
@@ -62,7 +66,17 @@ class DistGraph(GraphHandle):
         if backend.capabilities.heap_grows:  # NVSHMEM knows which ranks pointers reach once it runs
             buffers = 2 * int(counts.max()) * row_format(widest, dtype).row_bytes
             backend.memory.reserve(buffers, int(counts.argmax()))
-        self._transfer, self.part, self._closed = _transfer_of(comm, backend, transfer), part, False
+        reaches = backend.capabilities.reaches_peers
+        with mpi.agree(comm):
+            if transfer not in TRANSFERS:
+                raise InputError(f"transfer: {transfer!r} is none of {', '.join(TRANSFERS)}")
+            if transfer == "direct" and not reaches:
+                raise InputError(
+                    'transfer is "direct", but memory of some ranks is out of reach of pointers; '
+                    'use "halo", "get" or "auto"'
+                )
+        self._transfer = transfer if transfer != "auto" else "direct" if reaches else "halo"
+        self.part, self._closed = part, False
         publishes = self._transfer != "halo"
         self._ends: list[Callable[[], None]] = []
         self._widest = widest
@@ -220,36 +234,28 @@ class DistGraph(GraphHandle):
 
         everywhere: return it on all ranks. [default: on rank 0, and None on the others]
         """
+        from mpi4py import MPI
+
         self.check_open()
         mine = rows.detach().cpu().contiguous()
         width = math.prod(mine.shape[1:]) * mine.element_size()
-        whole = torch.empty(self.num_nodes, *mine.shape[1:], dtype=mine.dtype)
-        ids = self._gathered(torch.as_tensor(self.ids).cpu().view(torch.uint8).numpy(), 8, everywhere)
-        values = self._gathered(mine.view(torch.uint8).reshape(-1).numpy(), width, everywhere)
-        if ids is None or values is None:
-            return None
-        shape = self.num_nodes, width
-        whole.view(torch.uint8).numpy().reshape(shape)[ids.view(np.int64)] = values.reshape(shape)
-        return whole
-
-    def _gathered(self, mine: Any, row_bytes: int, everywhere: bool) -> Any:
-        """Return the bytes of all ranks' rows, in rank order, on rank 0 or ``everywhere``; else None. Collective."""
-        from mpi4py import MPI
-
+        ids = torch.as_tensor(self.ids).cpu().view(torch.uint8).reshape(self.rows, 8)
+        packed = torch.cat([ids, mine.view(torch.uint8).reshape(self.rows, width)], 1).numpy()
         wanted = everywhere or self.rank == 0
-        every = np.empty(self.num_nodes * row_bytes, np.uint8) if wanted else None
-        if not row_bytes:
-            return every
-        row = MPI.BYTE.Create_contiguous(
-            row_bytes
-        ).Commit()  # MPI counts rows, since numbers of bytes may not fit
-        into = [every, (self.counts, prefix_sum(self.counts)[:-1]), row] if wanted else None
+        every = np.empty((self.num_nodes, 8 + width), np.uint8) if wanted else None
+        row = MPI.BYTE.Create_contiguous(8 + width).Commit()  # MPI counts rows: numbers of bytes may not fit
+        into = None if every is None else [every, (self.counts, prefix_sum(self.counts)[:-1]), row]
         if everywhere:
-            self.comm.Allgatherv([mine, self.rows, row], into)
+            self.comm.Allgatherv([packed, self.rows, row], into)
         else:
-            self.comm.Gatherv([mine, self.rows, row], into)
+            self.comm.Gatherv([packed, self.rows, row], into)
         row.Free()
-        return every
+        if every is None:
+            return None
+        whole = torch.empty(self.num_nodes, *mine.shape[1:], dtype=mine.dtype)
+        order = np.ascontiguousarray(every[:, :8]).view(np.int64)[:, 0]
+        whole.view(torch.uint8).numpy().reshape(self.num_nodes, width)[order] = every[:, 8:]
+        return whole
 
     def _labelled(self, out: Tensor, split: str, where: str) -> tuple[Tensor, Tensor]:
         """Return this rank's labelled rows of ``out`` in a split, in the accumulator's type, and their labels.
@@ -284,10 +290,8 @@ class DistGraph(GraphHandle):
         return out.index_select(0, chosen).to(accumulator(out.dtype)), labels
 
     def _sums(self, value: Tensor, count: int, split: str) -> Tensor:
-        """Return (value, count) summed over all ranks, float64 [2]. Collective. Raises InputError for a count of 0."""
-        wide = torch.float64
-        both = torch.stack([value.detach().to(wide), torch.full_like(value, count, dtype=wide)])
-        self.backend.collectives.sum(as_array(both))
+        """Return (value, count) summed over all ranks. Collective. Raises InputError for a count of 0."""
+        both = totals(value, count, self.backend.collectives)
         if both[1] == 0:
             raise InputError(
                 f"{self.part.path}: no rank has labelled rows of the split {split!r} (/node/{split}); "
@@ -296,14 +300,70 @@ class DistGraph(GraphHandle):
         return both
 
 
-def _transfer_of(comm: Any, backend: Backend, asked: str) -> str:
-    """Return the transfer to use. Collective. Raises InputError, the same on all ranks, if it is not available."""
-    with mpi.agree(comm):
-        if asked not in TRANSFERS:
-            raise InputError(f"transfer: {asked!r} is none of {', '.join(TRANSFERS)}")
-        if asked == "direct" and not backend.capabilities.reaches_peers:
-            raise InputError(
-                'transfer is "direct", but memory of some ranks is out of reach of pointers; '
-                'use "halo", "get" or "auto"'
-            )
-    return asked if asked != "auto" else "direct" if backend.capabilities.reaches_peers else "halo"
+# ---- rows of a rank and of its halo, for layers of other libraries
+#
+# Such a layer sees a bipartite graph: its sources are the extended rows [n + H], its destinations this rank's rows [n].
+# Extending is a sum in which each destination has one edge. Its adjoint, which returns the gradients of the halo to
+# their owners, is the sum over the transposed plan; so both run on any backend, by any transfer.
+
+# By plan: the adjacency from rows [n] to extended rows [n + H], and int64 [P], the extended rows of each rank.
+_extensions: WeakKeyDictionary[Plan, tuple[Adjacency, NDArray[np.int64]]] = WeakKeyDictionary()
+
+
+def halo_ids(plan: Plan, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct remote rows that a plan sums, as global numbers, ascending: int64 [H]."""
+    owner = np.repeat(np.arange(len(bounds) - 1), np.diff(plan.halo_bounds))
+    return plan.halo + bounds[owner]
+
+
+def _extension(graph: GraphHandle, plan: Plan) -> tuple[Adjacency, NDArray[np.int64]]:
+    """Plan the extension of rows by a plan's halo. Collective."""
+    comm, backend = graph.comm, graph.backend
+    if comm is None:
+        raise ValueError("extend: the graph's handle was made without the communicator of its ranks (comm=)")
+    bounds, rank = prefix_sum(graph.counts), graph.rank
+    source = np.append(np.arange(bounds[rank], bounds[rank + 1]), halo_ids(plan, bounds))
+    indptr = np.arange(len(source) + 1)
+    counts = np.array(comm.allgather(len(source)))
+    extended = prefix_sum(counts)
+    forward = workload.split(rank, bounds, indptr, source)
+    indptr, copies, _ = exchange.transpose(comm, bounds, indptr, source, None, extended)
+    both = Unplanned(forward, workload.split(rank, extended, indptr, copies), None, kind="extension")
+    return planned(comm, both, [plan.transfer], backend.capabilities.halo_rounds)[0], counts
+
+
+class _Extend(autograd.Function):
+    """Copy rows; backward, sum the gradients of the copies: the own one first, then other ranks' in a fixed order."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, graph: GraphHandle, adjacency: Adjacency, counts: NDArray[np.int64]
+    ) -> Tensor:
+        ctx.call, ctx.layer = (graph, adjacency, counts), spans.current()
+        with span("forward: extend"):
+            rows, local = graph.exchange(x.shape[1])
+            local.copy_(x)
+            return graph.aggregate(adjacency, rows)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        graph, adjacency, counts = ctx.call
+        with span("backward: extend"):
+            rows, local = graph.exchange(gradient.shape[1], counts=counts)
+            local.copy_(gradient)
+            return graph.aggregate(adjacency, rows, backward=True), None, None, None
+
+
+def extend(x: Tensor, graph: GraphHandle, adjacency: Adjacency | None = None) -> Tensor:
+    """Return this rank's rows x [n, F], followed by each remote row that its edges need, once: [n + H, F].
+
+    Remote rows are in the order of their numbers in the graph file, as `DistGraph.edge_index` counts them. x has the
+    graph's dtype. adjacency: its halo and transfer are used. [default: the graph's "edges"] Collective, and so is its
+    backward.
+    """
+    plan = (adjacency or graph.adjacency("edges")).forward
+    if plan not in _extensions:
+        _extensions[plan] = _extension(graph, plan)
+    extended: Tensor = _Extend.apply(x, graph, *_extensions[plan])
+    return extended

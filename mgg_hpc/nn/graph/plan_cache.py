@@ -40,7 +40,6 @@ LEAST_EDGES = 1 << 22  # edges of a rank, on average, for "auto": fewer are plan
 FREE_SHARE = 0.25  # of the device's free bytes, the most that a file may take
 
 MAGIC = b"mgg-plan\n"
-MOST_DESCRIBED = 1 << 16  # bytes of a description
 ALIGNED = 64
 TYPES = {np.dtype(kind).str: np.dtype(kind) for kind in ("<i4", "<i8", "<f4", "<f8")}
 TYPES |= {"chunk": CHUNK, "segment": SEGMENT}
@@ -232,7 +231,8 @@ def read(path: Path, key: Mapping[str, Any]) -> tuple[Arrays | None, str]:
         held = os.fstat(descriptor)
         if not stat.S_ISREG(held.st_mode) or held.st_uid != os.geteuid() or held.st_mode & 0o022:
             return None, ""
-        return _arrays(_Hashed(descriptor), held.st_size, key), ""
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            return _arrays(file, held.st_size, key), ""
     except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         reason = str(error) if isinstance(error, ValueError) else type(error).__name__
         return None, f"{path}: ignored, since it is damaged ({reason}); the plan is made anew"
@@ -272,52 +272,19 @@ def _bytes(key: Mapping[str, Any], arrays: Mapping[str, Pieces]) -> Iterator[mem
         yield bytes(_padding(sum(piece.nbytes for piece in each)))
 
 
-def _arrays(file: _Hashed, size: int, key: Mapping[str, Any]) -> Arrays:
-    """Return the arrays of a file of ``size`` bytes. Raises ValueError, among others, if it is damaged."""
-    start = file.read(len(MAGIC) + 8)
-    length = int.from_bytes(start[len(MAGIC) :], "little")
-    if start[: len(MAGIC)] != MAGIC or not 0 < length <= min(MOST_DESCRIBED, size):
-        raise ValueError("no description")
-    described = json.loads(file.read(length))
+def _arrays(file: Any, size: int, key: Mapping[str, Any]) -> Arrays:
+    """Return the arrays of an unbuffered file of ``size`` bytes. Raises ValueError if its digest or key differs."""
+    hasher, end = xxhash.xxh3_128(), size - DIGEST_BYTES
+    while file.tell() < end and (piece := file.read(min(PIECE, end - file.tell()))):
+        hasher.update(piece)
+    if file.read(DIGEST_BYTES) != hasher.digest():
+        raise ValueError("another digest")
+    file.seek(len(MAGIC))  # what follows is as it was written
+    described = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     if described["key"] != dict(key):
         raise ValueError("another key")
-    layouts = {name: (TYPES[kind], tuple(shape)) for name, (kind, shape) in described["arrays"].items()}
-    if any(type(extent) is not int or extent < 0 for _, shape in layouts.values() for extent in shape):
-        raise ValueError("no shape")
-    sizes = [file.at, *(kind.itemsize * math.prod(shape) for kind, shape in layouts.values())]
-    if sum(each + _padding(each) for each in sizes) + DIGEST_BYTES != size:
-        raise ValueError("another size")
     found: Arrays = {}
-    for name, (kind, shape) in layouts.items():
-        file.read(_padding(file.at))
-        found[name] = np.empty(shape, kind)
-        file.fill(found[name].reshape(-1).view(np.uint8))
-    file.read(_padding(file.at))
-    digest = file.hasher.digest()
-    if file.read(DIGEST_BYTES) != digest:
-        raise ValueError("another digest")
+    for name, (kind, shape) in described["arrays"].items():
+        file.seek(_padding(file.tell()), os.SEEK_CUR)
+        found[name] = np.fromfile(file, TYPES[kind], math.prod(shape)).reshape(shape)
     return found
-
-
-class _Hashed:
-    """Reads a file in order. at: number of bytes read. hasher: has the digest of these."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self.hasher, self.at = descriptor, xxhash.xxh3_128(), 0
-
-    def fill(self, data: NDArray[np.uint8]) -> None:
-        """Read the next bytes into an array. Raises ValueError if there are fewer."""
-        for start in range(0, len(data), PIECE):
-            piece, done = data[start : start + PIECE], 0
-            while done < len(piece):
-                count = os.preadv(self._descriptor, [piece[done:].data], self.at)
-                if count == 0:
-                    raise ValueError("it ends too early")
-                done, self.at = done + count, self.at + count
-            self.hasher.update(piece.data)
-
-    def read(self, count: int) -> bytes:
-        """Return the next bytes."""
-        data = np.empty(count, np.uint8)
-        self.fill(data)
-        return data.tobytes()

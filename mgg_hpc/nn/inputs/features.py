@@ -76,7 +76,10 @@ def input_features(
     if isinstance(x, SparseRows):
         values = torch.from_numpy(x.data).to(accumulator(dtype))
         if normalize == "row":
-            values /= torch.from_numpy(_row_sums(values.numpy(), x.indptr))
+            degree = np.diff(x.indptr)
+            row = np.repeat(np.arange(len(degree)), degree)
+            total = np.bincount(row, values.numpy(), minlength=len(degree)).astype(values.numpy().dtype)
+            values /= torch.from_numpy(np.where(total == 0, 1, total)[row])
         return SparseFeatures(backend, x.indptr, x.indices, values.to(device), x.shape[1], dtype)
     if x is None and part.file is None:
         raise InputError(
@@ -107,14 +110,6 @@ def divide_by_sums(rows: Tensor) -> None:
     """Divide each row by its sum, in place, unless that is 0."""
     total = rows.sum(1, keepdim=True, dtype=accumulator(rows.dtype))
     rows.div_(torch.where(total == 0, torch.ones_like(total), total))
-
-
-def _row_sums(values: NDArray[Any], indptr: NDArray[np.int64]) -> NDArray[Any]:
-    """Return for each stored value of a CSR matrix the sum of its row, or 1 if that is 0."""
-    degree = np.diff(indptr)
-    row = np.repeat(np.arange(len(degree)), degree)
-    total = np.bincount(row, values, minlength=len(degree)).astype(values.dtype)
-    return np.where(total == 0, 1, total)[row]
 
 
 # ---- reading dense features in blocks

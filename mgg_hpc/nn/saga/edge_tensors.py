@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..graph.dist_graph import DistGraph
-from ..graph.extend import extend
+from ..graph.dist_graph import DistGraph, extend
 from ..graph.loading import weighted_edges
 from ..graph.matrix import Adjacency
 from ..graph.view import GraphView
-from ..sampling.block import Block
+from ..sampling.batches import Block
 from .gathering import has_weights
 from .tracing import Edge
 

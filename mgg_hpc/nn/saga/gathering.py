@@ -15,7 +15,7 @@ from ..graph.dist_graph import DistGraph
 from ..graph.loading import edge_data_of
 from ..graph.matrix import Adjacency, EdgeValues
 from ..graph.view import GraphView
-from ..sampling.block import Block
+from ..sampling.batches import Block
 from .columns import ESTIMATE, WEIGHT, ByColumn, WeightParts, check_types
 from .expression import Node
 from .fused import Operands, Propagation
