@@ -19,7 +19,6 @@ from torch.autograd import Function
 
 from ...plan.ranges import owner_of
 from ...plan.workload import Plan, prefix_sum
-from ...runtime.backends.arguments import Rows
 from ...runtime.exchange import Crossing
 from .. import spans
 from ..graph.handle import GraphHandle
@@ -54,7 +53,7 @@ def aggregate(
         if len(edge_weight) != edges or len(shape) > 2 or heads < 1 or x.shape[1] % heads:
             raise ValueError(f"edge weights are {shape}, for {edges} edges and rows of {x.shape[1]} columns")
         by_head = edge_weight.reshape(edges, heads).to(accumulator(x.dtype)).contiguous()
-        out = _Weighted.apply(x, by_head, graph, adjacency)
+        out = _EdgeForm.apply(x, by_head, None, graph, adjacency, heads)
     elif reduce == "max":
         out = _Maximum.apply(x, graph, adjacency, torch.is_grad_enabled())
     elif reduce in ("sum", "mean"):
@@ -80,7 +79,7 @@ def dot_products(x: Tensor, y: Tensor, graph: GraphView, adjacency: Adjacency, h
     """
     if y.shape != (graph.destinations, x.shape[1]) or heads < 1 or x.shape[1] % heads:
         raise ValueError(f"rows are {list(x.shape)} and {list(y.shape)}, for {heads} heads")
-    out: Tensor = _DotProducts.apply(x, y, graph, adjacency, heads)
+    out: Tensor = _EdgeForm.apply(x, None, y, graph, adjacency, heads)
     return out
 
 
@@ -176,53 +175,46 @@ class _Maximum(Function):
 # ---- values of edges
 
 
-class _Weighted(Function):
-    """Weighted sum; the gradient of rows sums over out-edges, whose weights are sent to the sources' owners."""
+class _EdgeForm(Function):
+    """A derivative of T(x, w, y) = sum over edges e: u -> v and heads of w[e] <x[u], y[v]>, which is linear in each.
+
+    Of x, w [E, H] and y one is None: the derivative by it is returned, which is a weighted sum for y, and dot products
+    for w. So the gradients of the other two are derivatives of the same T, with the gradient in the place of None.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, graph: GraphView, adjacency: Adjacency) -> Tensor:
-        ctx.call, ctx.layer = (graph, adjacency), spans.current()
-        ctx.save_for_backward(x, weight)
-        with span("forward: aggregate"):
-            return _weighted_sum(graph, adjacency.forward, graph.offer(x), weight)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        graph, adjacency = ctx.call
-        x, weight = ctx.saved_tensors
-        x_gradient = weight_gradient = None
-        with span("backward: aggregate"):
-            if ctx.needs_input_grad[0]:
-                crossed = _to_sources(graph, adjacency, weight)
-                x_gradient = _weighted_sum(graph, adjacency.backward, graph.offer(gradient), crossed)
-            if ctx.needs_input_grad[1]:
-                weight_gradient = _products(graph, adjacency.forward, x, gradient, weight.shape[1])
-        return x_gradient, weight_gradient, None, None
-
-
-class _DotProducts(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, graph: GraphView, adjacency: Adjacency, heads: int) -> Tensor:
-        ctx.call, ctx.layer = (graph, adjacency), spans.current()
-        ctx.save_for_backward(x, y)
-        with span("forward: dot products"):
-            return _products(graph, adjacency.forward, x, y, heads)
+    def forward(ctx: Any, x, w, y, graph: GraphView, adjacency: Adjacency, heads: int):  # type: ignore[no-untyped-def]
+        ctx.call, ctx.layer = (graph, adjacency, heads), spans.current()
+        ctx.save_for_backward(x, w, y)
+        with span("forward: dot products" if w is None else "forward: aggregate"):
+            return _derivative(x, w, y, "w" if w is None else "y", graph, adjacency, heads)
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        graph, adjacency = ctx.call
-        x, y = ctx.saved_tensors
-        x_gradient = y_gradient = None
-        gradient = gradient.contiguous()
-        with span("backward: dot products"):
-            if ctx.needs_input_grad[0]:
-                crossed = _to_sources(graph, adjacency, gradient)
-                x_gradient = _weighted_sum(graph, adjacency.backward, graph.offer(y), crossed)
-            if ctx.needs_input_grad[1]:
-                y_gradient = _weighted_sum(graph, adjacency.forward, graph.offer(x), gradient)
-        return x_gradient, y_gradient, None, None, None
+    def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
+        x, w, y = ctx.saved_tensors
+        with span("backward: dot products" if w is None else "backward: aggregate"):
+            w, y = (gradient.contiguous(), y) if w is None else (w, gradient)
+            wanted = zip("xwy", ctx.needs_input_grad, strict=False)
+            found = [_derivative(x, w, y, by, *ctx.call) if needed else None for by, needed in wanted]
+        return *found, None, None, None
+
+
+def _derivative(
+    x: Tensor, w: Tensor, y: Tensor, by: str, graph: GraphView, adjacency: Adjacency, heads: int
+) -> Tensor:
+    """Return the derivative of `_EdgeForm`'s T by "x", "w" or "y", which does not depend on this argument."""
+    if by == "w":
+        return _products(graph, adjacency.forward, x, y, heads)
+    if by == "y":
+        plan, rows = adjacency.forward, graph.offer(x)
+    else:
+        w = _to_sources(graph, adjacency, w)
+        plan, rows = adjacency.backward, graph.offer(y)
+    graph.publish(rows, plan)
+    out = graph.workspace.rows(plan.destinations, rows.format.dim, graph.dtype)
+    graph.edge_kernels.weighted(plan, rows, as_array(w), as_array(out))
+    return out
 
 
 class _EdgeSums(Function):
@@ -245,13 +237,6 @@ class _EdgeSums(Function):
             of_sources = _sums_by_target(adjacency.backward, crossed)
             of_targets = _sums_by_target(adjacency.forward, gradient)
         return of_sources.to(source_type), of_targets.to(target_type), None, None
-
-
-def _weighted_sum(graph: GraphView, plan: Plan, rows: Rows, weight: Tensor) -> Tensor:
-    graph.publish(rows, plan)
-    out = graph.workspace.rows(plan.destinations, rows.format.dim, graph.dtype)
-    graph.edge_kernels.weighted(plan, rows, as_array(weight), as_array(out))
-    return out
 
 
 def _products(graph: GraphView, plan: Plan, x: Tensor, y: Tensor, heads: int) -> Tensor:

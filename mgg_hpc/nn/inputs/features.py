@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ...data.graph import SparseRows
 from ...data.store import GraphFile
-from ...errors import InputError
 from ...runtime.backends.base import Backend
 from ...runtime.backends.native import uniform
 from ..graph.loading import Part
@@ -70,7 +69,7 @@ def input_features(
     """Return this rank's features [n, F], dense or sparse as stored, and remove them from ``part``.
 
     normalize: "row" divides each row by its sum, unless that is 0. on_host: keep dense rows in the host's memory. Dense
-    rows are read from the part's file, which is closed. Raises InputError if there are none, or the file is damaged.
+    rows are read from the part's file, which is closed. Raises InputError if the file is damaged.
     """
     device, x = backend.capabilities.device, part.take_features()
     if isinstance(x, SparseRows):
@@ -81,11 +80,6 @@ def input_features(
             total = np.bincount(row, values.numpy(), minlength=len(degree)).astype(values.numpy().dtype)
             values /= torch.from_numpy(np.where(total == 0, 1, total)[row])
         return SparseFeatures(backend, x.indptr, x.indices, values.to(device), x.shape[1], dtype)
-    if x is None and part.file is None:
-        raise InputError(
-            f"{part.path}: has no node features (/node/x); import the graph with features, "
-            'or make an input: model.input = "learned" or "degree"'
-        )
     rows, columns = len(part.slice.ids), part.features
     found: Tensor | HostFeatures
     if on_host:
@@ -98,7 +92,8 @@ def input_features(
     if part.file is not None:
         read(part.file, int(part.bounds[backend.collectives.rank]), blocks, device, finish)
         part.close()
-    elif x is not None:
+    else:
+        assert x is not None  # the graph has features
         values = torch.from_numpy(x)
         for block, given in zip(blocks, values.split([len(each) for each in blocks]), strict=True):
             block.copy_(given)

@@ -28,20 +28,16 @@ LEAST_BYTES = 32 << 20  # least size of features for which a second draw of drop
 
 
 def lengths(rows: int, row_bytes: int) -> list[int]:
-    """Return the number of rows of each block of at most BLOCK_BYTES: as even as possible, in descending order.
+    """Return the number of rows of each block of at most BLOCK_BYTES (`even_lengths`)."""
+    return even_lengths(rows, BLOCK_BYTES // row_bytes)
+
+
+def even_lengths(rows: int, most: int) -> list[int]:
+    """Return the number of rows of each block of at most max(3, most) rows: nearly the same, in descending order.
 
     No block has a single row, which torch would sum in another order if it is wide, unless that is all there is.
     """
-    return _even(rows, most=max(3, BLOCK_BYTES // row_bytes))
-
-
-def shares(rows: int, count: int) -> list[int]:
-    """Return the number of rows of each of ``count`` blocks, as `lengths` does; few rows make fewer blocks."""
-    return _even(rows, most=max(3, -(-rows // count)))
-
-
-def _even(rows: int, most: int) -> list[int]:
-    count = -(-rows // most)
+    count = -(-rows // max(3, most))
     return [rows // count + (number < rows % count) for number in range(count)]
 
 
@@ -120,7 +116,7 @@ class HostFeatures:
         """Return features over the memory of contiguous host rows x [n, F]; dropout copies 1/16 of them at a time."""
         made = cls(backend, 0, x.shape[1], x.dtype)
         made.shape, made.on_device = (len(x), x.shape[1]), True
-        made.blocks = list(x.split(shares(len(x), BLOCKS)))
+        made.blocks = list(x.split(even_lengths(len(x), -(-len(x) // BLOCKS))))
         return made
 
     @property

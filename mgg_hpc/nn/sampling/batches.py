@@ -107,13 +107,13 @@ class Block(GraphView):
         if kind not in LOOPS:
             raise ValueError(f"no such kind of adjacency: {kind!r}; known are {', '.join(LOOPS)}")
         if kind not in self._plans:
-            own, edges = self._numbers[: self.destinations], self._source.edges
-            with edges.used():
+            own = self._numbers[: self.destinations]
+            with self._source.edges.used() as held:
                 weights = BlockWeights(
                     self._hop.factor,
                     by_edge=self._weighted,
                     dtype=row_format(1, accumulator(self.dtype)).dtype,
-                    weight=edges.weight() if kind == "gcn" else None,
+                    weight=held.weight if kind == "gcn" else None,
                     edge=self._hop.edge,
                 )
                 self._plans[kind] = block_plans(
@@ -122,7 +122,7 @@ class Block(GraphView):
                     self._hop.indices,
                     self.rows,
                     loops=LOOPS[kind],
-                    has_loop=edges.node_values(LOOP, own) if kind == "gcn" else None,
+                    has_loop=held.nodes[LOOP][own] if kind == "gcn" else None,
                     weights=None if kind == "attention" else weights,
                 )
         return self._plans[kind]
@@ -137,10 +137,12 @@ class Block(GraphView):
                 return self._source.there(torch.from_numpy(np.ascontiguousarray(values)).to(wide))
 
             degree = np.diff(self._hop.indptr)
+            with self._source.edges.used() as held:
+                scale = there(held.nodes[SCALE][self._numbers] if kind == "gcn" else None)
             self._made[kind] = Adjacency(
                 forward=plans.forward,
                 backward=plans.backward,
-                scale=there(self._source.edges.node_values(SCALE, self._numbers) if kind == "gcn" else None),
+                scale=scale,
                 forward_weight=there(plans.forward_weight),
                 backward_weight=there(plans.backward_weight),
                 kind=kind,

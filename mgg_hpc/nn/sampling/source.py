@@ -26,7 +26,8 @@ from ..inputs.sparse import SparseFeatures
 from ..spans import span
 from ..workspace import Workspace, as_array, as_tensor, row_format
 
-SCALE, LOOP = "gcn scale", "has a self loop"  # names of values of nodes
+# Names of values of nodes: D^-1/2 of the whole graph with self loops, float64; and uint8.
+SCALE, LOOP = "gcn scale", "has a self loop"
 
 
 class SharedEdges:
@@ -82,19 +83,10 @@ class SharedEdges:
             except ValueError as error:
                 raise InputError(f"{self._path}: edges cannot be drawn by their weights: {error}") from error
 
-    def weight(self) -> NDArray[np.floating] | None:
-        """Return the weights of all edges, [E], or None; to be read within `used`."""
-        return self._structure.weight
-
     def ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the original ids of rows."""
         with self.used() as held:
             return numbers if held.ids is None else held.ids[numbers]
-
-    def node_values(self, name: str, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        """Return values of rows: SCALE, D^-1/2 of the whole graph with self loops, float64; LOOP, uint8."""
-        with self.used() as held:
-            return held.nodes[name][numbers]
 
     def edge_data(self, name: str, edge: NDArray[np.int64]) -> NDArray[Any]:
         """Return data of the edges at these positions by name. Raises ValueError for data that were not included."""
