@@ -218,7 +218,7 @@ def _derivative(
 
 
 class _EdgeSums(Function):
-    """Sums of both ends' values; those of sources are dot products of each column with 1, so H values of each cross."""
+    """Sums of both ends of edges; values of sources are fetched as dot products of each column with 1."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, target: Tensor, graph: GraphView, adjacency: Adjacency) -> Tensor:
@@ -292,10 +292,10 @@ _crossings: WeakKeyDictionary[Plan, Crossing] = WeakKeyDictionary()
 
 def _to_sources(graph: GraphView, adjacency: Adjacency, values: Tensor) -> Tensor:
     """Return the values [E', H] of this rank's out-edges, from all ranks' values of in-edges. Collective."""
-    if adjacency.places is not None:
-        return values[index(adjacency.places, values)]
+    if adjacency.positions is not None:
+        return values[index(adjacency.positions, values)]
     if adjacency.forward not in _crossings:
-        assert isinstance(graph, GraphHandle)  # a block's adjacencies have `places`
+        assert isinstance(graph, GraphHandle)  # a block's adjacencies have `positions`
         bounds = prefix_sum(graph.counts)
         source, target = edges(graph, adjacency)
         tail, head = edges(graph, adjacency, backward=True)  # of out-edges u -> v: v and u

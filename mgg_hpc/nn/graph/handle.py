@@ -64,7 +64,7 @@ def _buffers(read_by_peers: bool, ranks: int) -> int:
 
 
 class GraphHandle(GraphView):
-    """One rank's rows of a graph, its adjacencies, and buffers of exchanged rows that are used in turn.
+    """One rank's rows of a graph, its adjacencies, and buffers of exchanged rows that alternate.
 
     counts: int64 [P], rows of each rank. ids: int64 [n], original ids of this rank's nodes. layers: the adjacency of
     each layer, or a single one for all layers; they differ only in their transfers. dtype: of rows. widest: number of
@@ -104,7 +104,7 @@ class GraphHandle(GraphView):
         self._buffers = [self._new_buffer(counts, format) if widest else None for _ in self._room]
         for plan in self._prepared:
             backend.prepare(plan, format)
-        self._turn = 0
+        self._current = 0
         self.workspace = Workspace(backend)
 
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
@@ -145,7 +145,7 @@ class GraphHandle(GraphView):
 
     def restart(self) -> None:
         """Use the first buffer next. No rank may still read rows of the last pass."""
-        self._turn = 0
+        self._current = 0
 
     def exchange(
         self, dim: int, *, backward: bool = False, counts: NDArray[np.int64] | None = None
@@ -156,7 +156,7 @@ class GraphHandle(GraphView):
         them) are overwritten, or freed if these need more memory. counts: int64 [P], rows of each rank. [default: the
         graph's] Raises InputError if memory is exhausted.
         """
-        self._turn = (self._turn + 1) % len(self._buffers)
+        self._current = (self._current + 1) % len(self._buffers)
         counts = self.counts if counts is None else counts
         rows = self._buffer(counts, row_format(dim, self.dtype)).shaped(dim, counts)
         return rows, as_tensor(rows.local)
@@ -167,14 +167,14 @@ class GraphHandle(GraphView):
 
     def _buffer(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         """Return the current buffer, enlarged if such rows do not fit. No rank reads its former content any more."""
-        held, nbytes = self._buffers[self._turn], self._bytes(counts, format)
-        if held is None or nbytes > self._room[self._turn]:
+        held, nbytes = self._buffers[self._current], self._bytes(counts, format)
+        if held is None or nbytes > self._room[self._current]:
             if self._read_by_peers:
                 if held is not None:
                     self.backend.memory.release(held)
-                self.reserve(nbytes, self._room[self._turn])
-            held = self._buffers[self._turn] = self._new_buffer(counts, format)
-            self._room[self._turn] = nbytes
+                self.reserve(nbytes, self._room[self._current])
+            held = self._buffers[self._current] = self._new_buffer(counts, format)
+            self._room[self._current] = nbytes
         return held
 
     def _new_buffer(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:

@@ -221,7 +221,7 @@ def _order_of(comm: Any, part: Part, kind: str, given: Csr, made: Csr) -> EdgeOr
     if kind == "gcn":
         raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
     first, (indptr, indices) = int(part.bounds[comm.rank]), made
-    places = adjacency.one_self_loop_places(first, *given) if kind == "attention" else None
+    positions = adjacency.one_self_loop_places(first, *given) if kind == "attention" else None
     crossing = exchange.transposed(comm, part.bounds, indptr, indices)[2]
     if not part.directed:
         # The backward uses the forward's plan: row u lists v, and the edge u -> v is the one whose value crosses.
@@ -230,7 +230,7 @@ def _order_of(comm: Any, part: Part, kind: str, given: Csr, made: Csr) -> EdgeOr
         received = np.empty_like(crossing.received)
         received[np.lexsort((indices, row))] = crossing.received
         crossing = replace(crossing, received=received)
-    return EdgeOrder(len(given[1]), places, crossing)
+    return EdgeOrder(len(given[1]), positions, crossing)
 
 
 def edge_data_of(part: Part, name: str) -> NDArray[Any]:

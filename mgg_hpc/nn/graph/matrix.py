@@ -25,7 +25,7 @@ _Edges = TypeVar("_Edges", Plan, SplitEdges)
 class EdgeOrder:
     """How data of edges, in the order of the graph file, reach both plans of an adjacency.
 
-    edges: number of this rank's edges in the file, E. places: int64 [E'], position in the file's order of each edge
+    edges: number of this rank's edges in the file, E. positions: int64 [E'], position in the file's order of each edge
     that the adjacency sums, or E + i for the self loop of row i; None if the adjacency has the file's edges in the
     file's order. crossing: exchange that takes values of these E' in-edges to the owners of their sources. An edge and
     its reverse may differ in their data, so values cross on undirected graphs too, where one plan serves both
@@ -33,7 +33,7 @@ class EdgeOrder:
     """
 
     edges: int
-    places: NDArray[np.int64] | None
+    positions: NDArray[np.int64] | None
     crossing: Crossing
 
 
@@ -64,7 +64,7 @@ class Matrix(Generic[_Edges]):
     inverse_degree: [n], turns a sum over "edges" into a mean; None for the other kinds.
     order: order of the edges, if data of edges will be requested.
     values: data of edges in this matrix's order, by (name, data of self loops), filled by `GraphView.edge_values`.
-    places: int64 [E'], position of each backward edge among the forward edges, if one rank has both; else None.
+    positions: int64 [E'], position of each backward edge among the forward edges, if one rank has both; else None.
     """
 
     forward: _Edges
@@ -76,7 +76,7 @@ class Matrix(Generic[_Edges]):
     inverse_degree: Tensor | None = None
     order: EdgeOrder | None = None
     values: dict[tuple[str, LoopFill], EdgeValues] = field(default_factory=dict)
-    places: NDArray[np.int64] | None = None
+    positions: NDArray[np.int64] | None = None
 
     def on(self, device: str) -> Matrix[_Edges]:
         """Return the same matrix with its tensors on a device."""
@@ -111,35 +111,35 @@ def ordered(comm: Any, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> 
     order, ahead, back = adjacency.order, adjacency.forward.edge, adjacency.backward.edge
     if order is None or ahead is None or back is None:
         raise ValueError("this adjacency was planned without the order of its edges (ordered=True)")
-    values = with_loops(values, order.edges, order.places, fill, "this rank's rows have")
+    values = with_loops(values, order.edges, order.positions, fill, "this rank's rows have")
     crossed: Tensor = _Crossed.apply(values, order.crossing, comm)
     return EdgeValues(values.detach()[index(ahead, values)], crossed[index(back, values)])
 
 
 def with_loops(
-    values: Tensor, edges: int, places: NDArray[np.int64] | None, fill: LoopFill, owner: str
+    values: Tensor, edges: int, positions: NDArray[np.int64] | None, fill: LoopFill, owner: str
 ) -> Tensor:
     """Return values [E', D] of an adjacency's edges, with its self loops, from values [E, ...] of the graph's edges.
 
-    edges: E. places: as in `EdgeOrder`. fill: as in `ordered`. owner: begins the end of the message of the ValueError
-    that is raised for a wrong number of values, for example "the block has".
+    edges: E. positions: as in `EdgeOrder`. fill: as in `ordered`. owner: names the owner of the edges in the
+    message of the ValueError that a wrong number of values raises, for example "the block has".
     """
     if values.dim() < 1 or len(values) != edges:
         raise ValueError(f"data of edges are {list(values.shape)}, and {owner} {edges} edges")
     values = values.reshape(edges, math.prod(values.shape[1:]))
-    if places is None:
+    if positions is None:
         return values
-    return torch.cat([values, _loop_values(values, places, fill)])[index(places, values)]
+    return torch.cat([values, _loop_values(values, positions, fill)])[index(positions, values)]
 
 
-def _loop_values(values: Tensor, places: NDArray[np.int64], fill: LoopFill) -> Tensor:
+def _loop_values(values: Tensor, positions: NDArray[np.int64], fill: LoopFill) -> Tensor:
     """Return the values [n, D] of all rows' self loops, from the values [E, D] of the other edges."""
-    loop = places >= len(values)
+    loop = positions >= len(values)
     row: NDArray[np.int64] = (np.cumsum(loop) - loop)[~loop]  # each row's loop comes last
     shape = int(loop.sum()), values.shape[1]
     if not isinstance(fill, str):
         return values.new_full(shape, float(fill))
-    others, rows = values[index(places[~loop], values)], index(row, values)
+    others, rows = values[index(positions[~loop], values)], index(row, values)
     if fill in ("mean", "add"):
         total = values.new_zeros(shape).index_add(0, rows, others)
         if fill == "add":

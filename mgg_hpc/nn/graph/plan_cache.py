@@ -59,18 +59,18 @@ def folder_of(path: Path) -> Path:
 class PlanCache:
     """Finds and keeps the plans of one kind of matrix of a graph, for one rank of a job.
 
-    asked: "auto", "always" or "never". kind: of the matrix. dtype: of its weights. notes: messages for the user.
+    mode: "auto", "always" or "never". kind: of the matrix. dtype: of its weights. notes: messages for the user.
     """
 
-    def __init__(self, asked: str, kind: str, dtype: torch.dtype) -> None:
-        self._asked, self._kind, self._dtype = asked, kind, dtype
+    def __init__(self, mode: str, kind: str, dtype: torch.dtype) -> None:
+        self._mode, self._kind, self._dtype = mode, kind, dtype
         self._key: dict[str, Any] = {}  # empty unless plans are looked for and kept
         self._folder, self._ranks = Path(), 0
         self.notes: list[str] = []
 
     def find(self, comm: Any, file: GraphFile, bounds: NDArray[np.int64]) -> Unplanned | None:
         """Return this rank's matrix if every rank has a file of its own, else None. Collective."""
-        if self._asked == "never" or (self._asked == "auto" and file.edges < LEAST_EDGES * comm.size):
+        if self._mode == "never" or (self._mode == "auto" and file.edges < LEAST_EDGES * comm.size):
             return None
         self._folder, self._ranks = folder_of(file.path.resolve()), comm.size
         self._key = {
@@ -114,8 +114,8 @@ class PlanCache:
         """
         if not self._key:
             return make()
-        asked = {"direction": direction, "rounds": rounds}
-        found = self._read(comm, "halo", asked)
+        options = {"direction": direction, "rounds": rounds}
+        found = self._read(comm, "halo", options)
         if found is not None:
             return _halo(found, edges), _tensor(found, "weight")
         plan, weight = make()
@@ -123,20 +123,20 @@ class PlanCache:
         assert lists is not None  # a halo has them
         kept = _array_pieces(plan, ("chunks", "segments", "indices")) | _array_pieces(lists)
         kept |= {"sizes": [np.array([lists.capacity, lists.most_sent])], "weight": _pieces(weight)}
-        self._write("halo", asked, kept)
+        self._write("halo", options, kept)
         return plan, weight
 
-    def _read(self, comm: Any, what: str, asked: dict[str, Any]) -> Arrays | None:
+    def _read(self, comm: Any, what: str, options: dict[str, Any]) -> Arrays | None:
         """Return the arrays of this rank's file, or None unless every rank has its own. Collective."""
-        found, wrong = read(self._path(what, asked), self._key | asked)
+        found, wrong = read(self._path(what, options), self._key | options)
         mine = found is not None, wrong
         every = comm.allgather(mine) if comm.size > 1 else [mine]
         self.notes += [each for _, each in every if each][:1]
         return found if all(there for there, _ in every) else None
 
-    def _write(self, what: str, asked: dict[str, Any], arrays: dict[str, Pieces]) -> None:
+    def _write(self, what: str, options: dict[str, Any], arrays: dict[str, Pieces]) -> None:
         """Write this rank's file, and remove those for other edges; add a note if that is impossible."""
-        path, key = self._path(what, asked), self._key | asked
+        path, key = self._path(what, options), self._key | options
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             self._remove_others(path)
@@ -148,9 +148,9 @@ class PlanCache:
         except (OSError, InputError) as error:
             self.notes.append(f"plans are not kept for the next run: {error}")
 
-    def _path(self, what: str, asked: dict[str, Any]) -> Path:
+    def _path(self, what: str, options: dict[str, Any]) -> Path:
         """Return the path of a file, whose name begins with a digest of the graph and its edges."""
-        rest = {name: each for name, each in self._key.items() if name not in ("uuid", "edges")} | asked
+        rest = {name: each for name, each in self._key.items() if name not in ("uuid", "edges")} | options
         plan = xxhash.xxh3_64_hexdigest(repr(sorted(rest.items())).encode())
         edges = xxhash.xxh3_64_hexdigest(f"{self._key['uuid']} {self._key['edges']}".encode())
         return self._folder / f"{edges}-{what}-{self._kind}-{self._key['rank']}of{self._ranks}-{plan}.plan"

@@ -35,7 +35,7 @@ class TransferChoice:
 
 def choose_transfer(
     comm: Any,
-    asked: str | Sequence[str],
+    requested: str | Sequence[str],
     backend: Backend,
     matrix: Unplanned,
     counts: NDArray[np.int64],
@@ -46,16 +46,16 @@ def choose_transfer(
 ) -> TransferChoice:
     """Choose the transfer of each layer's rows. Collective.
 
-    asked: the transfer of all layers or a sequence with one for each; "auto" measures the cost of a row by each
+    requested: the transfer of all layers or a sequence with one for each; "auto" measures the cost of a row by each
     transfer and minimises the time of the slowest rank. counts: int64 [P], rows of each rank. formats: of the rows that
     each layer exchanges in its forward. backward: of those in its backward, None where it exchanges none. by_edge:
     whether layers use EdgeKernels. Raises InputError for transfers that the backend lacks, or a wrong number of them.
     """
     capabilities = backend.capabilities
-    if asked != "auto":
-        each = (asked,) * len(formats) if isinstance(asked, str) else tuple(asked)
+    if requested != "auto":
+        each = (requested,) * len(formats) if isinstance(requested, str) else tuple(requested)
         with mpi.agree(comm):
-            _check_asked(each, len(formats), backend, by_edge)
+            _check_requested(each, len(formats), backend, by_edge)
         return TransferChoice(each, "asked for")
     if comm.size == 1 or not any(comm.allgather(sum(edges.remote_edges for edges in matrix.directions))):
         needs_least = "direct" if capabilities.reaches_peers else "halo"
@@ -83,7 +83,7 @@ def choose_transfer(
     return TransferChoice(chosen, f"remote rows, ms an epoch by layer: {shown}")
 
 
-def _check_asked(each: tuple[str, ...], layers: int, backend: Backend, by_edge: bool) -> None:
+def _check_requested(each: tuple[str, ...], layers: int, backend: Backend, by_edge: bool) -> None:
     """Raise InputError for transfers that the backend lacks, or if there is not one for each layer."""
     if len(each) != layers:
         raise InputError(f"plan.transfer names {len(each)} transfers, and the model has {layers} layers")

@@ -74,20 +74,20 @@ class GraphView(ABC):
         """
         raise ValueError(f"the graph's handle was made without the data of edges {name!r}")
 
-    def edge_values(self, adjacency: Adjacency, given: Tensor | str, fill: LoopFill = "mean") -> EdgeValues:
+    def edge_values(self, adjacency: Adjacency, data: Tensor | str, fill: LoopFill = "mean") -> EdgeValues:
         """Return values of the edges in the order of an adjacency, in the accumulator's type. Collective on a graph.
 
-        given: [E, ...] in the order of the graph's or block's edges, or a name for `edge_data`, whose result is kept.
+        data: [E, ...] in the order of the graph's or block's edges, or a name for `edge_data`, whose result is kept.
         fill: value of self loops that the adjacency adds (`matrix.ordered`). Raises ValueError as `edge_data` and
         `matrix.ordered` do.
         """
         wide = accumulator(self.dtype)
-        if isinstance(given, Tensor):
-            return self._in_order(adjacency, given.to(self.device, wide), fill)
-        if (given, fill) not in adjacency.values:
-            data = self.edge_data(given).to(self.device, wide)
-            adjacency.values[given, fill] = self._in_order(adjacency, data, fill)
-        return adjacency.values[given, fill]
+        if isinstance(data, Tensor):
+            return self._in_order(adjacency, data.to(self.device, wide), fill)
+        if (data, fill) not in adjacency.values:
+            named = self.edge_data(data).to(self.device, wide)
+            adjacency.values[data, fill] = self._in_order(adjacency, named, fill)
+        return adjacency.values[data, fill]
 
     def _in_order(self, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> EdgeValues:
         raise NotImplementedError

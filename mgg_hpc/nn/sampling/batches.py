@@ -46,7 +46,7 @@ class Block(GraphView):
     GCNConv, GINConv and SAGEConv with ``aggr="sum"`` multiply each sampled edge by one over its probability of being
     drawn, so that a sum is an unbiased estimate of the sum over all edges (Horvitz and Thompson, JASA 1952; for GCNs
     the estimator NS of Chen, Zhu and Song, ICML 2018). If edges are drawn by their weights, those of weight 0 are left
-    out. A mean is that of the sampled edges; attention and maxima use these alone. GCNConv divides by the degrees of
+    out. A mean is over the sampled edges; attention and maxima use these alone. GCNConv divides by the degrees of
     the whole graph.
 
     numbers: int64 [rows], of the rows in the whole graph. ids: int64 [rows], of the user's nodes.
@@ -147,7 +147,7 @@ class Block(GraphView):
                 backward_weight=there(plans.backward_weight),
                 kind=kind,
                 inverse_degree=there(1.0 / np.maximum(degree, 1) if kind == "edges" else None),
-                places=plans.order,
+                positions=plans.order,
             )
             self._source.kinds.add(kind)
         return self._made[kind]

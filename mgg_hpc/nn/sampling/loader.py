@@ -105,15 +105,15 @@ _sources: WeakKeyDictionary[DistGraph, Source] = WeakKeyDictionary()  # the late
 
 def _source_of(graph: DistGraph, edge_data: Sequence[str]) -> Source:
     """Return a graph's source of batches, which its loaders share until graph.x is replaced. Collective."""
-    held, names = _sources.get(graph), frozenset(edge_data)
-    has_edges = held is not None and names <= held.edges.names
-    has_both = held is not None and has_edges and held.x is graph.x
-    if held is not None and all(graph.comm.allgather(has_both)):
-        return held
-    if held is not None and all(graph.comm.allgather(has_edges)):
-        edges = held.edges
-    else:
-        names |= frozenset() if held is None else held.edges.names
+    held, names, edges = _sources.get(graph), frozenset(edge_data), None
+    if held is not None:
+        every = graph.comm.allgather((names <= held.edges.names, held.x is graph.x))
+        if all(has_data and has_x for has_data, has_x in every):
+            return held
+        if all(has_data for has_data, _ in every):
+            edges = held.edges
+        names |= held.edges.names
+    if edges is None:
         edges = SharedEdges(graph.comm, graph.part, edge_data=names)
     graph.on_close(edges.close)
     made = Source(
