@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from . import nn
     from .data.libraries import save, to_dgl, to_pyg, to_scipy
     from .errors import InputError
-    from .nn.api import from_dgl, from_networkx, from_pyg, from_scipy
+    from .nn.api import allreduce_gradients, from_dgl, from_networkx, from_pyg, from_scipy
     from .nn.api import open_graph as open
     from .nn.autograd.recompute import recomputed
-    from .nn.graph.dist_graph import DistGraph
-    from .nn.graph.extend import extend
-    from .nn.graph.gradients import allreduce_gradients
+    from .nn.graph.dist_graph import DistGraph, extend
     from .nn.layers.random import manual_seed
     from .nn.sampling.loader import NeighborLoader
     from .nn.streaming.graph import Streaming
@@ -58,9 +56,9 @@ _PLACES = {
     "NeighborLoader": ("nn.sampling.loader", "NeighborLoader"),
     "Streaming": ("nn.streaming.graph", "Streaming"),
     "DistGraph": ("nn.graph.dist_graph", "DistGraph"),
-    "allreduce_gradients": ("nn.graph.gradients", "allreduce_gradients"),
+    "allreduce_gradients": ("nn.api", "allreduce_gradients"),
     "checkpointed": ("training.checkpoints.loop", "checkpointed"),
-    "extend": ("nn.graph.extend", "extend"),
+    "extend": ("nn.graph.dist_graph", "extend"),
     "from_dgl": ("nn.api", "from_dgl"),
     "from_networkx": ("nn.api", "from_networkx"),
     "from_pyg": ("nn.api", "from_pyg"),

@@ -18,7 +18,7 @@ import mgg_hpc as mgg
 from mgg_hpc import nn
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.nn.graph.handle import GraphHandle
-from mgg_hpc.nn.graph.loading import Part, matrix_of, whole
+from mgg_hpc.nn.graph.loading import Part, matrix_of, sliced
 from mgg_hpc.nn.graph.transfer import planned
 from mgg_hpc.nn.layers.networks import MLP
 from mgg_hpc.nn.workspace import accumulator
@@ -208,7 +208,7 @@ class Spread:
     def part(self, x: SparseRows | None = None) -> Part:
         """This rank's part with these features, as a file would give it."""
         graph = Graph("drawn", self.case.indptr, self.case.indices, directed=self.directed)
-        part, (indptr, indices) = whole(graph), self.case.part(self.comm.rank)
+        part, (indptr, indices) = sliced(graph), self.case.part(self.comm.rank)
         weight = None
         if self.weight is not None:
             weight = self.weight[self.case.edges(self.comm.rank)].astype(np.float32)

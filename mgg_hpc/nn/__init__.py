@@ -1,7 +1,7 @@
-"""Distributed aggregation made differentiable: layers and models.
+"""Differentiable layers and models over distributed graphs.
 
-Layers are named as PyG names them, and take this rank's rows and the graph: conv(x, graph). Module `aggregation` has
-what layers are made of, and `saga` layers that are written as programs on vertices and edges.
+Layers have PyG's names and are called as conv(x, graph) with this rank's rows. The module `aggregation` has the
+operations that layers are made of; `saga` has layers that are written as programs on nodes and edges.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ _MODULES = {
     "GCNConv": "layers.conv",
     "GINConv": "layers.conv",
     "SAGEConv": "layers.conv",
+    "aggregation": "autograd.aggregation",
+    "saga": "saga",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load a layer's module when it is first used (PEP 562)."""
-    if name == "aggregation":
-        return importlib.import_module(".autograd.aggregation", __name__)
-    if name == "saga":
-        return importlib.import_module(".saga", __name__)
+    """Load the module of a layer, or a module, when it is first used (PEP 562)."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+    module = importlib.import_module(f".{_MODULES[name]}", __name__)
+    return getattr(module, name, module)
 
 
 def __dir__() -> list[str]:

@@ -1,24 +1,26 @@
-"""Open a graph file, or a graph of another library in memory, for a custom training loop."""
+"""Functions for programs with their own training loop: open a graph, sum gradients over ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
+from weakref import WeakSet
 
 import numpy as np
 import torch
 import xxhash
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from ..data import libraries
 from ..data.graph import Graph, SparseRows
 from ..errors import InputError
 from ..runtime import backends, mpi
-from .graph.dist_graph import DistGraph
+from .graph.dist_graph import DistGraph, open_graphs
 from .graph.loading import Part, check_symmetric, load_part, sliced
 from .streaming.graph import StreamedGraph, Streaming
-from .workspace import row_format
+from .workspace import as_array, row_format
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
@@ -36,7 +38,7 @@ class OpenOptions(TypedDict, total=False):
 
 
 def open_graph(
-    path: str | Path,
+    path: str | Path | Graph,
     *,
     backend: str = "auto",
     dtype: str = "float32",
@@ -46,26 +48,34 @@ def open_graph(
     streaming: Streaming | None = None,
     comm: Any = None,
 ) -> DistGraph:
-    """Return this rank's part of a graph file, ready for layers; on one rank, the whole graph. Collective.
+    """Return this rank's part of a graph, ready for layers; on one rank, the whole graph. Collective.
 
-    backend: "auto", "serial", "shm", "shmem" or "cuda", as run.backend of a job. dtype: of rows; parameters of half
-    ones are float32. threads: of this rank, torch's too. [default: OMP_NUM_THREADS, else its share of the cores]
-    transfer: how remote rows are reached, "direct", "get" or "halo"; "auto" is direct where pointers reach all ranks,
-    else halo. widest: columns of the widest rows that layers will exchange, whose memory is made at once then; where
-    memory cannot grow (OpenSHMEM) they have to be known. [default: it grows as layers ask] comm: of mpi4py.
-    [default: all ranks] streaming: how rows are streamed that do not fit in memory, a `Streaming`; the graph is a
-    `StreamedGraph` then. Raises InputError, the same on all ranks, for a file or options that will not do.
+    path: a graph file, or a `Graph` that every rank has in memory. backend: "auto", "serial", "shm", "shmem" or "cuda",
+    as run.backend of a job. dtype: of rows; parameters for half precision are float32. threads: number of threads of
+    this rank, including torch's. [default: OMP_NUM_THREADS, else its share of the cores] transfer: how remote rows are
+    fetched, "direct", "get" or "halo"; "auto" is direct if pointers reach all ranks, else halo. widest: columns of the
+    widest rows that layers will exchange, whose memory is allocated at once; needed if memory cannot grow (OpenSHMEM).
+    [default: memory grows as layers request rows] streaming: a `Streaming` to keep rows outside of memory and return a
+    `StreamedGraph`. comm: an mpi4py communicator. [default: all ranks] Raises InputError, the same on all ranks, for an
+    invalid file or option.
     """
-    options = OpenOptions(
-        backend=backend,
-        dtype=dtype,
-        threads=threads,
-        transfer=transfer,
-        widest=widest,
-        streaming=streaming,
-        comm=comm,
-    )
-    return _opened(Path(path), options)
+    comm = comm or mpi.world()
+    with mpi.agree(comm):
+        if dtype not in DTYPES:
+            raise InputError(f"dtype: {dtype!r} is none of {', '.join(DTYPES)}")
+    kind: torch.dtype = getattr(torch, dtype)
+    chosen = backends.choose(backend, comm, dtype)
+    threads = mpi.threads(comm, threads)
+    torch.set_num_threads(threads)
+    with _part(path, comm) as part:
+        if not isinstance(path, Graph):
+            check_symmetric(comm, part)
+        rows = row_format(widest or max(1, part.features), kind)
+        made = backends.make(chosen, comm, threads=threads, widest=rows)
+        with backends.closed_on_error(made.memory.close):
+            if streaming is not None:
+                return StreamedGraph(comm, part, made, kind, streaming)
+            return DistGraph(comm, part, made, kind, transfer, widest or 0)
 
 
 def from_scipy(
@@ -78,31 +88,31 @@ def from_scipy(
     test: ArrayLike | None = None,
     **options: Unpack[OpenOptions],
 ) -> DistGraph:
-    """Return the graph of a SciPy sparse matrix [N, N] that each rank passes: row i lists the sources of i's in-edges.
+    """Return the graph of a SciPy sparse matrix [N, N], which every rank passes; row i lists sources of i's in-edges.
 
-    Its values are their weights, unless all are 1. x: [N, F], dense or sparse. y: integers [N], -1 where unlabelled,
-    or 0 and 1 [N, C]. train, val, test: bool [N]. options: as `open_graph` takes them. Collective. Raises InputError
-    for what is not that.
+    The values are weights, unless all are 1. x: features [N, F], dense or sparse. y: integers [N], -1 for unlabelled
+    nodes, or 0 and 1 [N, C]. train, val, test: bool [N]. options: as for `open_graph`. Collective. Raises InputError
+    for other arguments.
     """
-    return _taken(lambda: libraries.from_scipy(matrix, x, y, train=train, val=val, test=test), options)
+    return _from_object(lambda: libraries.from_scipy(matrix, x, y, train=train, val=val, test=test), options)
 
 
 def from_pyg(data: Any, **options: Unpack[OpenOptions]) -> DistGraph:
-    """Return the graph of a torch_geometric Data that each rank passes: edge_index, edge_weight, x, y, train_mask etc.
+    """Return the graph of a torch_geometric Data, which every rank passes: edge_index, edge_weight, x, y, train_mask...
 
-    edge_attr becomes the data of edges "attr". options: as `open_graph` takes them. Collective. Raises InputError for
-    other objects.
+    edge_attr becomes the data of edges "attr". options: as for `open_graph`. Collective. Raises InputError for other
+    objects.
     """
-    return _taken(lambda: libraries.from_pyg(data), options)
+    return _from_object(lambda: libraries.from_pyg(data), options)
 
 
 def from_dgl(graph: Any, **options: Unpack[OpenOptions]) -> DistGraph:
-    """Return the graph of a homogeneous DGLGraph, which each rank passes, with ndata feat, label, train_mask and so on.
+    """Return the graph of a homogeneous DGLGraph, which every rank passes, with ndata feat, label, train_mask...
 
-    edata["weight"] are its weights, other edata further data of edges. options: as `open_graph` takes them. Collective.
-    Raises InputError for others.
+    edata["weight"] are the weights, other edata are data of edges. options: as for `open_graph`. Collective. Raises
+    InputError for other objects.
     """
-    return _taken(lambda: libraries.from_dgl(graph), options)
+    return _from_object(lambda: libraries.from_dgl(graph), options)
 
 
 def from_networkx(
@@ -115,48 +125,27 @@ def from_networkx(
     test: ArrayLike | None = None,
     **options: Unpack[OpenOptions],
 ) -> DistGraph:
-    """Return the graph of a networkx graph that each rank passes.
+    """Return the graph of a networkx graph, which every rank passes. Rows are in the order of graph.nodes.
 
-    Rows are in the order of graph.nodes, those of x, y and the masks too.
-
-    The edge attribute "weight" counts where all edges have it. x, y, train, val, test and options: as `from_scipy`
-    takes them. Collective. Raises InputError for other objects.
+    The edge attribute "weight" is used if all edges have it. x, y, train, val, test, options: as for `from_scipy`, in
+    the same order. Collective. Raises InputError for other objects.
     """
-    return _taken(lambda: libraries.from_networkx(graph, x, y, train=train, val=val, test=test), options)
+    return _from_object(
+        lambda: libraries.from_networkx(graph, x, y, train=train, val=val, test=test), options
+    )
 
 
-def _taken(take: Callable[[], Graph], options: OpenOptions) -> DistGraph:
+def _from_object(convert: Callable[[], Graph], options: OpenOptions) -> DistGraph:
     """Open the graph of an object that each rank has. Collective: an object that one rank refuses is refused on all."""
     with mpi.agree(options.get("comm") or mpi.world()):
-        graph = take()
-    return _opened(graph, options)
+        graph = convert()
+    return open_graph(graph, **options)
 
 
-def _opened(source: Path | Graph, options: OpenOptions) -> DistGraph:
-    """Open a graph file, or a graph that each rank has in memory. Collective."""
-    comm = options.get("comm") or mpi.world()
-    dtype, widest = options.get("dtype", "float32"), options.get("widest") or 0
-    with mpi.agree(comm):
-        if dtype not in DTYPES:
-            raise InputError(f"dtype: {dtype!r} is none of {', '.join(DTYPES)}")
-    kind: torch.dtype = getattr(torch, dtype)
-    taken = backends.choose(options.get("backend", "auto"), comm, dtype)
-    threads = mpi.threads(comm, options.get("threads", 0))
-    torch.set_num_threads(threads)
-    with _part(source, comm) as part:
-        if isinstance(source, Path):
-            check_symmetric(comm, part)
-        rows = row_format(widest or max(1, part.features), kind)
-        made = backends.make(taken, comm, threads=threads, widest=rows)
-        with backends.closed_on_error(made.memory.close):
-            if (streaming := options.get("streaming")) is not None:
-                return StreamedGraph(comm, part, made, kind, streaming)
-            return DistGraph(comm, part, made, kind, options.get("transfer", "auto"), widest)
-
-
-def _part(source: Path | Graph, comm: Any) -> Part:
-    if isinstance(source, Path):
-        return load_part(source, comm)
+def _part(source: str | Path | Graph, comm: Any) -> Part:
+    """Return this rank's part. Collective. Raises InputError if ranks have different graphs in memory."""
+    if not isinstance(source, Graph):
+        return load_part(Path(source), comm)
     every = comm.allgather(_digests(source) if comm.size > 1 else {})
     for rank, theirs in enumerate(every):
         other = next((name for name, digest in theirs.items() if digest != every[0][name]), None)
@@ -168,10 +157,10 @@ def _part(source: Path | Graph, comm: Any) -> Part:
 
 
 def _digests(graph: Graph) -> dict[str, int]:
-    """Return digests of the arrays that all ranks must have alike, by the name that a message uses."""
+    """Return digests of the arrays that must be the same on all ranks, by the names that messages use."""
     x = graph.x
     features = (x.indptr, x.indices, x.data) if isinstance(x, SparseRows) else (x,)
-    fields = {
+    fields: dict[str, tuple[Any, ...]] = {
         "the edges": (graph.indptr, graph.indices),
         "the weights": (graph.weight,),
         "the data of edges": tuple(graph.edge[name] for name in sorted(graph.edge)),
@@ -181,16 +170,81 @@ def _digests(graph: Graph) -> dict[str, int]:
         "the val masks": (graph.val,),
         "the test masks": (graph.test,),
     }
-    return {name: _digest(arrays) for name, arrays in fields.items()}
+    return {name: _digest(*arrays) for name, arrays in fields.items()}
 
 
-def _digest(arrays: tuple[np.ndarray | None, ...]) -> int:
-    """Return a digest of the types, shapes and bytes of arrays, of which some may be None."""
+def _digest(*arrays: Any) -> int:
+    """Return a digest of the types, shapes and bytes of arrays or tensors, some of which may be None."""
     digest = xxhash.xxh3_64()
-    for array in arrays:
+    for each in arrays:
+        array = as_array(each.cpu()) if isinstance(each, Tensor) else each
         if array is None:
             digest.update(b"None")
             continue
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.intdigest()
+
+
+# ---- gradients
+
+_alike: WeakSet[torch.nn.Module] = WeakSet()  # models whose parameters were found to be the same on all ranks
+
+
+def allreduce_gradients(model: torch.nn.Module, graph: DistGraph | None = None) -> None:
+    """Replace the gradient of each parameter by its sum over all ranks, the same bits on each rank. Collective.
+
+    Call it between backward and the optimiser's step. All gradients are sent in one exchange. A gradient that is None
+    on this rank counts as zero; one that is None on all ranks stays None. graph: its ranks take part. [default: the
+    graph that was opened last] Raises InputError if no graph is open, and, at the first call for a model, if its
+    parameters differ between ranks.
+    """
+    if graph is None:
+        if not open_graphs:
+            raise InputError("allreduce_gradients: no graph is open; open one first (mgg.open)")
+        graph = open_graphs[-1]
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    if graph.ranks == 1 or not parameters:
+        return
+    if model not in _alike:
+        _check_alike(model, graph)
+        _alike.add(model)
+    # One type for all, so that one exchange is enough; after the values, the number of ranks with each gradient.
+    double = any(each.dtype == torch.float64 for each in parameters)
+    sizes = [*(each.numel() for each in parameters), len(parameters)]
+    flat = torch.zeros(sum(sizes), dtype=torch.float64 if double else torch.float32, device=graph.device)
+    *sums, holders = flat.split(sizes)
+    for number, parameter in enumerate(parameters):
+        if parameter.grad is not None:
+            sums[number].copy_(parameter.grad.reshape(-1))
+            holders[number] = 1
+    graph.backend.collectives.sum(as_array(flat))
+    for parameter, total, holding in zip(parameters, sums, holders, strict=True):
+        if parameter.grad is None:
+            if holding == 0:
+                continue
+            parameter.grad = torch.empty_like(parameter)
+        parameter.grad.copy_(total.view_as(parameter))
+
+
+def _check_alike(model: torch.nn.Module, graph: DistGraph) -> None:
+    """Raise InputError, the same on all ranks, if parameters or persistent buffers differ between ranks."""
+    parameters = {name for name, _ in model.named_parameters()}
+    tensors = {name: each for name, each in model.state_dict().items() if isinstance(each, Tensor)}
+    every = graph.comm.allgather([(name, tuple(each.shape), _digest(each)) for name, each in tensors.items()])
+    for rank, theirs in enumerate(every):
+        if [each[:2] for each in theirs] != [each[:2] for each in every[0]]:
+            raise InputError(
+                f"allreduce_gradients: the model of rank {rank} has other parameters than rank 0's"
+            )
+        differing = [ours[0] for ours, first in zip(theirs, every[0], strict=True) if ours != first]
+        if any(name in parameters for name in differing):
+            raise InputError(
+                f"allreduce_gradients: the parameters of rank {rank} differ from rank 0's; "
+                "call mgg.manual_seed on all ranks before the model is made"
+            )
+        if differing:
+            raise InputError(
+                f"allreduce_gradients: the buffer {differing[0]} of rank {rank} differs from rank 0's; "
+                "mgg.nn.BatchNorm has the statistics of all ranks' rows"
+            )

@@ -1,18 +1,21 @@
-"""Names for what runs, by layer and stage: NVTX ranges where this process drives a GPU, and spans of torch's profiler.
+"""Names of the stages that run, by layer: NVTX ranges if this process drives a GPU, and spans of torch's profiler.
 
-A layer that is named by `layer` stands before the names of what runs within it: "layer 1 forward: aggregate".
+The name of the layer comes first: "layer 1 forward: aggregate".
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd import profiler
 
+_Result = TypeVar("_Result")
 _layer: ContextVar[str] = ContextVar("layer", default="")
 
 
@@ -23,7 +26,7 @@ def current() -> str:
 
 @contextmanager
 def layer(name: str) -> Iterator[None]:
-    """Name the layer of the spans within. Backward functions, which run outside of it, name it again (first_order)."""
+    """Name the layer of all spans in this context. Backward passes, which run outside of it, set `first_order`'s."""
     token = _layer.set(name)
     try:
         yield
@@ -31,12 +34,31 @@ def layer(name: str) -> Iterator[None]:
         _layer.reset(token)
 
 
-class Clock:
-    """Adds up the seconds of stages by phase, on this thread, within `clocked`.
+def first_order(backward: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Decorate the backward of every autograd Function: name its layer ``ctx.layer``, refuse gradients of gradients.
 
-    phases: of the names that `span` is given; other stages belong to the phase that they run in. whole: phases whose
-    inner stages belong to them, whatever they are called. rest: of what runs outside of all stages. A stage's time is
-    its own, without that of inner stages of other phases.
+    A backward writes into rows that are reused, so it raises RuntimeError under create_graph=True. (torch's own
+    once_differentiable raises nothing if the incoming gradient is a constant.)
+    """
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *gradients: torch.Tensor) -> _Result:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "layers of mgg_hpc have first gradients alone: call backward or grad without create_graph=True"
+            )
+        with layer(getattr(ctx, "layer", "")):
+            return backward(ctx, *gradients)
+
+    return checked
+
+
+class Clock:
+    """Measures the seconds of each phase of an epoch, on this thread, between `clocked` and its end.
+
+    phases: phase of each stage, by the name that `span` is given; other stages count for the phase they run in. whole:
+    phases for which all inner stages count, whatever their names. rest: phase of everything outside of stages. seconds:
+    by phase, without the time of inner stages of other phases.
     """
 
     def __init__(self, phases: Mapping[str, str], whole: frozenset[str], rest: str) -> None:
@@ -45,26 +67,26 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        """Begin to count now, outside of all stages."""
-        self._phase, self._around = self._rest, list[str]()  # of each stage that is open, the phase around it
+        """Start counting now, outside of all stages."""
+        self._phase, self._outer = self._rest, list[str]()  # the phase around each open stage
         self._since = time.perf_counter()
 
     def enter(self, name: str) -> None:
-        """Begin a stage."""
+        """Start a stage."""
         now = self._phase
         phase = self._phases.get(name, now)
-        self._around.append(now)
+        self._outer.append(now)
         if phase is not now and now not in self._whole:
             self._change(phase)
 
     def leave(self) -> None:
-        """End the stage that began last."""
-        around = self._around.pop()
-        if around is not self._phase:
-            self._change(around)
+        """End the stage that started last."""
+        outer = self._outer.pop()
+        if outer is not self._phase:
+            self._change(outer)
 
     def stop(self) -> None:
-        """Count until now."""
+        """Count the time until now."""
         self._change(self._rest)
 
     def _change(self, phase: str) -> None:
@@ -78,7 +100,7 @@ _clock: Clock | None = None
 
 @contextmanager
 def clocked(clock: Clock | None) -> Iterator[None]:
-    """Have a clock count the spans within, and what lies between them; None counts nothing."""
+    """Let a clock measure the spans in this context and the time between them; None measures nothing."""
     global _clock  # noqa: PLW0603 - one check a span
     if clock is not None:
         clock.restart()
@@ -92,7 +114,7 @@ def clocked(clock: Clock | None) -> Iterator[None]:
 
 
 class span:  # noqa: N801 - it reads as a statement
-    """Names what runs within ``with``, on this thread. Without a profiler and a clock it costs three checks."""
+    """Context manager that names a stage on this thread. Without a profiler and a clock it costs three checks."""
 
     __slots__ = ("_clock", "_name", "_record", "_stage", "_within_nvtx")
 

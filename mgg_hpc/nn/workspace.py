@@ -1,7 +1,7 @@
-"""Convert between arrays of a backend and tensors, and reuse storage of rows from epoch to epoch.
+"""Conversions between arrays of a backend and tensors, and memory for activations that is reused between epochs.
 
 Activations are large and live for a part of an epoch. New host memory costs a page fault for every 4 KiB, and malloc
-fragments what it keeps between epochs; here buffers of each size are used again. On a GPU torch's allocator does that.
+fragments what it keeps between epochs, so buffers of each size are reused. On a GPU torch's allocator does that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..plan.layout import RowFormat
 from ..runtime.backends.base import Backend
 
-ROW = RowFormat(np.dtype(np.float32), 4)  # of 16 bytes, of which all rows are made
+ROW = RowFormat(np.dtype(np.float32), 4)  # 16 bytes; the size of every row is a multiple
 LEAST_CLASS = 4096  # bytes of the smallest buffers
 
 
@@ -43,7 +43,7 @@ def as_tensor(array: Any) -> Tensor:
 
 
 def as_array(tensor: Tensor | None) -> Any:
-    """Return the array that a backend takes, over a tensor's memory: NumPy's on a host. None stays None."""
+    """Return a backend's array over a tensor's memory: NumPy's on a host, the tensor on a GPU. None stays None."""
     if tensor is None:
         return None
     tensor = tensor.detach()
@@ -55,10 +55,9 @@ def as_array(tensor: Tensor | None) -> Any:
 
 
 class Workspace:
-    """Hands out rows as ordinary tensors; a buffer is free again when the last tensor over it is gone.
+    """Pool of rows that are ordinary tensors; a buffer is free again when the last tensor over it is gone.
 
-    varying: for rows whose number differs from call to call: buffers may be larger than what they hold, so that the
-    next rows fit into them.
+    varying: use buffers that may be larger than needed, if the number of rows differs from call to call.
     """
 
     def __init__(self, backend: Backend, *, varying: bool = False) -> None:
@@ -66,7 +65,7 @@ class Workspace:
         self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
 
     def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
-        """Return uninitialised rows [count, dim], padded as kernels store them."""
+        """Return uninitialised rows [count, dim] with the padding that kernels need."""
         format = row_format(dim, dtype)
         if self._device != "cpu":
             return torch.empty(count, format.stride, dtype=dtype, device=self._device)[:, :dim]
@@ -82,10 +81,10 @@ class Workspace:
         return torch.from_numpy(lease).view(dtype)[:, :dim]
 
     def _room(self, size: int) -> int:
-        """Return the bytes of the buffer to take for ``size`` bytes: a free one up to twice as large, or a new one.
+        """Return the size of the buffer to use for ``size`` bytes: of a free one up to twice as large, or a new one.
 
-        A new one takes the place of a free one that is smaller by up to a half, so that sizes that differ by less than
-        that keep no more buffers than are in use at once.
+        A new buffer replaces a free one of at least half its size, so that sizes that differ by less than that keep no
+        more buffers than are in use at once.
         """
         wanted = _class_of(size)
         free = [room for room, buffers in self._free.items() if buffers]
@@ -104,7 +103,7 @@ class Workspace:
 
 
 def _class_of(size: int) -> int:
-    """Return the bytes of the buffers that hold ``size`` bytes: eight sizes from each power of two to the next."""
+    """Return the next of eight buffer sizes between two powers of two, at least ``size``."""
     if size <= LEAST_CLASS:
         return LEAST_CLASS
     step = 1 << ((size - 1).bit_length() - 4)

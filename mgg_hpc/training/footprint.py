@@ -20,8 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..data.graph import Graph, SparseRows, csr_from_edges
-from ..nn.graph.loading import input_features, matrix_of, whole
+from ..nn.graph.loading import matrix_of, sliced
 from ..nn.graph.transfer import planned, with_edge_values
+from ..nn.inputs.features import input_features
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.sparse import SparseFeatures
 from ..plan.layout import RowFormat
@@ -140,7 +141,7 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     """Return the same job on a ring of ``rows`` nodes, and its number of edges."""
     from mpi4py import MPI
 
-    part = whole(_ring(job, rows, degree))
+    part = sliced(_ring(job, rows, degree))
     alone = backends.make(
         backends.Chosen("serial", "of a measurement"), MPI.COMM_SELF, ps=256, dist=8, wpb=16
     )

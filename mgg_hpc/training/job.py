@@ -23,11 +23,11 @@ from ..nn.graph.loading import (
     edge_data_of,
     load_part,
     matrix_of,
-    without_features,
 )
 from ..nn.graph.matrix import Adjacency, Unplanned
 from ..nn.graph.plan_cache import PlanCache
 from ..nn.graph.transfer import TransferChoice, choose_transfer, planned, with_edge_values
+from ..nn.inputs.features import without_features
 from ..nn.inputs.host import HostFeatures, Input
 from ..nn.layers.models import GNN, kind_of
 from ..nn.layers.random import Draws

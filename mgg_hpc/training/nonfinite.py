@@ -65,7 +65,7 @@ def _in_input(job: Job) -> str | None:
         if found := _place(values if values.ndim == 2 else values[None]):
             row, column, value = found
             if isinstance(job.x, SparseFeatures):
-                return _told(job.part.slice.ids, (*job.x.place(column), value), what)
+                return _told(job.part.slice.ids, (*job.x.position(column), value), what)
             return _told(job.part.slice.ids, (first_row + row, column, value), what)
         first_row += len(values)
     return None

@@ -17,13 +17,13 @@ import mgg_hpc.nn
 from mgg_hpc.nn.autograd import aggregation
 from mgg_hpc.nn.autograd.aggregation import aggregate
 from mgg_hpc.nn.autograd.recompute import recomputed
-from mgg_hpc.nn.first_order import first_order
 from mgg_hpc.nn.graph.handle import GraphHandle
 from mgg_hpc.nn.layers import attention
 from mgg_hpc.nn.layers.attention import GATConv
 from mgg_hpc.nn.layers.conv import GCNConv, GINConv, SAGEConv
 from mgg_hpc.nn.layers.networks import BatchNorm
 from mgg_hpc.nn.layers.random import Dropout, dropped
+from mgg_hpc.nn.spans import first_order
 from mgg_hpc.runtime.backends.arguments import RngKey
 
 SHAPES = [(9, 4), (4, 9), (5, 5)]  # narrowing layers transform first, widening ones aggregate first

@@ -1,5 +1,5 @@
-"""Blocks of rows: how they are cut and read; a GPU's streams wait for each other where they must, and only there.
-Features that stay on the host in blocks give the products and gradients of dense ones, with and without dropout.
+"""Blocks of rows: how they are cut; a GPU's streams wait for each other where they must, and only there. Features that
+stay on the host in blocks have the products and gradients of dense ones, with and without dropout.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 from convolutions import GEOMETRY
 from streams import Streams
 
-from mgg_hpc.nn.inputs import blocks
-from mgg_hpc.nn.inputs.blocks import lengths, on_device, read, shares
-from mgg_hpc.nn.inputs.host import HostFeatures
+from mgg_hpc.nn.inputs import host
+from mgg_hpc.nn.inputs.features import read
+from mgg_hpc.nn.inputs.host import HostFeatures, even_lengths, lengths, on_device
 from mgg_hpc.nn.workspace import as_tensor, row_format
 from mgg_hpc.runtime.backends.arguments import Options, RngKey
 from mgg_hpc.runtime.backends.base import Capabilities
@@ -44,38 +44,26 @@ class Rows:
 @pytest.fixture
 def small(monkeypatch):
     """Blocks of 4 KiB."""
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(host, "BLOCK_BYTES", 4096)
 
 
 def test_blocks_are_even_and_none_is_one_row(rng):
     """So many blocks, or blocks of so many bytes."""
-    assert shares(0, 16) == [] and shares(1, 16) == [1] and shares(8, 16) == [3, 3, 2]
+    assert even_lengths(0, 0) == [] and even_lengths(1, 1) == [1] and even_lengths(8, 1) == [3, 3, 2]
     assert lengths(0, 4) == [] and lengths(1, 2**40) == [1]
     for rows, row_bytes in zip(
         rng.integers(2, 10**4, 300).tolist(), rng.integers(1, 2**24, 300).tolist(), strict=True
     ):
-        most, found, cut = max(3, (32 << 20) // row_bytes), lengths(rows, row_bytes), shares(rows, 16)
+        most, found, cut = (
+            max(3, (32 << 20) // row_bytes),
+            lengths(rows, row_bytes),
+            even_lengths(rows, -(-rows // 16)),
+        )
         for blocks_of in (found, cut):
             assert sum(blocks_of) == rows and blocks_of == sorted(blocks_of, reverse=True)
             assert blocks_of[0] - blocks_of[-1] <= 1 < blocks_of[-1]
         assert found[0] <= most and (len(found) == 1 or (len(found) - 1) * most < rows)
         assert len(cut) <= 16 and cut[0] <= max(3, -(-rows // 16))
-
-
-@pytest.mark.parametrize("wanted", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_rows_are_read_and_converted_here(rng, small, kind, wanted):
-    rows, first = int(rng.integers(1000, 2000)), int(rng.integers(50))
-    file = Rows(rng.standard_normal((first + rows + 9, 7)).astype(kind))
-    into = torch.full((rows, 7), torch.nan, dtype=wanted)
-    cut, finished = into.split(lengths(rows, 7 * wanted.itemsize)), []
-    read(file, first, torch.empty(0, 7).split([]), "cpu", pytest.fail)
-    read(file, first, cut, "cpu", lambda block: finished.append(block.clone()))
-    right = torch.from_numpy(file.x[first : first + rows]).to(wanted)
-    assert torch.equal(into, right) and torch.equal(torch.cat(finished), right) and file.ended
-    assert len(cut) > 2
-    straight = [np.shares_memory(array, into.view(torch.uint8).numpy()) for array in file.arrays]
-    assert straight == [wanted == torch.from_numpy(file.x).dtype] * len(cut)
 
 
 def writes(streams, what):
@@ -180,38 +168,29 @@ def products(rng, features, x, out, scaled=True):
     near(found, given.double().t() @ x, given.double().t().abs() @ x.abs(), EPS[narrow] * max(1, rows) ** 0.5)
 
 
+@pytest.mark.parametrize("made", [on_host, HostFeatures.over])
 @pytest.mark.parametrize("dtype", EPS)
-@pytest.mark.parametrize("rows", [0, 1, 2, 7, 100, 1331])
-def test_products_are_those_of_dense_rows(rng, small, backend, rows, dtype):
-    for columns, width in ((1, 1), (7, 5), (130, 16)):
+@pytest.mark.parametrize("rows", [0, 1, 2, 17, 100, 1331])
+def test_products_are_those_of_dense_rows_with_the_same_draws_of_dropout(
+    rng, small, backend, rows, dtype, made
+):
+    for columns, width in ((1, 1), (9, 6), (130, 16)):
         x = torch.from_numpy(rng.standard_normal((rows, columns))).to(dtype)
-        features = on_host(backend, x)
+        ids, features = rng.integers(0, 2**45, rows), made(backend, x)
         assert features.shape == x.shape and features.dtype == dtype and features.nbytes == x.nbytes
         # Two blocks, and one widened.
         largest = max((block.numel() for block in features.blocks), default=0)
         assert features.device_nbytes == largest * (2 * dtype.itemsize + (4 if dtype.itemsize == 2 else 0))
-        for scaled in (True, False):
+        for epoch, scaled in ((1, True), (2, False)):
+            key = RngKey(0.4, int(rng.integers(2**62)), epoch, 3)
+            wanted = reference.dropout(x.double().numpy(), ids, key.p, key.seed, key.epoch, key.stream)
             out = as_tensor(backend.memory.padded(rows, row_format(width, dtype)))
-            products(rng, features, x.double(), out, scaled)
-    assert len(features.blocks) == -(-rows // max(3, 4096 // (130 * dtype.itemsize)))
-
-
-@pytest.mark.parametrize("made", [on_host, HostFeatures.over])
-@pytest.mark.parametrize("dtype", EPS)
-@pytest.mark.parametrize("rows", [0, 1, 2, 17, 100, 1331])
-def test_dropout_draws_the_same_forward_and_backward(rng, small, backend, rows, dtype, made):
-    x = torch.from_numpy(rng.standard_normal((rows, 9))).to(dtype)
-    ids, features = rng.integers(0, 2**45, rows), made(backend, x)
-    for epoch in (1, 2):
-        key = RngKey(0.4, int(rng.integers(2**62)), epoch, 3)
-        wanted = reference.dropout(x.double().numpy(), ids, key.p, key.seed, key.epoch, key.stream)
-        out = torch.empty(rows, 6, dtype=dtype)
-        stored = torch.from_numpy(wanted).to(dtype).double()  # half rows are rounded as they are dropped
-        products(rng, features.dropped(ids, key), stored, out)
-        products(rng, features, x.double(), out)  # itself is as it was
-        dropped = features.dropped(ids, key)
-        for of, rounding, right in ((dropped, EPS[dtype], stored), (features, 0, x.double())):
-            near(of.written(torch.empty_like(x)), right, right.abs(), rounding)
+            stored = torch.from_numpy(wanted).to(dtype).double()  # half rows are rounded as they are dropped
+            dropped = features.dropped(ids, key)
+            products(rng, dropped, stored, out, scaled)
+            products(rng, features, x.double(), out, scaled)  # itself is as it was
+            for of, rounding, right in ((dropped, EPS[dtype], stored), (features, 0, x.double())):
+                near(of.written(torch.empty_like(x)), right, right.abs(), rounding)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 1331])

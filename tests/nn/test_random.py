@@ -12,7 +12,7 @@ import torch
 from jobs import dense
 
 from mgg_hpc import _host
-from mgg_hpc.nn.inputs.nodes import DEGREE_COLUMNS, IDS_A_STREAM, LEARNED, degree_rows, learned_rows
+from mgg_hpc.nn.inputs.features import DEGREE_COLUMNS, IDS_A_STREAM, LEARNED, degree_rows, learned_rows
 from mgg_hpc.nn.layers.random import fill_by_seed, glorot
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.arguments import Options, RngKey

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import jobs
 import pytest
@@ -133,19 +132,3 @@ def test_backward_functions_know_their_layer_on_any_thread(trainer, nvtx):
     other.start()
     other.join()
     assert told == [(name,) for name in BACKWARD]
-
-
-def test_a_clock_counts_each_moment_once(monkeypatch):
-    """Stages without a phase count for what is around them, and those within a whole one for that."""
-    moments = iter([0, 1, 3, 6, 10, 15, 21, 28, 36])
-    monkeypatch.setattr(spans, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
-    clock = spans.Clock({"a": "A", "b": "B", "c": "C"}, frozenset({"C"}), "rest")
-    with spans.clocked(clock):
-        with span("a"), span("nothing"), span("b"):
-            pass
-        with span("c"), span("b"):
-            pass
-    assert clock.seconds == {"A": 3 + 5, "B": 4, "C": 7, "rest": 2 + 6 + 8}
-    with spans.clocked(None), span("a"):
-        pass
-    assert spans._clock is None and clock.seconds["A"] == 8

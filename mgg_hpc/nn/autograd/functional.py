@@ -1,5 +1,9 @@
-"""Aggregation with gradients: transform and aggregate share one autograd function, so that the transform writes
-straight into memory that peers read."""
+"""Differentiable convolutions, linear maps, ReLU, ELU and dropout over rows of a graph.
+
+The transform and the aggregation of a convolution share one autograd Function, so that the transform writes straight
+into memory that peers read. A ReLU's output shows where its gradient passes, also after dropout, so nothing else is
+kept for it.
+"""
 
 from __future__ import annotations
 
@@ -8,53 +12,54 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from ...runtime.backends.arguments import RngKey, Rows
 from .. import spans
-from ..first_order import first_order
 from ..graph.matrix import Adjacency
 from ..graph.view import GraphView, first_rows
 from ..inputs.host import HostFeatures, Input
 from ..inputs.sparse import SparseFeatures
-from ..spans import span
-from .activation import drop, through_relu, times_kept
+from ..spans import first_order, span
+from ..workspace import as_array
+
+# Multiply-adds of a matrix product in the time in which a sum over edges adds one value: a core multiplies about
+# 50 x 10^9 float32 a second, and reads about 3 x 10^9 values from its caches. A factor of two changes few choices.
+PRODUCTS = 16
 
 
 def transform_first(in_channels: int, out_channels: int, needs_input_gradient: bool) -> bool:
-    """Return whether A (x W^T) moves fewer values than (A x) W^T, forward and, where it exchanges, backward.
+    """Return whether A (x W^T) exchanges fewer values than (A x) W^T, forward and backward together.
 
-    With the transform first both directions exchange rows of ``out_channels``; otherwise ``in_channels``, and
-    nothing backward unless the gradient of x is needed.
+    With the transform first both directions exchange rows of ``out_channels``. Otherwise they exchange rows of
+    ``in_channels``, and none backward unless the gradient of x is needed.
     """
     return 2 * out_channels <= (2 if needs_input_gradient else 1) * in_channels
 
 
-# Multiply-adds of a matrix product in the time that a sum over edges takes for one value: a core multiplies 50 x 10^9
-# float32 a second, and reads 3 x 10^9 values from its caches, about. Twice or half of it changes few choices.
-PRODUCTS = 16
-
-
-def _transforms_first(graph: GraphView, edges: int, in_channels: int, out_channels: int, wants: bool) -> bool:
-    """Return whether the transform comes before the sum: on a graph what moves less does, on a block what takes less.
+def _transforms_first(
+    graph: GraphView, edges: int, in_channels: int, out_channels: int, needs_input_gradient: bool
+) -> bool:
+    """Return whether to transform before the sum: to exchange less on a graph, to compute less on a block.
 
     A block has several times as many sources as destinations, so a product of all sources may take longer than sums of
-    wider rows. wants: whether the input's gradient is needed.
+    wider rows.
     """
     if graph.rows == graph.destinations:
-        return transform_first(in_channels, out_channels, wants)
-    product = (2 + wants) * in_channels * out_channels
+        return transform_first(in_channels, out_channels, needs_input_gradient)
+    product = (2 + needs_input_gradient) * in_channels * out_channels
     before = 2 * edges * PRODUCTS * out_channels + graph.rows * product
-    after = (1 + wants) * edges * PRODUCTS * in_channels + graph.destinations * product
+    after = (1 + needs_input_gradient) * edges * PRODUCTS * in_channels + graph.destinations * product
     return before < after
 
 
 @dataclass(frozen=True)
 class _Call:
-    """Arguments of a convolution beside its tensors.
+    """Arguments of a convolution that are not differentiable.
 
-    features: the input where it is not a tensor, else None. before, after: [n] or None, the scale of rows before they
-    are summed, and of their sums. key: of the dropout behind the ReLU. training: whether gradients are wanted at
-    all, which a Function cannot ask itself.
+    features: the input if it is not a tensor, else None. before, after: [n] or None, factors of rows before they are
+    summed, and of the sums. key: of the dropout after the ReLU. training: whether gradients are enabled, which a
+    Function cannot find out.
     """
 
     features: SparseFeatures | HostFeatures | None
@@ -67,17 +72,17 @@ class _Call:
     training: bool
 
     def aggregated_back(self, rows: Rows, own: Tensor, eps: Tensor | None) -> Tensor:
-        """Return (R A^T L + (1 + eps) I) g, where ``rows`` hold L g and ``own`` is g (L = I where there is an eps)."""
+        """Return (R A^T L + (1 + eps) I) g, where ``rows`` hold L g and ``own`` is g (L = I if there is an eps)."""
         with span("backward: aggregate"):
             back = self.graph.aggregate(self.adjacency, rows, scale=self.before, backward=True)
         return _add_own(back, own, eps)
 
 
-class _Convolution(torch.autograd.Function):
-    """act((L A R + (1 + eps) I) x W^T + x V^T + b), L and R the diagonals call.after and call.before.
+class _Convolution(Function):
+    """act((L A R + (1 + eps) I) x W^T + x V^T + b) with diagonals L = call.after and R = call.before.
 
-    Without eps there is no I, without V (``root``) no second product; with eps there are neither L nor R. The backward
-    of the aggregation is the aggregation over the transposed plan: R A^T L.
+    The second term of the sum exists only with eps, which excludes L and R; the second product only with V (``root``).
+    The backward of the aggregation L A R is the aggregation R A^T L over the transposed plan.
     """
 
     @staticmethod
@@ -87,9 +92,8 @@ class _Convolution(torch.autograd.Function):
         # Evaluation also exchanges the narrower rows, and x for equal widths, which one rank need not copy.
         wants_input = ctx.needs_input_grad[0] or (not call.training and out_channels < in_channels)
         has_rows = features is None or features.on_device
-        first = not has_rows or _transforms_first(
-            graph, adjacency.forward.edges, in_channels, out_channels, wants_input
-        )
+        edges = adjacency.forward.edges
+        first = not has_rows or _transforms_first(graph, edges, in_channels, out_channels, wants_input)
         if features is not None and not first:
             # These rows are needed only in the forward; a gradient of the same width can use them afterwards.
             x = features.written(graph.workspace.rows(*features.shape, features.dtype))
@@ -115,14 +119,20 @@ class _Convolution(torch.autograd.Function):
             _add_own(aggregated, x, eps)
             with span("forward: transform"):
                 out = graph.workspace.rows(len(aggregated), out_channels, x.dtype)
-                torch.mm(aggregated, weight.to(x.dtype).t(), out=out)
+                _multiply(aggregated, weight, out)
                 out = out if bias is None else out.add_(bias)
         if root is not None:
             with span("forward: transform own rows"):
-                _add_product(first_rows(source, graph.destinations), root, out, graph)
+                own = first_rows(source, graph.destinations)
+                if isinstance(own, Tensor):
+                    out.addmm_(own, root.to(own.dtype).t())
+                else:
+                    product = graph.workspace.rows(len(out), len(root), out.dtype)
+                    own.times_transposed(root, product)
+                    out.add_(product)
         if call.relu and not fused:
             out.relu_()
-        drop(out, graph, call.key)
+        _drop(out, graph, call.key)
         ctx.first, ctx.call, ctx.layer = first, call, spans.current()
         needs_x = first or root is not None or ctx.needs_input_grad[4]
         kept = x if needs_x and features is None else None
@@ -136,13 +146,13 @@ class _Convolution(torch.autograd.Function):
         graph = call.graph
         kept, aggregated, weight, root, eps, out = ctx.saved_tensors
         x: Any = call.features if kept is None else kept
-        key = call.key  # its scale is applied to weights and their gradients, which are small
+        key = call.key  # dropout's factor is applied to weights and their gradients, which are small
         wants_x, wants_weight, wants_bias, wants_root, wants_eps, _ = ctx.needs_input_grad
         rows, local = graph.exchange(gradient.shape[1], backward=True) if ctx.first else (None, None)
         with span("backward: bias and ReLU"):
-            # Where the gradient is needed only in what is published, it is written there at once.
+            # A gradient that is needed only in what is published is written there at once.
             gradient = through_relu(gradient, out, graph, local if root is None else None)
-            bias_gradient = times_kept(gradient.sum(0, dtype=weight.dtype), key) if wants_bias else None
+            bias_gradient = _rescaled(gradient.sum(0, dtype=weight.dtype), key) if wants_bias else None
         x_gradient = weight_gradient = root_gradient = eps_gradient = None
         if rows is not None and local is not None:
             with span("backward: scale"):
@@ -152,33 +162,33 @@ class _Convolution(torch.autograd.Function):
                     local.mul_(call.after[:, None])
             back = call.aggregated_back(rows, gradient, eps)
             with span("backward: transform"):
-                weight_gradient = _product_gradient(back, x) if wants_weight else None
-                x_gradient = _times(back, times_kept(weight, key), graph) if wants_x else None
+                weight_gradient = _weight_gradient(back, x) if wants_weight else None
+                x_gradient = _times(back, _rescaled(weight, key), graph) if wants_x else None
         else:
             with span("backward: transform"):
                 weight_gradient = gradient.t() @ aggregated if wants_weight else None
             if wants_x:
                 rows, local = graph.exchange(weight.shape[1], backward=True)
                 with span("backward: transform"):
-                    torch.mm(gradient, times_kept(weight, key).to(gradient.dtype), out=local)
+                    torch.mm(gradient, _rescaled(weight, key).to(gradient.dtype), out=local)
                     if call.after is not None:
                         local.mul_(call.after[:, None])
                 x_gradient = call.aggregated_back(rows, local, eps)
         if root is not None and x_gradient is not None:
             with span("backward: transform own rows"):
-                x_gradient[: len(gradient)].addmm_(gradient, times_kept(root, key).to(gradient.dtype))
+                x_gradient[: len(gradient)].addmm_(gradient, _rescaled(root, key).to(gradient.dtype))
         if wants_root or wants_eps:
             with span("backward: transform own rows"):
-                product = _product_gradient(gradient, first_rows(x, len(gradient)))
-                own = times_kept(product.to(weight.dtype), key)
+                product = _weight_gradient(gradient, first_rows(x, len(gradient)))
+                own = _rescaled(product.to(weight.dtype), key)
                 root_gradient = own if wants_root else None
                 eps_gradient = (own * weight).sum().reshape(eps.shape) if wants_eps else None
         if weight_gradient is not None:
-            weight_gradient = times_kept(weight_gradient.to(weight.dtype), key)
+            weight_gradient = _rescaled(weight_gradient.to(weight.dtype), key)
         return x_gradient, weight_gradient, bias_gradient, root_gradient, eps_gradient, None
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(Function):
     """act(x W^T + b) into rows of the workspace."""
 
     @staticmethod
@@ -195,7 +205,7 @@ class _Linear(torch.autograd.Function):
                 out = out if bias is None else out.add_(bias)
             if relu:
                 out.relu_()
-        drop(out, graph, key)
+        _drop(out, graph, key)
         ctx.features, ctx.graph, ctx.layer, ctx.key = features, graph, spans.current(), key
         ctx.save_for_backward(x, weight, out if relu else None)
         return out
@@ -207,12 +217,12 @@ class _Linear(torch.autograd.Function):
             x, weight, out = ctx.saved_tensors
             wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
             gradient = through_relu(gradient, out, ctx.graph)
-            bias_gradient = times_kept(gradient.sum(0, dtype=weight.dtype), ctx.key) if wants_bias else None
+            bias_gradient = _rescaled(gradient.sum(0, dtype=weight.dtype), ctx.key) if wants_bias else None
             weight_gradient = None
             if wants_weight:
-                product = _product_gradient(gradient, ctx.features if x is None else x)
-                weight_gradient = times_kept(product.to(weight.dtype), ctx.key)
-            x_gradient = _times(gradient, times_kept(weight, ctx.key), ctx.graph) if wants_x else None
+                product = _weight_gradient(gradient, ctx.features if x is None else x)
+                weight_gradient = _rescaled(product.to(weight.dtype), ctx.key)
+            x_gradient = _times(gradient, _rescaled(weight, ctx.key), ctx.graph) if wants_x else None
             return x_gradient, weight_gradient, bias_gradient, None, None, None, None
 
 
@@ -226,17 +236,7 @@ def _multiply(x: Input, weight: Tensor, out: Tensor, scale: Tensor | None = None
         out.mul_(scale[:, None])
 
 
-def _add_product(x: Input, weight: Tensor, out: Tensor, graph: GraphView) -> None:
-    """Compute out += x W^T."""
-    if isinstance(x, Tensor):
-        out.addmm_(x, weight.to(x.dtype).t())
-    else:
-        product = graph.workspace.rows(len(out), len(weight), out.dtype)
-        x.times_transposed(weight, product)
-        out.add_(product)
-
-
-def _product_gradient(gradient: Tensor, x: Input) -> Tensor:
+def _weight_gradient(gradient: Tensor, x: Input) -> Tensor:
     """Return the gradient of W in x W^T."""
     return gradient.t() @ x if isinstance(x, Tensor) else x.gradient(gradient)
 
@@ -248,7 +248,7 @@ def _times(gradient: Tensor, weight: Tensor, graph: GraphView) -> Tensor:
 
 
 def _add_own(sums: Tensor, own: Tensor, eps: Tensor | None) -> Tensor:
-    """Return sums + (1 + eps) own, computed in place; of a block where one has more rows, the first of these."""
+    """Add (1 + eps) own to sums in place, if there is an eps; only to the first rows if one has fewer. Return sums."""
     if eps is not None:
         count = min(len(sums), len(own))
         sums[:count].addcmul_(own[:count], (1 + eps).to(own.dtype))
@@ -263,7 +263,7 @@ def _scaled(x: Tensor, scale: Tensor | None, out: Tensor) -> None:
 
 
 def check_rows(x: Input, graph: GraphView) -> None:
-    """Raise ValueError for rows of another number or type than the graph's on this rank."""
+    """Raise ValueError unless x has as many rows as the graph on this rank, of the graph's dtype."""
     if x.shape[0] != graph.rows:
         raise ValueError(f"x has {x.shape[0]} rows; expected {graph.rows}")
     if x.dtype != graph.dtype:
@@ -271,7 +271,7 @@ def check_rows(x: Input, graph: GraphView) -> None:
 
 
 def _checked(x: Input, weight: Tensor) -> tuple[Tensor | None, SparseFeatures | HostFeatures | None]:
-    """Return (rows, None) or (None, features). Raises ValueError for another width than the weight's."""
+    """Return (rows, None) or (None, features). Raises ValueError for a width that is not the weight's."""
     if x.shape[1] != weight.shape[1]:
         raise ValueError(f"x has {x.shape[1]} features, but the weight is for {weight.shape[1]}")
     return (x, None) if isinstance(x, Tensor) else (None, x)
@@ -291,13 +291,12 @@ def convolution(
     relu: bool = False,
     key: RngKey | None = None,
 ) -> Tensor:
-    """Return act((L A R + (1 + eps) I) x W^T + x V^T + b), [n, out], for rows x [n, in], weight [out, in], bias [out].
+    """Return act((L A R + (1 + eps) I) x W^T + x V^T + b), [n, out], for x [n, in], weight W [out, in], bias b [out].
 
-    before, after: [n], the diagonals R and L. root: V [out, in]; None leaves out the second product. eps: [1]; None
-    leaves out I. key: of the dropout behind the ReLU. Rows are of the graph's dtype; with half rows products are
-    taken in it too, and weight and bias are float32. Collective, its backward too. Gradients of parameters are this
-    rank's part; `training` sums them. Raises ValueError for rows of another width than the weight's, or of another
-    number or type than the graph's.
+    before, after: [n], the diagonals R and L. root: V [out, in]; None leaves out its product. eps: [1]; None leaves out
+    I. relu: apply ReLU. key: of dropout after the ReLU. Rows have the graph's dtype; with half rows products are half
+    too, and weight and bias float32. Collective, and so is its backward. Gradients of parameters are this rank's part
+    of the sum over ranks. Raises ValueError for rows of the wrong width, number or dtype.
     """
     check_rows(x, graph)
     dense, features = _checked(x, weight)
@@ -316,10 +315,10 @@ def linear(
     relu: bool = False,
     key: RngKey | None = None,
 ) -> Tensor:
-    """Return act(x W^T + b), [n, out], for rows x [n, in], weight [out, in], bias [out]. Not collective.
+    """Return act(x W^T + b), [n, out], for x [n, in], weight W [out, in], bias b [out]. Not collective.
 
-    As torch.nn.functional.linear, also for features that can be multiplied only, into rows that are used again. key:
-    key of the dropout behind the ReLU. Raises ValueError for rows of another width than the weight's.
+    As torch.nn.functional.linear, also for sparse or host-resident features, into rows that are reused. relu: apply
+    ReLU. key: of dropout after the ReLU. Raises ValueError for rows of the wrong width.
     """
     dense, features = _checked(x, weight)
     out: Tensor = _Linear.apply(dense, weight, bias, features, graph, relu, key if relu else None)
@@ -327,9 +326,77 @@ def linear(
 
 
 def as_rows(x: Input, graph: GraphView) -> Tensor:
-    """Return rows [n, F]: x itself, or the rows that features hold. Not collective.
-
-    Raises ValueError for rows of another number or type than the graph's.
-    """
+    """Return features as rows [n, F]. Not collective. Raises ValueError for a wrong number or dtype of rows."""
     check_rows(x, graph)
-    return x if isinstance(x, Tensor) else x.written(graph.workspace.rows(*x.shape, x.dtype))
+    return x if isinstance(x, Tensor) else x.written(graph.workspace.rows(x.shape[0], x.shape[1], x.dtype))
+
+
+# ---- activations and dropout
+
+
+def through_relu(
+    gradient: Tensor, out: Tensor | None, graph: GraphView, into: Tensor | None = None
+) -> Tensor:
+    """Return the gradient of a ReLU's input from its output ``out``, also after dropout; None: there was no ReLU.
+
+    into: rows for the result. [default: rows of the workspace]
+    """
+    if out is None:
+        return gradient
+    passed = graph.workspace.rows(out.shape[0], out.shape[1], out.dtype) if into is None else into
+    torch.ops.aten.threshold_backward.grad_input(gradient, out, 0, grad_input=passed)
+    return passed
+
+
+def _drop(out: Tensor, graph: GraphView, key: RngKey | None) -> None:
+    """Apply dropout to a layer's rows in place, if there is a key."""
+    if key is not None:
+        with span("dropout behind"):
+            graph.backend.dropout(as_array(out), as_array(out), graph.ids[: len(out)], key)
+
+
+def dropped_rows(x: Tensor, graph: GraphView, key: RngKey) -> Tensor:
+    """Return x after dropout, in rows of the workspace."""
+    x = x if x.stride(1) == 1 else x.contiguous()
+    out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
+    graph.backend.dropout(as_array(x), as_array(out), graph.ids[: len(x)], key)
+    return out
+
+
+def _rescaled(values: Tensor, key: RngKey | None) -> Tensor:
+    """Return values / (1 - p), the factor of values that dropout keeps; the values themselves without dropout."""
+    return values if key is None else values * (1 / (1 - key.p))
+
+
+class _Elu(Function):
+    """ELU and dropout, whose draws are repeated in the backward instead of kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, graph: GraphView, key: RngKey | None) -> Tensor:
+        out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
+        with span("activation"):
+            torch.ops.aten.elu.out(x, out=out)
+        _drop(out, graph, key)
+        ctx.call, ctx.layer = (graph, key), spans.current()
+        ctx.save_for_backward(x)
+        return out
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
+        graph, key = ctx.call
+        (x,) = ctx.saved_tensors
+        if key is not None:
+            with span("backward: dropout"):
+                passed = gradient = dropped_rows(gradient, graph, key)
+        else:
+            passed = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
+        with span("backward: activation"):
+            torch.ops.aten.elu_backward.grad_input(gradient, 1, 1, 1, False, x, grad_input=passed)
+        return passed, None, None
+
+
+def elu(x: Tensor, graph: GraphView, key: RngKey | None = None) -> Tensor:
+    """Return ELU (Clevert et al., ICLR 2016) of rows x [n, F]. key: of the dropout after it."""
+    out: Tensor = _Elu.apply(x, graph, key)
+    return out

@@ -1,21 +1,24 @@
-"""Losses over the labels of all ranks: each rank's part, and the mean, whose gradient is that of the part."""
+"""Losses over the labels of all ranks: the sum of this rank's terms, and the mean over all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, autograd
 from torch.nn import functional as F
 
 from ...errors import InputError
-from ..first_order import first_order
+from ...runtime.backends.base import Collectives
+from ..spans import first_order
+from ..workspace import as_array
 
 
 def check_classes(out: Tensor, labels: Tensor, where: str, at_least: int = 0) -> None:
-    """Raise InputError for labels [k] of more classes than outputs [k, C] have columns; ``where`` begins the message.
+    """Raise InputError if labels [k] have more classes than outputs [k, C] have columns.
 
-    at_least: as many classes fit, however few columns ``out`` has.
+    where: begins the message. at_least: number of classes that are accepted for any number of columns.
     """
     if labels.dim() == 1 and out.dim() == 2 and len(labels):
         classes = int(labels.max()) + 1
@@ -26,10 +29,10 @@ def check_classes(out: Tensor, labels: Tensor, where: str, at_least: int = 0) ->
 
 
 def summed_loss(fn: Callable[..., Tensor], out: Tensor, labels: Tensor, where: str) -> Tensor:
-    """Return the sum of a loss over rows [k, ...] and their labels, a scalar; 0 with a gradient of zeros without rows.
+    """Return the sum of a loss over rows [k, ...] and their labels, a scalar; without rows 0, with zero gradients.
 
-    fn: called with reduction="sum", as torch.nn.functional's are. Raises InputError for labels of more classes than
-    ``out`` has, and ValueError for a loss that is not one number.
+    fn: called with reduction="sum", as the losses of torch.nn.functional are. where: begins messages. Raises InputError
+    for labels with more classes than ``out`` has, and ValueError for a loss that is not a scalar.
     """
     one_of_two = out.dim() == 2 and out.shape[1] == 1 and fn not in (F.cross_entropy, F.nll_loss)
     check_classes(out, labels, where, 2 if one_of_two else 0)
@@ -39,11 +42,17 @@ def summed_loss(fn: Callable[..., Tensor], out: Tensor, labels: Tensor, where: s
     return mine
 
 
-def mean_of_all(mine: Tensor, total: Tensor) -> Tensor:
-    """Return total[0] / total[1], a scalar of the type of ``mine``.
+def totals(value: Tensor, count: int, collectives: Collectives) -> Tensor:
+    """Return a scalar and a number of terms, each summed over all ranks, float64 [2]. Collective."""
+    both = torch.stack([value.detach().double(), torch.full_like(value, count, dtype=torch.float64)])
+    collectives.sum(as_array(both))
+    return both
 
-    mine: this rank's part of a sum, a scalar, to which the gradient goes. total: [2], the sum over all ranks, and the
-    number of its terms.
+
+def mean_of_all(mine: Tensor, total: Tensor) -> Tensor:
+    """Return total[0] / total[1] in the type of ``mine``, with the gradient 1 / total[1] for ``mine``.
+
+    mine: this rank's part of a sum, a scalar. total: `totals` of it and of the number of its terms.
     """
     mean: Tensor = _Mean.apply(mine, total)
     return mean

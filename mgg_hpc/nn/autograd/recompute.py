@@ -1,7 +1,7 @@
-"""Layers whose inside is not kept for the backward, but computed again there (Chen et al., arXiv:1604.06174).
+"""Layers whose intermediate values are not kept for the backward but computed again (Chen et al., arXiv:1604.06174).
 
-Only a layer's input is kept. Draws go by counters (random.py) and sums have a fixed order, so the second pass gives the
-bits of the first; its exchanges with other ranks take place once more, on all ranks alike.
+Only a layer's input is kept. Random draws are functions of counters (random.py) and sums have a fixed order, so the
+second pass has the bits of the first. Its exchanges take place once more, on all ranks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _Value = TypeVar("_Value")
 
 @dataclass
 class _Pass:
-    """Values that `once` returned in the first pass of a layer.
+    """Results of `once` in the first pass of a layer, in order.
 
-    next: index of the value to return next, in the second pass. outer: the pass around the layer's own first pass.
+    next: index of the next result in the second pass; None in the first pass. outer: the pass that contains this one.
     """
 
     values: list[Any] = field(default_factory=list)
@@ -38,7 +38,7 @@ _pass: ContextVar[_Pass | None] = ContextVar("pass", default=None)
 
 
 def again() -> bool:
-    """Return whether this is the second pass of a layer, which statistics and counters skip."""
+    """Return whether this is the second pass of a layer, which must not update statistics and counters."""
     here = _pass.get()
     while here is not None and here.next is None:
         here = here.outer
@@ -46,22 +46,20 @@ def again() -> bool:
 
 
 def once(make: Callable[[], _Value]) -> _Value:
-    """Return make(), and in the second pass the values of the first one in the same order."""
-    return _once(make, _pass.get())
-
-
-def _once(make: Callable[[], _Value], here: _Pass | None) -> _Value:
+    """Return make() in the first pass of a layer, and the same results in the same order in the second pass."""
+    here = _pass.get()
     if here is None:
         return make()
     if here.next is None:
-        here.values.append(_once(make, here.outer))
+        with _within(here.outer):
+            here.values.append(once(make))
         return here.values[-1]
     here.next += 1
     return here.values[here.next - 1]
 
 
 def recomputed(run: Callable[[_Rows, GraphView], Tensor], x: _Rows, graph: GraphView) -> Tensor:
-    """Return run(x, graph) for rows x [n, F], keeping only x for the backward. Collective if ``run`` is."""
+    """Return run(x, graph) for rows x [n, F] and keep only x for the backward. Collective if ``run`` is."""
     out: Tensor = checkpoint(
         run, x, graph, use_reentrant=False, preserve_rng_state=False, context_fn=_both_passes
     )
@@ -74,7 +72,7 @@ def _both_passes() -> tuple[AbstractContextManager[None], AbstractContextManager
 
 
 @contextmanager
-def _within(here: _Pass) -> Iterator[None]:
+def _within(here: _Pass | None) -> Iterator[None]:
     token = _pass.set(here)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A graph in the hands of a training loop of one's own."""
+"""`DistGraph`, the graph of a program that has its own training loop; `extend`, its rows for other libraries."""
 
 from __future__ import annotations
 
@@ -7,35 +7,34 @@ import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, autograd
 
 from ...errors import InputError
-from ...plan.workload import prefix_sum
-from ...runtime import mpi
+from ...plan import workload
+from ...plan.workload import Plan, prefix_sum
+from ...runtime import exchange, mpi
 from ...runtime.backends.base import Backend
-from ..autograd.losses import check_classes, mean_of_all, summed_loss
+from .. import spans
+from ..autograd.losses import check_classes, mean_of_all, summed_loss, totals
+from ..inputs.features import input_features
 from ..inputs.host import Input
-from ..workspace import accumulator, as_array, row_format
-from .extend import halo_ids
+from ..spans import first_order, span
+from ..workspace import accumulator, row_format
 from .handle import GraphHandle
-from .loading import Part, edge_data_of, input_features, matrix_of, weighted_edges
-from .matrix import Adjacency
+from .loading import Part, edge_data_of, matrix_of, weighted_edges
+from .matrix import Adjacency, Unplanned
 from .transfer import planned
 
 TRANSFERS = ("auto", "direct", "get", "halo")
 SPLITS = ("train", "val", "test")
 SPARE = 4  # a heap that cannot grow (OpenSHMEM's) has room for so many times two buffers of the widest rows
 
-open_graphs: list[DistGraph] = []  # in the order in which they were opened
-
-
-def close_at_exit() -> None:
-    """Have graphs closed at the program's end, before what has started until now ends: MPI, OpenSHMEM, NVSHMEM."""
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
+open_graphs: list[DistGraph] = []  # in the order of opening
 
 
 def _close_all() -> None:
@@ -43,45 +42,60 @@ def _close_all() -> None:
         graph.close()
 
 
+def _close_at_exit() -> None:
+    """Close graphs when the program ends, before the runtimes that have started so far: MPI, OpenSHMEM, NVSHMEM."""
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+
+
 class DistGraph(GraphHandle):
-    """This rank's part of a graph, which layers take beside their rows.
+    """This rank's part of a graph; layers take it together with the rank's rows.
 
-    Collective to make, to close, and wherever a method says so: all ranks then do the same in the same order.
+    Its construction, `close` and methods that say so are collective: all ranks call them in the same order.
 
-    x: this rank's features [n, F], a tensor, or what layers take like one where the file has sparse ones; None without.
-    y: int64 [n], -1 where unlabelled, or float32 [n, C] of 0 and 1; None without. train, val, test: bool [n]; all of
-    them may be replaced. ids: int64 [n], which nodes of the user's these rows are. part: what was read of the graph.
+    x: this rank's features [n, F], a tensor, or SparseFeatures if the file has sparse ones; None if there are none.
+    y: labels, int64 [n] with -1 for unlabelled rows, or float32 [n, C] of 0 and 1; None if there are none. train, val,
+    test: masks, bool [n]. x, y and the masks may be replaced. ids: int64 [n], the user's numbers of these rows. part:
+    the rank's part of the graph as it was loaded.
     """
 
     def __init__(
         self, comm: Any, part: Part, backend: Backend, dtype: torch.dtype, transfer: str, widest: int
     ):
         counts = np.diff(part.bounds)
-        if backend.capabilities.heap_grows:  # NVSHMEM tells who is within reach once it runs
+        if backend.capabilities.heap_grows:  # NVSHMEM knows which ranks pointers reach once it runs
             buffers = 2 * int(counts.max()) * row_format(widest, dtype).row_bytes
             backend.memory.reserve(buffers, int(counts.argmax()))
-        self._transfer, self.part, self._closed = _reached_by(comm, backend, transfer), part, False
+        reaches = backend.capabilities.reaches_peers
+        with mpi.agree(comm):
+            if transfer not in TRANSFERS:
+                raise InputError(f"transfer: {transfer!r} is none of {', '.join(TRANSFERS)}")
+            if transfer == "direct" and not reaches:
+                raise InputError(
+                    'transfer is "direct", but memory of some ranks is out of reach of pointers; '
+                    'use "halo", "get" or "auto"'
+                )
+        self._transfer = transfer if transfer != "auto" else "direct" if reaches else "halo"
+        self.part, self._closed = part, False
+        publishes = self._transfer != "halo"
         self._ends: list[Callable[[], None]] = []
         self._widest = widest
         self._edge_index: dict[str, Tensor] = {}  # by kind
-        publishes = self._transfer != "halo"
         super().__init__(
             backend, counts, part.slice.ids, (), dtype=dtype, widest=widest, publishes=publishes, comm=comm
         )
         self.x = self._input()
-        rows, device = part.slice, backend.capabilities.device
+        rows, device = part.slice, self.device
         self.y = None if rows.y is None else torch.from_numpy(rows.y).to(device)
         self.train, self.val, self.test = (
-            torch.zeros(self.rows, dtype=torch.bool, device=device)
-            if mask is None
-            else torch.from_numpy(mask).to(device)
+            torch.from_numpy(np.zeros(self.rows, bool) if mask is None else mask).to(device)
             for mask in (rows.train, rows.val, rows.test)
         )
         open_graphs.append(self)
-        close_at_exit()
+        _close_at_exit()
 
     def _input(self) -> Input | None:
-        """Return this rank's features, or None. Raises InputError, the same on all ranks, for a damaged file."""
+        """Return this rank's features, or None if there are none. Collective."""
         with mpi.agree(self.comm):
             return input_features(self.part, self.backend, self.dtype, "none") if self.part.features else None
 
@@ -91,12 +105,12 @@ class DistGraph(GraphHandle):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Ranks agree on these errors; after any other they may not all come here, but one alone does.
+        # All ranks raise the same InputError; after another error some may not come here, unless there is one rank.
         if self.ranks == 1 or kind is None or issubclass(kind, InputError):
             self.close()
 
     def close(self) -> None:
-        """Free what ranks share. Collective; the end of the program does it too."""
+        """Free the memory that ranks share, unless done before; the end of the program does so too. Collective."""
         if not self._closed:
             self._closed = True
             open_graphs.remove(self)
@@ -105,9 +119,9 @@ class DistGraph(GraphHandle):
             self.backend.memory.close()
 
     def on_close(self, end: Callable[[], None]) -> None:
-        """Have ``end`` called by `close`, before memory that ranks share is freed."""
+        """Let `close` call ``end`` before it frees the memory that ranks share."""
         self._ends.append(end)
-        close_at_exit()
+        _close_at_exit()
 
     def check_open(self) -> None:
         """Raise ValueError once the graph is closed."""
@@ -115,7 +129,6 @@ class DistGraph(GraphHandle):
             raise ValueError("the graph is closed")
 
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
-        # Raises ValueError once the graph is closed.
         self.check_open()
         return super().adjacency(kind, ordered=ordered)
 
@@ -134,15 +147,15 @@ class DistGraph(GraphHandle):
         """Number of classes of the labels in the file; 0 without labels."""
         return self.part.classes
 
-    def _reserve(self, nbytes: int, instead_of: int = 0) -> None:
+    def reserve(self, nbytes: int, released: int = 0) -> None:
         if not nbytes:
             return
         if not self.heap_bytes and not self.backend.capabilities.heap_grows:
             largest, widest = int(self.counts.argmax()), row_format(self._widest, self.dtype)
             buffers = 2 * int(self.counts[largest]) * widest.row_bytes
             self.backend.memory.reserve(SPARE * max(nbytes, buffers), largest)
-        super()._reserve(nbytes, instead_of)
-        close_at_exit()
+        super().reserve(nbytes, released)
+        _close_at_exit()
 
     def _planned(self, kind: str, ordered: bool) -> Adjacency:
         wide, device = accumulator(self.dtype), self.device
@@ -153,34 +166,31 @@ class DistGraph(GraphHandle):
     def edge_index(self, kind: str = "edges") -> Tensor:
         """Return the edges to this rank's rows, int64 [2, E]: rows of `extend`'s result, and rows of this rank.
 
-        With them a layer of another library takes (extend(x, graph), x) as its sources and destinations. kind: as in
-        `Adjacency`; of "gcn" these are the edges alone, without its weights. Collective at the first call.
+        A layer of another library takes (extend(x, graph), x) as its sources and destinations with these edges. kind:
+        as in `Matrix`; "gcn" gives the edges without the weights. Collective at the first call.
         """
-        if kind not in self._edge_index:
-            self._edge_index[kind] = self._listed(kind)
-        return self._edge_index[kind]
-
-    def _listed(self, kind: str) -> Tensor:
-        """Compute `edge_index` of a kind."""
-        edges, first = self.part.slice, int(self.part.bounds[self.rank])
-        indptr, indices = weighted_edges(kind, first, edges.indptr, edges.indices, edges.weight)[:2]
-        bounds, low = prefix_sum(self.counts), int(prefix_sum(self.counts)[self.rank])
+        if kind in self._edge_index:
+            return self._edge_index[kind]
+        edges, bounds = self.part.slice, prefix_sum(self.counts)
+        low = int(bounds[self.rank])
+        indptr, indices = weighted_edges(kind, low, edges.indptr, edges.indices, edges.weight)[:2]
         halo = halo_ids(self.adjacency("edges").forward, bounds)
         own = (indices >= low) & (indices < low + self.rows)
         source = np.where(own, indices - low, self.rows + np.searchsorted(halo, indices))
         destination = np.repeat(np.arange(self.rows), np.diff(indptr))
-        return torch.from_numpy(np.stack([source, destination]).astype(np.int64)).to(self.device)
+        listed = torch.from_numpy(np.stack([source, destination]).astype(np.int64))
+        return self._edge_index.setdefault(kind, listed.to(self.device))
 
     def edge_weight(self) -> Tensor | None:
-        """Return the weights of `edge_index`'s edges, float32 [E]; None where the graph has none."""
+        """Return the weights of `edge_index`'s edges, float32 [E]; None if the graph has none."""
         weight = self.part.slice.weight
         return None if weight is None else torch.from_numpy(weight).to(self.device)
 
     def edge_data(self, name: str) -> Tensor:
-        """Return data of `edge_index`'s edges by name, [E, ...] of the file's type; "weight": their weights.
+        """Return data of `edge_index`'s edges by name, [E, ...]; "weight" are the weights.
 
-        Types that torch has not, unsigned integers of more than 8 bits, become int64. Raises InputError for a name
-        that the graph has not.
+        The type is the file's, but int64 for unsigned integers of more than 8 bits, which torch lacks. Raises
+        InputError for a name that the graph does not have.
         """
         return self._edge_data(name).to(self.device)
 
@@ -192,11 +202,11 @@ class DistGraph(GraphHandle):
     def loss(self, out: Tensor, fn: Callable[..., Tensor], split: str = "train") -> Tensor:
         """Return the mean of a loss over the labels of a split on all ranks, a scalar. Collective.
 
-        out: [n, ...], this rank's rows. fn: called with rows of ``out``, their labels and reduction="sum", as
-        torch.nn.functional's are; not called on a rank that has no such rows. The value is the mean itself, the same
-        on every rank; the gradient is this rank's part of it, and `allreduce_gradients` sums the parts. Labels are the
-        rows' where each has one, and rows x classes where y is [n, C]. Raises InputError where no rank has such rows,
-        or the labels have more classes than ``out``.
+        out: [n, ...], outputs for this rank's rows. fn: called as fn(rows of ``out``, labels, reduction="sum"), as the
+        losses of torch.nn.functional are; not called on a rank without labelled rows. split: "train", "val" or "test".
+        Each labelled row counts once, or each of its C labels if y is [n, C]. The value is the same on every rank; its
+        gradient is this rank's part, which `allreduce_gradients` sums. Raises InputError if no rank has labelled rows
+        in the split, or the labels have more classes than ``out``.
         """
         self.check_open()
         with mpi.agree(self.comm):
@@ -206,10 +216,10 @@ class DistGraph(GraphHandle):
 
     @torch.no_grad()
     def accuracy(self, out: Tensor, split: str = "val") -> float:
-        """Return the share of a split's labels on all ranks that ``out`` [n, C] predicts. Collective.
+        """Return the fraction of a split's labels on all ranks that ``out`` [n, C] predicts. Collective.
 
-        The class of a row is its largest output; with labels [n, C] a class is predicted where its output is positive.
-        Raises InputError where no rank has such rows, or the labels have more classes than ``out``.
+        The predicted class of a row is its largest output; if y is [n, C], each class with a positive output is
+        predicted. Raises InputError as `loss` does.
         """
         self.check_open()
         with mpi.agree(self.comm):
@@ -220,43 +230,37 @@ class DistGraph(GraphHandle):
         return float(total[0] / total[1])
 
     def gather(self, rows: Tensor, *, everywhere: bool = False) -> Tensor | None:
-        """Return all ranks' rows [n, ...] as one tensor [N, ...] on the host, in the user's numbering. Collective.
+        """Return all ranks' rows [n, ...] as one host tensor [N, ...] in the user's numbering. Collective.
 
-        On rank 0, and None on the others; everywhere: on all of them.
+        everywhere: return it on all ranks. [default: on rank 0, and None on the others]
         """
+        from mpi4py import MPI
+
         self.check_open()
         mine = rows.detach().cpu().contiguous()
         width = math.prod(mine.shape[1:]) * mine.element_size()
-        whole = torch.empty(self.num_nodes, *mine.shape[1:], dtype=mine.dtype)
-        ids = self._gathered(torch.as_tensor(self.ids).cpu().view(torch.uint8).numpy(), 8, everywhere)
-        values = self._gathered(mine.view(torch.uint8).reshape(-1).numpy(), width, everywhere)
-        if ids is None or values is None:
+        ids = torch.as_tensor(self.ids).cpu().view(torch.uint8).reshape(self.rows, 8)
+        packed = torch.cat([ids, mine.view(torch.uint8).reshape(self.rows, width)], 1).numpy()
+        wanted = everywhere or self.rank == 0
+        every = np.empty((self.num_nodes, 8 + width), np.uint8) if wanted else None
+        row = MPI.BYTE.Create_contiguous(8 + width).Commit()  # MPI counts rows: numbers of bytes may not fit
+        into = None if every is None else [every, (self.counts, prefix_sum(self.counts)[:-1]), row]
+        if everywhere:
+            self.comm.Allgatherv([packed, self.rows, row], into)
+        else:
+            self.comm.Gatherv([packed, self.rows, row], into)
+        row.Free()
+        if every is None:
             return None
-        shape = self.num_nodes, width
-        whole.view(torch.uint8).numpy().reshape(shape)[ids.view(np.int64)] = values.reshape(shape)
+        whole = torch.empty(self.num_nodes, *mine.shape[1:], dtype=mine.dtype)
+        order = np.ascontiguousarray(every[:, :8]).view(np.int64)[:, 0]
+        whole.view(torch.uint8).numpy().reshape(self.num_nodes, width)[order] = every[:, 8:]
         return whole
 
-    def _gathered(self, mine: Any, row_bytes: int, everywhere: bool) -> Any:
-        """Return the bytes of all ranks' rows in the order of ranks, where they are wanted; else None."""
-        from mpi4py import MPI
-
-        wanted = everywhere or self.rank == 0
-        every = np.empty(self.num_nodes * row_bytes, np.uint8) if wanted else None
-        if not row_bytes:
-            return every
-        row = MPI.BYTE.Create_contiguous(row_bytes).Commit()  # counts of rows fit where those of bytes do not
-        into = [every, (self.counts, prefix_sum(self.counts)[:-1]), row] if wanted else None
-        if everywhere:
-            self.comm.Allgatherv([mine, self.rows, row], into)
-        else:
-            self.comm.Gatherv([mine, self.rows, row], into)
-        row.Free()
-        return every
-
     def _labelled(self, out: Tensor, split: str, where: str) -> tuple[Tensor, Tensor]:
-        """Return this rank's labelled rows of ``out`` in a split, at least float32, and their labels.
+        """Return this rank's labelled rows of ``out`` in a split, in the accumulator's type, and their labels.
 
-        Raises InputError for what does not fit.
+        where: begins messages. Raises InputError for tensors of the wrong shape or type.
         """
         if split not in SPLITS:
             raise ValueError(f"no such split: {split!r}; there are {', '.join(SPLITS)}")
@@ -286,10 +290,8 @@ class DistGraph(GraphHandle):
         return out.index_select(0, chosen).to(accumulator(out.dtype)), labels
 
     def _sums(self, value: Tensor, count: int, split: str) -> Tensor:
-        """Return a value and a count, summed over all ranks, [2]. Collective. Raises InputError for a count of 0."""
-        wide = torch.float64
-        both = torch.stack([value.detach().to(wide), torch.full_like(value, count, dtype=wide)])
-        self.backend.collectives.sum(as_array(both))
+        """Return (value, count) summed over all ranks. Collective. Raises InputError for a count of 0."""
+        both = totals(value, count, self.backend.collectives)
         if both[1] == 0:
             raise InputError(
                 f"{self.part.path}: no rank has labelled rows of the split {split!r} (/node/{split}); "
@@ -298,14 +300,70 @@ class DistGraph(GraphHandle):
         return both
 
 
-def _reached_by(comm: Any, backend: Backend, asked: str) -> str:
-    """Return the transfer of remote rows. Raises InputError, the same on all ranks, for one that is impossible."""
-    with mpi.agree(comm):
-        if asked not in TRANSFERS:
-            raise InputError(f"transfer: {asked!r} is none of {', '.join(TRANSFERS)}")
-        if asked == "direct" and not backend.capabilities.reaches_peers:
-            raise InputError(
-                'transfer is "direct", but memory of some ranks is out of reach of pointers; '
-                'use "halo", "get" or "auto"'
-            )
-    return asked if asked != "auto" else "direct" if backend.capabilities.reaches_peers else "halo"
+# ---- rows of a rank and of its halo, for layers of other libraries
+#
+# Such a layer sees a bipartite graph: its sources are the extended rows [n + H], its destinations this rank's rows [n].
+# Extending is a sum in which each destination has one edge. Its adjoint, which returns the gradients of the halo to
+# their owners, is the sum over the transposed plan; so both run on any backend, by any transfer.
+
+# By plan: the adjacency from rows [n] to extended rows [n + H], and int64 [P], the extended rows of each rank.
+_extensions: WeakKeyDictionary[Plan, tuple[Adjacency, NDArray[np.int64]]] = WeakKeyDictionary()
+
+
+def halo_ids(plan: Plan, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct remote rows that a plan sums, as global numbers, ascending: int64 [H]."""
+    owner = np.repeat(np.arange(len(bounds) - 1), np.diff(plan.halo_bounds))
+    return plan.halo + bounds[owner]
+
+
+def _extension(graph: GraphHandle, plan: Plan) -> tuple[Adjacency, NDArray[np.int64]]:
+    """Plan the extension of rows by a plan's halo. Collective."""
+    comm, backend = graph.comm, graph.backend
+    if comm is None:
+        raise ValueError("extend: the graph's handle was made without the communicator of its ranks (comm=)")
+    bounds, rank = prefix_sum(graph.counts), graph.rank
+    source = np.append(np.arange(bounds[rank], bounds[rank + 1]), halo_ids(plan, bounds))
+    indptr = np.arange(len(source) + 1)
+    counts = np.array(comm.allgather(len(source)))
+    extended = prefix_sum(counts)
+    forward = workload.split(rank, bounds, indptr, source)
+    indptr, copies, _ = exchange.transpose(comm, bounds, indptr, source, None, extended)
+    both = Unplanned(forward, workload.split(rank, extended, indptr, copies), None, kind="extension")
+    return planned(comm, both, [plan.transfer], backend.capabilities.halo_rounds)[0], counts
+
+
+class _Extend(autograd.Function):
+    """Copy rows; backward, sum the gradients of the copies: the own one first, then other ranks' in a fixed order."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, graph: GraphHandle, adjacency: Adjacency, counts: NDArray[np.int64]
+    ) -> Tensor:
+        ctx.call, ctx.layer = (graph, adjacency, counts), spans.current()
+        with span("forward: extend"):
+            rows, local = graph.exchange(x.shape[1])
+            local.copy_(x)
+            return graph.aggregate(adjacency, rows)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        graph, adjacency, counts = ctx.call
+        with span("backward: extend"):
+            rows, local = graph.exchange(gradient.shape[1], counts=counts)
+            local.copy_(gradient)
+            return graph.aggregate(adjacency, rows, backward=True), None, None, None
+
+
+def extend(x: Tensor, graph: GraphHandle, adjacency: Adjacency | None = None) -> Tensor:
+    """Return this rank's rows x [n, F], followed by each remote row that its edges need, once: [n + H, F].
+
+    Remote rows are in the order of their numbers in the graph file, as `DistGraph.edge_index` counts them. x has the
+    graph's dtype. adjacency: its halo and transfer are used. [default: the graph's "edges"] Collective, and so is its
+    backward.
+    """
+    plan = (adjacency or graph.adjacency("edges")).forward
+    if plan not in _extensions:
+        _extensions[plan] = _extension(graph, plan)
+    extended: Tensor = _Extend.apply(x, graph, *_extensions[plan])
+    return extended

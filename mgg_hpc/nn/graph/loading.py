@@ -1,8 +1,8 @@
-"""From a graph file to each rank's part of it: rows, adjacency, features, ready to aggregate."""
+"""Load each rank's part of a graph, and build its matrices from the part's edges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,27 +17,32 @@ from ...data.graph import Graph, SparseRows
 from ...data.store import GraphFile, GraphSlice, open_graph
 from ...errors import InputError
 from ...plan import adjacency, workload
-from ...plan.adjacency import one_self_loop_places
 from ...plan.ranges import bounds_of, edge_balanced
 from ...plan.workload import SplitEdges
 from ...runtime import exchange, mpi
-from ...runtime.backends.base import Backend
-from ..inputs import blocks, nodes
-from ..inputs.host import HostFeatures, Input
-from ..inputs.sparse import SparseFeatures
-from ..workspace import accumulator
-from .edge_data import EdgeOrder
-from .matrix import Unplanned
+from .matrix import EdgeOrder, Unplanned
 from .plan_cache import PlanCache
+
+Csr = tuple[NDArray[np.int64], NDArray[np.integer]]  # indptr and indices
+
+COPIED = (
+    "name",
+    "nodes",
+    "edges",
+    "features",
+    "classes",
+    "directed",
+    "multilabel",
+)  # of a graph to its parts
 
 
 @dataclass
 class Part:
-    """One rank's rows of a graph file, and what is known of the whole.
+    """One rank's rows of a graph, and properties of the whole graph. A context manager that closes ``file``.
 
-    bounds: int64 [P + 1]. bounds_source: "file", or "computed" where the file has none for this number of ranks.
-    file: open while it has dense features that were not read, which the slice has not then. The part is a context
-    manager, which closes it.
+    bounds: int64 [P + 1]; rank p owns rows bounds[p] .. bounds[p + 1] - 1. bounds_source: "file", or "computed" if the
+    file has no bounds for this number of ranks. file: graph file, open until its dense features are read, which
+    ``slice`` does not have.
     """
 
     path: Path
@@ -53,10 +58,12 @@ class Part:
     bounds_source: str
     slice: GraphSlice
     file: GraphFile | None = None
-    edge_data: tuple[str, ...] = ()  # names that the graph has, also of what was not read
-    proved_undirected: bool = False  # each edge's reverse was found to be there when the file was written
+    edge_data: tuple[
+        str, ...
+    ] = ()  # names of all data of edges in the graph, including those that were not read
+    proved_undirected: bool = False  # the file has a proof that each edge's reverse exists
     nbytes: int = 0  # of the slice as it was read, without its features
-    matrix: Unplanned | None = None  # kept by an earlier run: the slice has no edges then
+    matrix: Unplanned | None = None  # kept by an earlier run; the slice has no edges then
 
     def __post_init__(self) -> None:
         rows = self.slice
@@ -70,20 +77,13 @@ class Part:
         self.close()
 
     def close(self) -> None:
-        """Close the graph file; dense features that were not read are gone then."""
+        """Close the graph file. Dense features that were not read can no longer be."""
         if self.file is not None:
             self.file.close()
             self.file = None
 
-    def take_edges(self) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None]:
-        """Return (indptr, indices, weight) of the slice and remove them from it: plans replace them."""
-        taken = self.slice.indptr, self.slice.indices, self.slice.weight
-        nothing = np.zeros(0, dtype=np.int64)
-        self.slice = replace(self.slice, indptr=nothing, indices=nothing, weight=None)
-        return taken
-
     def take_features(self) -> NDArray[Any] | SparseRows | None:
-        """Return the slice's features and remove them from it: the model's input replaces them."""
+        """Return the slice's features and remove them from it, so that they are freed with the result."""
         taken = self.slice.x
         self.slice = replace(self.slice, x=None)
         return taken
@@ -92,20 +92,19 @@ class Part:
 def load_part(
     path: Path, comm: Any, edge_data: Iterable[str] | None = None, plans: PlanCache | None = None
 ) -> Part:
-    """Read this rank's slice, all but dense features, checking what is read. Collective.
+    """Read and check this rank's part of a graph file, except dense features. Collective.
 
-    edge_data: names of the data of edges to read, of those that the file has. [default: all] plans: where a matrix may
-    be kept, which is taken instead of the edges. Raises InputError, the same on all ranks, that names what is wrong
-    with the file.
+    edge_data: names of the data of edges to read, if the file has them. [default: all] plans: cache of matrices; a
+    matrix found there replaces the edges. Raises InputError, the same on all ranks, that names the defect of the file.
     """
     with ExitStack() as opened:
         with mpi.agree(comm):
             file = opened.enter_context(open_graph(path))
             names = file.edge_data if edge_data is None else set(edge_data).intersection(file.edge_data)
             found = bounds_of(file, comm.size) if comm.rank == 0 else None
-        told = comm.bcast(found) if comm.size > 1 else found
-        assert told is not None  # rank 0 has found them
-        bounds, source = told
+        found = comm.bcast(found) if comm.size > 1 else found
+        assert found is not None  # rank 0 has found them
+        bounds, source = found
         kept = None if plans is None else plans.find(comm, file, bounds)
         with mpi.agree(comm):
             low, high = int(bounds[comm.rank]), int(bounds[comm.rank + 1])
@@ -113,20 +112,14 @@ def load_part(
             proved = file.proved_undirected()
         part = Part(
             path=path,
-            name=file.name,
             uuid=file.uuid,
-            nodes=file.nodes,
-            edges=file.edges,
-            features=file.features,
-            classes=file.classes,
-            directed=file.directed,
-            multilabel=file.multilabel,
             bounds=bounds,
             bounds_source=source,
             slice=rows,
             edge_data=file.edge_data,
             proved_undirected=proved,
             matrix=kept,
+            **{name: getattr(file, name) for name in COPIED},
         )
         if file.x_dtype is not None:
             opened.pop_all()
@@ -134,43 +127,29 @@ def load_part(
         return part
 
 
-def whole(graph: Graph) -> Part:
-    """Return a graph in memory as the part of the only rank."""
-    return sliced(graph, 0, 1)
-
-
-def sliced(graph: Graph, rank: int, ranks: int) -> Part:
+def sliced(graph: Graph, rank: int = 0, ranks: int = 1) -> Part:
     """Return a rank's part of a graph that each rank has in memory, with edges balanced between ranks."""
     bounds = edge_balanced(graph.indptr, ranks)
     low, high = int(bounds[rank]), int(bounds[rank + 1])
     edges = slice(int(graph.indptr[low]), int(graph.indptr[high]))
-    own = slice(low, high)
+    by_row = {name: getattr(graph, name) for name in ("y", "train", "val", "test")}
     rows = GraphSlice(
         indptr=graph.indptr[low : high + 1] - edges.start,
         indices=graph.indices[edges],
         weight=None if graph.weight is None else graph.weight[edges],
         x=_rows_of(graph.x, low, high),
-        y=None if graph.y is None else graph.y[own],
-        train=None if graph.train is None else graph.train[own],
-        val=None if graph.val is None else graph.val[own],
-        test=None if graph.test is None else graph.test[own],
-        ids=np.arange(low, high) if graph.permutation is None else graph.permutation[own],
+        ids=np.arange(low, high) if graph.permutation is None else graph.permutation[low:high],
         edge={name: values[edges] for name, values in graph.edge.items()},
+        **{name: None if each is None else each[low:high] for name, each in by_row.items()},
     )
     return Part(
         path=Path(graph.name),
-        name=graph.name,
         uuid="",
-        nodes=graph.nodes,
-        edges=graph.edges,
-        features=0 if graph.x is None else graph.x.shape[1],
-        classes=graph.classes,
-        directed=graph.directed,
-        multilabel=graph.multilabel,
         bounds=bounds,
         bounds_source="computed",
         slice=rows,
         edge_data=tuple(graph.edge),
+        **{name: getattr(graph, name) for name in COPIED},
     )
 
 
@@ -195,16 +174,18 @@ def matrix_of(
 ) -> Unplanned:
     """Build this rank's matrix of a kind, with its edges in both directions. Collective.
 
-    kind: "gcn", "edges" or "attention" (`Matrix`). dtype: of scales and weights, which is the rows' accumulator.
-    device: the backend's. keep_edges: leave the edges in ``part``, which lets go of them otherwise. ordered: keep the
-    order of edges, by which `edge_data.ordered` brings their data into that of plans; not of "gcn".
+    kind: "gcn", "edges" or "attention" (`Matrix`). dtype: of scales and weights, the accumulator of the rows' type.
+    device: of scales and weights. keep_edges: leave the edges in ``part``, which loses them otherwise. ordered: keep
+    the order of the edges, which `matrix.ordered` needs; not available for "gcn".
     """
     if part.matrix is not None:
         kept, part.matrix = part.matrix, None
         return kept.on(device)
-    given = part.slice
-    taken = (given.indptr, given.indices, given.weight) if keep_edges else part.take_edges()
-    indptr, indices, weight, factor = weighted_edges(kind, int(part.bounds[comm.rank]), *taken)
+    given, nothing = part.slice, np.zeros(0, dtype=np.int64)
+    if not keep_edges:
+        part.slice = replace(given, indptr=nothing, indices=nothing, weight=None)
+    first = int(part.bounds[comm.rank])
+    indptr, indices, weight, factor = weighted_edges(kind, first, given.indptr, given.indices, given.weight)
     rows = None if factor is None else torch.from_numpy(factor).to(device, dtype)
 
     def split(
@@ -220,6 +201,9 @@ def matrix_of(
     backward, backward_weight = forward, forward_weight
     if part.directed:
         backward, backward_weight = split(*exchange.transpose(comm, part.bounds, indptr, indices, weight))
+    order = None
+    if ordered:
+        order = _order_of(comm, part, kind, (given.indptr, given.indices), (indptr, indices))
     return Unplanned(
         forward=forward,
         backward=backward,
@@ -228,44 +212,38 @@ def matrix_of(
         backward_weight=backward_weight,
         kind=kind,
         inverse_degree=rows if kind == "edges" else None,
-        order=_order_of(comm, part, kind, (given.indptr, given.indices), (indptr, indices))
-        if ordered
-        else None,
+        order=order,
     )
 
 
-def _order_of(
-    comm: Any,
-    part: Part,
-    kind: str,
-    given: tuple[NDArray[np.int64], NDArray[np.integer]],
-    made: tuple[NDArray[np.int64], NDArray[np.integer]],
-) -> EdgeOrder:
-    """Return the order of the edges of a matrix: CSR as the part has them, and as the matrix sums them. Collective."""
+def _order_of(comm: Any, part: Part, kind: str, given: Csr, made: Csr) -> EdgeOrder:
+    """Return the order of a matrix's edges. given, made: CSR of the part and of the matrix. Collective."""
     if kind == "gcn":
         raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
-    indptr, indices = made
-    at = one_self_loop_places(int(part.bounds[comm.rank]), *given) if kind == "attention" else None
+    first, (indptr, indices) = int(part.bounds[comm.rank]), made
+    positions = adjacency.one_self_loop_places(first, *given) if kind == "attention" else None
     crossing = exchange.transposed(comm, part.bounds, indptr, indices)[2]
     if not part.directed:
-        # The backward sums over the forward's own plan: row u lists v, and the edge u -> v is the one that crosses.
-        # Crossing edges come in the order of (u, v); rows may list theirs in another one.
+        # The backward uses the forward's plan: row u lists v, and the edge u -> v is the one whose value crosses.
+        # Crossing edges arrive in the order of (u, v); rows may list theirs in another order.
         row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         received = np.empty_like(crossing.received)
         received[np.lexsort((indices, row))] = crossing.received
         crossing = replace(crossing, received=received)
-    return EdgeOrder(len(given[1]), at, crossing)
+    return EdgeOrder(len(given[1]), positions, crossing)
 
 
 def edge_data_of(part: Part, name: str) -> NDArray[Any]:
-    """Return data of the edges of this rank's rows, [E, ...]; "weight": the weights.
+    """Return data of the edges of this rank's rows by name, [E, ...]; "weight" are the weights.
 
-    Raises InputError that names what the graph has where it has not this.
+    Raises InputError, which lists the names that the graph has, for another name.
     """
-    held = dict(part.slice.edge) | ({} if part.slice.weight is None else {"weight": part.slice.weight})
+    held, known = dict(part.slice.edge), [*part.edge_data]
+    if part.slice.weight is not None:
+        held["weight"] = part.slice.weight
+        known.append("weight")
     if name in held:
         return held[name]
-    known = [*part.edge_data, *(["weight"] if part.slice.weight is not None else [])]
     has = f"it has {', '.join(known)}" if known else "it has none"
     raise InputError(f"{part.path}: has no data of edges named {name!r}; {has}")
 
@@ -277,7 +255,10 @@ def weighted_edges(
     indices: NDArray[np.integer],
     weight: NDArray[np.float32] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None, NDArray[np.float64] | None]:
-    """Return the in-edge CSR and weights of a kind's matrix, and the factor of rows: D^-1/2, D^-1 or None."""
+    """Return (indptr, indices, weight, factor) of the matrix of a kind, from a rank's in-edge CSR and weights.
+
+    first: number of the rank's first row. factor: [n], D^-1/2 for "gcn", D^-1 for "edges", None for "attention".
+    """
     if kind == "gcn":
         indptr, indices, weight = adjacency.with_self_loops(first, indptr, indices, weight)
         return indptr, indices, weight, adjacency.inverse_square_root(adjacency.in_degree(indptr, weight))
@@ -288,90 +269,13 @@ def weighted_edges(
     raise ValueError(f"no such kind of adjacency: {kind!r}; known are gcn, edges and attention")
 
 
-def without_features(part: Part, kind: str, columns: int) -> None:
-    """Replace the part's features by the input that model.input = ``kind`` makes of its nodes.
-
-    "degree": sparse rows (`nodes.degree_rows`). "learned": none yet (`nodes.learned_rows` makes them), but so many
-    ``columns``.
-    """
-    x = nodes.degree_rows(part.slice.indptr) if kind == "degree" else None
-    part.slice = replace(part.slice, x=x)
-    part.close()
-    part.features = columns if x is None else x.shape[1]
-
-
-def input_features(
-    part: Part, backend: Backend, dtype: torch.dtype, normalize: str, *, on_host: bool = False
-) -> Input:
-    """Return this rank's input rows, [n, F], dense or sparse as the file has them; "row" divides each by its sum.
-
-    on_host: dense rows stay in the host's memory. Takes the features out of ``part``, or reads them from its file, in
-    blocks, and closes it. Raises InputError if there are none, or the file is damaged.
-    """
-    x = part.take_features()
-    if isinstance(x, SparseRows):
-        values = torch.from_numpy(x.data).to(accumulator(dtype))
-        if normalize == "row":
-            values /= torch.from_numpy(_row_sums(values.numpy(), x.indptr))
-        return SparseFeatures(
-            backend, x.indptr, x.indices, values.to(backend.capabilities.device), x.shape[1], dtype
-        )
-    if x is None and part.file is None:
-        raise InputError(
-            f"{part.path}: has no node features (/node/x); import the graph with features, "
-            'or make an input: model.input = "learned" or "degree"'
-        )
-    rows, columns = len(part.slice.ids), part.features if x is None else x.shape[1]
-    finish = divide_by_sums if normalize == "row" else _leave
-    if on_host:
-        held = HostFeatures(backend, rows, columns, dtype)
-        _fill(held.blocks, "cpu", finish, part, x, backend.collectives.rank)
-        return held
-    dense = blocks.empty(rows, columns, dtype, backend.capabilities.device)
-    cut = dense.split(blocks.lengths(rows, columns * dtype.itemsize))
-    _fill(cut, backend.capabilities.device, finish, part, x, backend.collectives.rank)
-    return dense
-
-
-def _fill(
-    cut: Sequence[Tensor], device: str, finish: blocks.Finish, part: Part, x: NDArray[Any] | None, rank: int
-) -> None:
-    """Copy dense features of a rank, from memory or else from the file, into blocks on a device."""
-    if part.file is not None:
-        blocks.read(part.file, int(part.bounds[rank]), cut, device, finish)
-        part.close()
-    elif x is not None:
-        for block, values in zip(cut, torch.from_numpy(x).split([len(each) for each in cut]), strict=True):
-            block.copy_(values)
-            finish(block)
-
-
-def _leave(rows: Tensor) -> None:
-    """Leave rows as they are."""
-
-
-def divide_by_sums(rows: Tensor) -> None:
-    """Divide each row by its sum, in place, unless that is 0."""
-    total = rows.sum(1, keepdim=True, dtype=accumulator(rows.dtype))
-    rows.div_(torch.where(total == 0, torch.ones_like(total), total))
-
-
-def _row_sums(values: NDArray[Any], indptr: NDArray[np.int64]) -> NDArray[Any]:
-    """Return for each stored value the sum of its row, or 1 where that is 0."""
-    degree = np.diff(indptr)
-    row = np.repeat(np.arange(len(degree)), degree)
-    total = np.bincount(row, values, minlength=len(degree)).astype(values.dtype)
-    return np.where(total == 0, 1, total)[row]
-
-
 def check_symmetric(comm: Any, part: Part) -> None:
-    """Check that a graph marked undirected has every edge in both directions, since gradients rely on it.
+    """Check that a graph marked undirected has every edge in both directions, which gradients rely on. Collective.
 
-    A file that has the proof is taken at its word: each slice was compared with the digests that the proof is about.
-    So is a matrix that was kept after this check. Collective. Raises InputError, the same on all ranks.
+    Skipped if the file has a proof, whose digests each slice was compared with, or if the matrix was kept by a run that
+    made this check. Raises InputError, the same on all ranks.
     """
     if part.directed or part.proved_undirected or part.matrix is not None:
         return
-    edges = part.slice
-    first = int(part.bounds[comm.rank])
+    edges, first = part.slice, int(part.bounds[comm.rank])
     exchange.check_symmetric(comm, part.path, first, edges.indptr, edges.indices, edges.weight)

@@ -1,7 +1,7 @@
-"""Sparse input features: multiplied as they are stored, by the same kernel that sums neighbours.
+"""Sparse input features, multiplied as they are stored by the kernel that also sums neighbours.
 
-X W^T is an aggregation: row v sums the rows of W^T that its stored columns name, times their values. The gradient of
-W^T is X^T G, the same with the transposed matrix.
+X W^T is an aggregation: row v sums the rows of W^T at its stored columns, times the stored values. The gradient of W^T
+is X^T G, the same with the transposed matrix.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..workspace import Workspace, as_array, as_tensor, row_format
 
 
 class _Pattern:
-    """Positions of the stored values, with the plans and storage that all copies of the features share."""
+    """The stored positions of a CSR matrix; its plans and buffers are shared by all copies of the features."""
 
     def __init__(
         self,
@@ -36,24 +36,24 @@ class _Pattern:
         workspace: Workspace,
     ) -> None:
         self.backend, self.indptr, self.indices, self.dtype = backend, indptr, indices, dtype
-        self.shape = (len(indptr) - 1, columns)
-        self.plan = workload.rectangular(backend.collectives.rank, indptr, indices, columns)
+        self.shape, self.rank = (len(indptr) - 1, columns), backend.collectives.rank
+        self.plan = workload.rectangular(self.rank, indptr, indices, columns)
         self.workspace = workspace
         self._rows: dict[tuple[int, int], Rows] = {}
-        self._first: dict[int, _Pattern] = {}
+        self._heads: dict[int, _Pattern] = {}
 
-    def first(self, count: int) -> _Pattern:
+    def head(self, count: int) -> _Pattern:
         """Return the pattern of the first rows."""
-        if count not in self._first:
+        if count not in self._heads:
             indptr = self.indptr[: count + 1]
             indices = self.indices[: int(indptr[-1])]
-            self._first[count] = _Pattern(
+            self._heads[count] = _Pattern(
                 self.backend, indptr, indices, self.shape[1], self.dtype, self.workspace
             )
-        return self._first[count]
+        return self._heads[count]
 
     @cached_property
-    def places(self) -> tuple[Any, Any]:
+    def csr(self) -> tuple[Any, Any]:
         """indptr and indices as arrays of the backend."""
         device = self.backend.capabilities.device
         offsets, columns = (torch.from_numpy(array).to(device) for array in (self.indptr, self.indices))
@@ -61,8 +61,8 @@ class _Pattern:
 
     @cached_property
     def transposed(self) -> tuple[Plan, Tensor]:
-        """Plan of the transposed matrix, and for each of its values its position in the original."""
-        plans = block_plans(self.backend.collectives.rank, self.indptr, self.indices, self.shape[1])
+        """Plan of the transposed matrix, and the position of each of its values among the stored ones."""
+        plans = block_plans(self.rank, self.indptr, self.indices, self.shape[1])
         return plans.backward, torch.from_numpy(plans.order).to(self.backend.capabilities.device)
 
     @property
@@ -72,11 +72,11 @@ class _Pattern:
         return 2 * one_way + 8 * len(self.indices) + self.indptr.nbytes
 
     def filled(self, matrix: Tensor) -> Rows:
-        """Return private rows that hold ``matrix``, reused from call to call."""
+        """Return private rows that hold ``matrix``; the next call for a matrix of this shape overwrites them."""
         count, dim = matrix.shape
         if (count, dim) not in self._rows:
             counts = np.zeros(self.backend.collectives.size, np.int64)
-            counts[self.backend.collectives.rank] = count
+            counts[self.rank] = count
             self._rows[count, dim] = self.backend.rows(counts, row_format(dim, self.dtype), symmetric=False)
         rows = self._rows[count, dim]
         as_tensor(rows.local).copy_(matrix)
@@ -86,9 +86,9 @@ class _Pattern:
 class SparseFeatures:
     """A CSR matrix [n, F] of this rank's input features.
 
-    indptr int64 [n + 1], indices int32 [nnz] (columns), values [nnz] of the parameters' dtype, on the backend's device.
-    dtype: type of the rows that are summed. [default: the values'] workspace: of gradients. [default: its own]
-    on_device: whether the device has room for dense rows.
+    indptr: int64 [n + 1]. indices: int32 [nnz], columns. values: [nnz] of the parameters' dtype, on the backend's
+    device. dtype: of rows to multiply with and of results. [default: the values'] workspace: memory of gradients.
+    [default: its own] on_device: whether the device has room for dense rows.
     """
 
     on_device = False
@@ -119,42 +119,33 @@ class SparseFeatures:
         """indptr and indices."""
         return self._pattern.indptr, self._pattern.indices
 
-    def first(self, count: int) -> SparseFeatures:
-        """Return the first rows; copies with other values share their plans."""
+    def head(self, count: int) -> SparseFeatures:
+        """Return the first rows."""
         other = copy(self)
-        other._pattern = self._pattern.first(count)
+        other._pattern = self._pattern.head(count)
         other.values, other.shape = self.values[: len(other._pattern.indices)], other._pattern.shape
         return other
 
-    def place(self, number: int) -> tuple[int, int]:
+    def position(self, number: int) -> tuple[int, int]:
         """Return row and column of a stored value."""
-        pattern = self._pattern
-        row = int(np.searchsorted(pattern.indptr, number, side="right")) - 1
-        return row, int(pattern.indices[number])
-
-    def with_values(self, values: Tensor) -> SparseFeatures:
-        """Return the same pattern with other values; plans and storage are shared."""
-        other = copy(self)
-        other.values = values
-        return other
+        indptr, indices = self.pattern
+        return int(np.searchsorted(indptr, number, side="right")) - 1, int(indices[number])
 
     def dropped(self, ids: Any, key: RngKey) -> SparseFeatures:
         """Return the matrix after dropout of its stored values. ids: int64 [n], original node ids."""
-        pattern, out = self._pattern, torch.empty_like(self.values)
-        pattern.backend.dropout(as_array(self.values), as_array(out), ids, key, csr=pattern.places)
-        return self.with_values(out)
+        other, out = copy(self), torch.empty_like(self.values)
+        csr = self._pattern.csr
+        self._pattern.backend.dropout(as_array(self.values), as_array(out), ids, key, csr=csr)
+        other.values = out
+        return other
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
-        """Compute out [n, O] = scale * (X @ weight^T) for weight [O, F]; ``out`` is padded."""
-        pattern = self._pattern
-        source = pattern.filled(weight.detach().t())
-        epilogue, edge = Epilogue(scale=as_array(scale)), as_array(self.values)
-        pattern.backend.aggregate(
-            pattern.plan, "mul", "sum", source, as_array(out), edge=edge, epilogue=epilogue
-        )
+        """Compute out [n, O] = scale * (X @ weight^T) for weight [O, F]; ``out`` has padded rows."""
+        epilogue = Epilogue(scale=as_array(scale))
+        self._aggregate(self._pattern.plan, weight.detach().t(), out, self.values, epilogue)
 
     def written(self, out: Tensor) -> Tensor:
-        """Write the matrix into ``out`` [n, F] and return it; values of one place are added."""
+        """Write the matrix into ``out`` [n, F] and return it; values at the same position are added."""
         pattern, device = self._pattern, out.device
         counts = torch.from_numpy(np.diff(pattern.indptr)).to(device)
         row_of = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
@@ -163,10 +154,13 @@ class SparseFeatures:
 
     def gradient(self, rows: Tensor) -> Tensor:
         """Return rows^T @ X, [O, F], for rows [n, O]: the gradient of ``weight`` in X @ weight^T."""
-        pattern = self._pattern
-        plan, order = pattern.transposed
-        out = pattern.workspace.rows(self.shape[1], rows.shape[1], self.dtype)
-        source = pattern.filled(rows.detach())
-        edge = as_array(self.values[order])
-        pattern.backend.aggregate(plan, "mul", "sum", source, as_array(out), edge=edge)
+        plan, order = self._pattern.transposed
+        out = self._pattern.workspace.rows(self.shape[1], rows.shape[1], self.dtype)
+        self._aggregate(plan, rows.detach(), out, self.values[order], None)
         return out.t()
+
+    def _aggregate(
+        self, plan: Plan, matrix: Tensor, out: Tensor, values: Tensor, epilogue: Epilogue | None
+    ) -> None:
+        rows, edge = self._pattern.filled(matrix), as_array(values)
+        self._pattern.backend.aggregate(plan, "mul", "sum", rows, as_array(out), edge=edge, epilogue=epilogue)

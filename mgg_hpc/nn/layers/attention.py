@@ -18,12 +18,10 @@ from ...runtime.backends.arguments import RngKey, Rows
 from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
 from ..autograd.functional import check_rows, linear
-from ..first_order import first_order
-from ..graph.edge_data import LoopFill, check_fill
-from ..graph.matrix import Adjacency
+from ..graph.matrix import Adjacency, LoopFill, check_fill
 from ..graph.view import GraphView, first_rows
 from ..inputs.host import Input
-from ..spans import span
+from ..spans import first_order, span
 from ..workspace import accumulator, as_array, row_format
 from .conv import Convolution
 from .random import Dropout, Fill, dropped, fill_uniform, glorot

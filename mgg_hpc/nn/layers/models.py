@@ -13,8 +13,7 @@ from ...config import ModelSettings
 from ...errors import InputError
 from ...runtime.backends.arguments import RngKey
 from .. import spans
-from ..autograd.activation import elu
-from ..autograd.functional import linear
+from ..autograd.functional import elu, linear
 from ..autograd.recompute import recomputed
 from ..graph.view import GraphView, Views
 from ..inputs.host import Input

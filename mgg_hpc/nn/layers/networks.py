@@ -14,11 +14,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from ...runtime.backends.arguments import RngKey
 from .. import spans
 from ..autograd import recompute
-from ..autograd.activation import through_relu
-from ..autograd.functional import linear
-from ..first_order import first_order
+from ..autograd.functional import linear, through_relu
 from ..graph.view import GraphView
-from ..spans import span
+from ..spans import first_order, span
 from ..workspace import accumulator, as_array
 from .random import Dropout, Fill, dropped, fill_linear, fill_uniform
 

@@ -18,15 +18,16 @@ from ...runtime.backends.arguments import RngKey
 from ...runtime.backends.native import uniform
 from .. import spans
 from ..autograd import recompute
-from ..autograd.activation import dropped_rows, through_relu
-from ..first_order import first_order
+from ..autograd.functional import dropped_rows, through_relu
 from ..graph.view import GraphView
 from ..inputs.host import HostFeatures, Input
-from ..spans import span
+from ..spans import first_order, span
 from ..workspace import as_array
 
 INITIAL_WEIGHTS = 0x8000  # first random stream of initial parameters; lower ones are for dropout, by layer
-LAST_INITIAL_WEIGHTS = 0xC000  # their end; then the streams of inputs/nodes.py and of sampling (semantics.h)
+LAST_INITIAL_WEIGHTS = (
+    0xC000  # their end; then the streams of inputs/features.py and of sampling (semantics.h)
+)
 ATTENTION_DROPOUT = 0x4000  # first random stream of attention's dropout, by layer
 MOST_LAYERS = 1024
 

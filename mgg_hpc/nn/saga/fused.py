@@ -21,11 +21,9 @@ from ...runtime.backends.base import Backend
 from ...runtime.backends.tape import Tape
 from .. import spans
 from ..autograd.aggregation import mean_scale
-from ..first_order import first_order
-from ..graph.edge_data import EdgeValues
-from ..graph.matrix import Adjacency
+from ..graph.matrix import Adjacency, EdgeValues
 from ..graph.view import GraphView
-from ..spans import span
+from ..spans import first_order, span
 from ..workspace import accumulator, as_array
 from .expression import Expressions, Node, Result, compiled, constant_room
 

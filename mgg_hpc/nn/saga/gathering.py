@@ -10,13 +10,11 @@ from torch import Tensor
 
 from ...runtime import mpi
 from ..autograd.aggregation import aggregate, mean_scale, scaled_sum
-from ..graph.dist_graph import DistGraph
-from ..graph.edge_data import EdgeValues
-from ..graph.extend import extend
+from ..graph.dist_graph import DistGraph, extend
 from ..graph.loading import edge_data_of, weighted_edges
-from ..graph.matrix import Adjacency
+from ..graph.matrix import Adjacency, EdgeValues
 from ..graph.view import GraphView
-from ..sampling.block import Block
+from ..sampling.batches import Block
 from .columns import ColumnProgram, WeightParts
 from .stages import Linear
 from .tracing import EDGES, Edge

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...plan.workload import Plan
 from ..autograd.functional import as_rows
-from ..graph.edge_data import EdgeValues
+from ..graph.matrix import EdgeValues
 from ..graph.view import GraphView
 from ..inputs.host import Input
 from ..streaming.graph import BlockView, StreamedGraph

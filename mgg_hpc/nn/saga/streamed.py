@@ -23,7 +23,7 @@ from ...errors import InputError
 from ...runtime.backends.arguments import Rows
 from ...runtime.streaming.behind import read_ahead
 from ...runtime.streaming.store import Store
-from ..first_order import first_order
+from ..spans import first_order
 from ..streaming.graph import BlockView, StreamedGraph
 from ..streaming.rows import Gradient, StreamedRows, add, drop_with, read, write
 from ..streaming.sweep import Sweep

@@ -1,37 +1,244 @@
-"""The batches of a split, epoch after epoch: the same ones on any number of threads and ranks."""
+"""The batches of a split, epoch after epoch, and their blocks: the same on any number of threads and ranks.
+
+A block has the sampled edges of one layer of one batch, over which layers aggregate as over a graph. It belongs to one
+rank alone: the input rows that other ranks own are gathered with the batch, so no layer exchanges anything, forward or
+backward.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from ...errors import InputError
+from ...plan.blocks import BlockPlans, BlockWeights, block_plans
+from ...plan.workload import Plan
 from ...runtime import mpi
-from ...runtime.sampling.sampler import shuffled
+from ...runtime.backends.arguments import Rows
+from ...runtime.sampling.sampler import Hop, shuffled
+from ..autograd.losses import mean_of_all, summed_loss, totals
+from ..graph.matrix import Adjacency, EdgeValues, LoopFill, index, with_loops
+from ..graph.view import GraphView
+from ..inputs.host import Input
 from ..spans import span
-from .batch import Batch
-from .block import Block
-from .source import Source
+from ..workspace import accumulator, as_array, row_format
+from .source import LOOP, SCALE, Source
 
 MOST_STEPS = 1 << 32  # steps of a training that have different draws
 MOST_DRAWN = 1 << 30  # edges of a row
+LOOPS = {"gcn": "missing", "attention": "one", "edges": "none"}  # self loops of each kind of adjacency
+
+
+class Block(GraphView):
+    """Sampled in-edges of ``destinations`` rows, from ``rows`` sources of which the destinations are the first.
+
+    Made by a `NeighborLoader`. A layer takes x [rows, F] and returns [destinations, F']. If edges were left out,
+    GCNConv, GINConv and SAGEConv with ``aggr="sum"`` multiply each sampled edge by one over its probability of being
+    drawn, so that a sum is an unbiased estimate of the sum over all edges (Horvitz and Thompson, JASA 1952; for GCNs
+    the estimator NS of Chen, Zhu and Song, ICML 2018). If edges are drawn by their weights, those of weight 0 are left
+    out. A mean is over the sampled edges; attention and maxima use these alone. GCNConv divides by the degrees of
+    the whole graph.
+
+    numbers: int64 [rows], of the rows in the whole graph. ids: int64 [rows], of the user's nodes.
+    """
+
+    ranks = 1
+
+    def __init__(
+        self,
+        source: Source,
+        hop: Hop,
+        numbers: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        *,
+        weighted: bool,
+    ) -> None:
+        self._source, self._hop, self._numbers, self._weighted = source, hop, numbers, weighted
+        self.backend, self.dtype, self.device = source.backend, source.dtype, source.device
+        self.workspace, self.comm, self.rank = source.workspace, source.comm, source.backend.collectives.rank
+        self._ids = ids
+        self._plans: dict[str, BlockPlans] = {}
+        self._made: dict[str, Adjacency] = {}
+
+    @property
+    def rows(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def destinations(self) -> int:
+        return len(self._hop.indptr) - 1
+
+    @cached_property
+    def all_destinations(self) -> int:
+        total = torch.tensor([self.destinations], dtype=torch.float64, device=self.device)
+        self.backend.collectives.sum(as_array(total))
+        return int(total[0])
+
+    @property
+    def edges(self) -> int:
+        """Number of sampled edges."""
+        return len(self._hop.indices)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        return self._numbers
+
+    @cached_property
+    def ids(self) -> Any:
+        return as_array(self._source.there(torch.from_numpy(self._ids)))
+
+    def edge_index(self) -> Tensor:
+        """Return the sampled edges, int64 [2, E]: sources and destinations, as rows of this block."""
+        target = np.repeat(np.arange(self.destinations), np.diff(self._hop.indptr))
+        return self._source.there(torch.from_numpy(np.stack([self._hop.indices.astype(np.int64), target])))
+
+    def plan(self, kind: str) -> BlockPlans:
+        """Return the plans of an adjacency of a kind. For any thread. Raises ValueError for an unknown kind."""
+        if kind not in LOOPS:
+            raise ValueError(f"no such kind of adjacency: {kind!r}; known are {', '.join(LOOPS)}")
+        if kind not in self._plans:
+            own = self._numbers[: self.destinations]
+            with self._source.edges.used() as held:
+                weights = BlockWeights(
+                    self._hop.factor,
+                    by_edge=self._weighted,
+                    dtype=row_format(1, accumulator(self.dtype)).dtype,
+                    weight=held.weight if kind == "gcn" else None,
+                    edge=self._hop.edge,
+                )
+                self._plans[kind] = block_plans(
+                    self.rank,
+                    self._hop.indptr,
+                    self._hop.indices,
+                    self.rows,
+                    loops=LOOPS[kind],
+                    has_loop=held.nodes[LOOP][own] if kind == "gcn" else None,
+                    weights=None if kind == "attention" else weights,
+                )
+        return self._plans[kind]
+
+    def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
+        if kind not in self._made:
+            plans, wide = self.plan(kind), accumulator(self.dtype)
+
+            def there(values: NDArray[Any] | None) -> Tensor | None:
+                if values is None:
+                    return None
+                return self._source.there(torch.from_numpy(np.ascontiguousarray(values)).to(wide))
+
+            degree = np.diff(self._hop.indptr)
+            with self._source.edges.used() as held:
+                scale = there(held.nodes[SCALE][self._numbers] if kind == "gcn" else None)
+            self._made[kind] = Adjacency(
+                forward=plans.forward,
+                backward=plans.backward,
+                scale=scale,
+                forward_weight=there(plans.forward_weight),
+                backward_weight=there(plans.backward_weight),
+                kind=kind,
+                inverse_degree=there(1.0 / np.maximum(degree, 1) if kind == "edges" else None),
+                positions=plans.order,
+            )
+            self._source.kinds.add(kind)
+        return self._made[kind]
+
+    def edge_data(self, name: str) -> Tensor:
+        edge = np.zeros(0, np.int64) if self._hop.edge is None else self._hop.edge
+        return self._source.there(torch.from_numpy(self._source.edges.edge_data(name, edge)))
+
+    def edge_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the data of one edge by name. Raises ValueError as `edge_data` does."""
+        return self._source.edges.edge_data(name, np.zeros(0, np.int64)).shape[1:]
+
+    def _in_order(self, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> EdgeValues:
+        plans = self.plan(adjacency.kind)
+        values = with_loops(values, self.edges, plans.places, fill, "the block has")
+        return EdgeValues(values.detach(), values[index(plans.order, values)])
+
+    def exchange(self, dim: int, *, backward: bool = False) -> tuple[Rows, Tensor]:
+        local = self.workspace.rows(self.destinations if backward else self.rows, dim, self.dtype)
+        rows = self.wrap(local)
+        assert rows is not None  # rows of the workspace are laid out as kernels' rows
+        return rows, local
+
+    def publish(self, rows: Rows, plan: Plan) -> None:
+        pass  # no other rank reads a block's rows
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """This rank's part of a batch. A model takes it in place of the graph: model(batch.x, batch).
+
+    blocks: one for each layer, the first layer's first: h = conv1(batch.x, batch.blocks[0]), and so on.
+    x: input rows of the first block [rows, F], a tensor, or SparseFeatures if the graph's are sparse; None without.
+    y: labels of the batch's own rows on this rank, [b] or [b, C]; None without labels.
+    rows: int64 [b], numbers of the batch's own rows among this rank's rows. total: number of the batch's own rows on
+    all ranks. epoch: counted from 1. number: of the batch within the epoch, counted from 0. last: whether it is the
+    epoch's last batch.
+    """
+
+    blocks: list[Block]
+    x: Input | None
+    y: Tensor | None
+    rows: NDArray[np.int64]
+    total: int
+    epoch: int
+    number: int
+    last: bool
+
+    def view(self, number: int) -> GraphView:
+        """Return the block of a layer, counted from 0."""
+        return self.blocks[number]
+
+    @property
+    def ids(self) -> Any:
+        """The user's nodes of the rows of ``x``, int64; the batch's own rows come first."""
+        return self.blocks[0].ids
+
+    @property
+    def edges(self) -> int:
+        """Number of sampled edges of all blocks."""
+        return sum(block.edges for block in self.blocks)
+
+    def loss(self, out: Tensor, fn: Callable[..., Tensor] = F.cross_entropy) -> Tensor:
+        """Return the mean of a loss over the batch's own rows on all ranks, a scalar. Collective.
+
+        out: [b, ...], outputs for this rank's own rows. fn: called as fn(out, labels, reduction="sum"), as the losses
+        of torch.nn.functional are; not called on a rank without rows. The value is the same on every rank; its gradient
+        is this rank's part, which `allreduce_gradients` sums. Raises InputError, the same on all ranks, if there are no
+        labels, a row has none, or ``out`` does not fit.
+        """
+        y, comm = self.y, self.blocks[0].comm
+        with mpi.agree(comm):
+            if y is None:
+                raise InputError("batch.loss: the graph has no labels (/node/y)")
+            if len(out) != len(y) or (y.dim() > 1 and out.shape != y.shape):
+                raise InputError(f"batch.loss: out is {list(out.shape)}, and batch.y {list(y.shape)}")
+            if y.dim() == 1 and len(y) and int(y.min()) < 0:
+                raise InputError("batch.loss: a row of the batch has no label; leave it out of input_nodes")
+            mine = summed_loss(fn, out.to(accumulator(out.dtype)), y, "batch.loss")
+            count = y.numel()
+        return mean_of_all(mine, totals(mine, count, self.blocks[0].backend.collectives))
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How batches are drawn.
 
-    fanouts: edges to draw of each row, -1 for all; the first of the batch's own rows, so of the last layer, as in PyG.
-    batch_size: rows of a batch on all ranks together. shuffle: whether each epoch takes the rows in another order.
-    seed: of all draws. prefetch: number of batches that are sampled ahead. drop_last: leave out an epoch's last batch
-    where it is smaller. weighted: draw edges with probabilities proportional to their weights.
+    fanouts: number of in-edges to draw of each row, -1 for all; the first is for the batch's own rows, which the last
+    layer computes, as in PyG. batch_size: own rows of a batch on all ranks together. shuffle: use another order of the
+    rows in each epoch. seed: of all draws. prefetch: number of batches that are sampled ahead. drop_last: leave out an
+    epoch's last batch if it is smaller. weighted: draw edges with probabilities proportional to their weights.
     """
 
     fanouts: tuple[int, ...]
@@ -56,12 +263,12 @@ class Sampling:
 
 
 class Batches:
-    """The batches of some rows of all ranks. Collective to make.
+    """Batches of some rows of all ranks. Collective to make.
 
-    rows: int64 [k], this rank's rows that batches are made of, ascending. The rows of all ranks together are divided
-    into batches, so a batch has the same rows on any number of ranks. Each rank yields as many batches, with those of
-    their rows that it owns, which may be none. y: labels of all rows of this rank, or None. what: what the rows are,
-    for messages. Raises InputError, the same on all ranks, where no rank has such rows.
+    The rows of all ranks together are divided into batches, so a batch has the same rows on any number of ranks. Each
+    rank yields as many batches, with the rows of each that it owns, which may be none. rows: int64 [k], numbers of this
+    rank's rows, ascending. y: labels of all rows of this rank, or None. what: name of the rows in messages. Raises
+    InputError, the same on all ranks, if no rank has rows.
 
     Attribute steps: number of batches of an epoch.
     """
@@ -95,29 +302,21 @@ class Batches:
         self._in_order = None if how.shuffle else np.argsort(self._ids)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch (from 1 on), from batch ``first`` on, while the next ones are sampled."""
+        """Yield the batches of an epoch, counted from 1, from batch ``first`` on; threads sample the next ones."""
         if epoch * self.steps >= MOST_STEPS:
             raise InputError(
                 f"epoch {epoch} of {self.steps} batches: at most 2^32 batches have draws of their own"
             )
-        order = self._in_order
+        order, threads = self._in_order, self._source.backend.options.threads
         if order is None:
-            order = shuffled(self._ids, self._how.seed, epoch, self._source.backend.options.threads)
+            order = shuffled(self._ids, self._how.seed, epoch, threads)
         ahead = self._how.prefetch
-        numbers = range(first, self.steps)
-        if not ahead:
-            for number in numbers:
-                with span("sample"):
-                    blocks, rows = self._sampled(order, epoch, number)
-                yield self._batch(blocks, rows, epoch, number)
-            return
-        with ThreadPoolExecutor(min(ahead, self._source.backend.options.threads), "sample") as pool:
+        with ThreadPoolExecutor(max(1, min(ahead, threads)), "sample") as pool:
             waiting: deque[Future[tuple[list[Block], NDArray[np.int64]]]] = deque()
             try:
-                for number in numbers:
-                    upto = min(self.steps, number + ahead + 1)
-                    for next_one in range(number + len(waiting), upto):
-                        waiting.append(pool.submit(self._sampled, order, epoch, next_one))
+                for number in range(first, self.steps):
+                    for later in range(number + len(waiting), min(self.steps, number + ahead + 1)):
+                        waiting.append(pool.submit(self._sampled, order, epoch, later))
                     with span("sample"):
                         blocks, rows = waiting.popleft().result()
                     yield self._batch(blocks, rows, epoch, number)

@@ -1,4 +1,4 @@
-"""`NeighborLoader`: mini-batches of a graph for training loops of one's own, named as PyG's."""
+"""`NeighborLoader`, mini-batches of a graph for programs with their own training loop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from torch import Tensor
 from ...errors import InputError
 from ...runtime import mpi
 from ..graph.dist_graph import SPLITS, DistGraph
-from .batch import Batch
-from .batches import Batches, Sampling
-from .edges import SharedEdges
-from .source import Source
+from .batches import Batch, Batches, Sampling
+from .source import SharedEdges, Source
 
 
 class NeighborLoader:
-    """Batches of a graph's rows with sampled neighbourhoods (Hamilton, Ying and Leskovec, NeurIPS 2017)::
+    """Batches of a graph's rows with sampled neighbours (Hamilton, Ying and Leskovec, NeurIPS 2017)::
 
         loader = mgg.NeighborLoader(graph, num_neighbors=[15, 10], batch_size=1024, split="train", shuffle=True)
         for batch in loader:
@@ -33,21 +31,21 @@ class NeighborLoader:
             mgg.allreduce_gradients(model, graph)
             ...
 
-    Each iteration over the loader is an epoch. A batch has ``batch_size`` rows of the whole graph, whatever the number
-    of ranks; each rank gets its own rows among them, so that all take as many steps, and the sum of their gradients
-    (`allreduce_gradients`) is that of the batch. What is drawn depends on ``seed``, epoch, batch, layer and the user's
-    node alone: batches are the same on any number of ranks and threads.
+    Each iteration over the loader is an epoch. A batch has ``batch_size`` rows of the whole graph, for any number of
+    ranks; each rank gets its own rows among them, so all ranks take as many steps, and `allreduce_gradients` sums their
+    gradients to the batch's. Random draws depend only on ``seed``, epoch, batch, layer and the user's node, so batches
+    are the same on any number of ranks and threads.
 
-    graph: as `mgg.open` returns it. num_neighbors: in-edges to draw of each row, without replacement, -1 for all; the
-    first number is of the batch's own rows, so of the last layer, and there is one for each layer. batch_size: rows of
-    a batch on all ranks together. split: "train", "val" or "test", whose labelled rows are taken; input_nodes: bool [n]
-    or int64 [k], rows of this rank, takes its place. shuffle: whether each epoch takes the rows in an order of its own.
-    weight_attr: "weight", draws edges with probabilities proportional to their weights. drop_last: leave out an epoch's
-    last batch where it is smaller. seed: 0 .. 2^63 - 1. prefetch: number of batches that threads sample ahead.
-    edge_data: names of data of edges that layers take of blocks (``edge_attr``).
+    graph: from `mgg.open`. num_neighbors: number of in-edges to draw of each row, without replacement, -1 for all; one
+    number for each layer, the last layer's first. batch_size: rows of a batch on all ranks together. split: "train",
+    "val" or "test"; its labelled rows are used. input_nodes: rows of this rank to use instead, bool [n] or int64 [k].
+    shuffle: use another order of the rows in each epoch. weight_attr: "weight" draws edges with probabilities
+    proportional to their weights. drop_last: leave out an epoch's last batch if it is smaller. seed: 0 .. 2^63 - 1.
+    prefetch: number of batches that threads sample ahead. edge_data: names of data of edges that layers use
+    (``edge_attr``).
 
-    Collective to make, to iterate over and to close; closed with the graph. Raises InputError, the same on all ranks,
-    for arguments that will not do.
+    Its construction and iteration are collective; it is closed with the graph. Raises InputError, the same on
+    all ranks, for invalid arguments.
     """
 
     def __init__(
@@ -102,20 +100,20 @@ class NeighborLoader:
         return self._batches.epoch(self.epoch)
 
 
-_sources: WeakKeyDictionary[DistGraph, Source] = WeakKeyDictionary()  # the last one of each graph
+_sources: WeakKeyDictionary[DistGraph, Source] = WeakKeyDictionary()  # the latest of each graph
 
 
 def _source_of(graph: DistGraph, edge_data: Sequence[str]) -> Source:
-    """Return what batches of a graph are drawn from, which its loaders share while x is the same. Collective."""
-    held, names = _sources.get(graph), frozenset(edge_data)
-    has_edges = held is not None and names <= held.edges.names
-    has_both = held is not None and has_edges and held.x is graph.x
-    if held is not None and all(graph.comm.allgather(has_both)):
-        return held
-    if held is not None and all(graph.comm.allgather(has_edges)):
-        edges = held.edges
-    else:
-        names |= frozenset() if held is None else held.edges.names
+    """Return a graph's source of batches, which its loaders share until graph.x is replaced. Collective."""
+    held, names, edges = _sources.get(graph), frozenset(edge_data), None
+    if held is not None:
+        every = graph.comm.allgather((names <= held.edges.names, held.x is graph.x))
+        if all(has_data and has_x for has_data, has_x in every):
+            return held
+        if all(has_data for has_data, _ in every):
+            edges = held.edges
+        names |= held.edges.names
+    if edges is None:
         edges = SharedEdges(graph.comm, graph.part, edge_data=names)
     graph.on_close(edges.close)
     made = Source(
@@ -128,7 +126,7 @@ def _source_of(graph: DistGraph, edge_data: Sequence[str]) -> Source:
 
 
 def _whole(name: str, value: Any) -> int:
-    """Return a whole number. Raises InputError for anything else."""
+    """Return an integer argument. Raises InputError for other types."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -138,7 +136,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _chosen(graph: DistGraph, split: str, input_nodes: Tensor | NDArray[Any] | None) -> NDArray[np.int64]:
-    """Return the rows of this rank that batches are made of, ascending. Raises InputError for what is not that."""
+    """Return this rank's rows to make batches of, ascending. Raises InputError for an invalid split or rows."""
     if input_nodes is None:
         if split not in SPLITS:
             raise InputError(f"split is {split!r}; there are {', '.join(SPLITS)}")

@@ -1,8 +1,10 @@
-"""The edges and input rows that batches are sampled from: edges are shared by the ranks of a node, rows by all."""
+"""The edges and input rows that batches are sampled from: the ranks of a node share edges, all ranks read all rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,24 +17,131 @@ from ...runtime import mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend
 from ...runtime.sampling.gather import take_csr
+from ...runtime.sampling.sampler import Sampler
 from ...runtime.sampling.structure import Structure, share
-from ..graph.view import rows_over
+from ..graph.loading import Part, edge_data_of, weighted_edges
+from ..graph.view import wrap_rows
 from ..inputs.host import HostFeatures, Input
 from ..inputs.sparse import SparseFeatures
 from ..spans import span
 from ..workspace import Workspace, as_array, as_tensor, row_format
-from .edges import SharedEdges
+
+# Names of values of nodes: D^-1/2 of the whole graph with self loops, float64; and uint8.
+SCALE, LOOP = "gcn scale", "has a self loop"
+
+
+class SharedEdges:
+    """The in-edges of a whole graph, with values of nodes and edges. Collective to make and to close.
+
+    part: this rank's part of the graph, with its edges. edge_data: names of data of edges to include. kind: the only
+    kind of adjacency that layers will use. [default: any] Raises InputError, the same on all ranks, if the graph lacks
+    the data, or is too large for a node's memory. Methods raise ValueError once it is closed.
+    """
+
+    def __init__(self, comm: Any, part: Part, *, edge_data: Iterable[str] = (), kind: str = "") -> None:
+        self._path, self.names = part.path, frozenset(edge_data)
+        self._structure = _structure(comm, part, names=self.names, kind=kind)
+        self._changed, self._users, self._closed = threading.Condition(), 0, False
+
+    @contextmanager
+    def used(self) -> Iterator[Structure]:
+        """Yield the shared arrays; `close` waits for the end of the context. For any thread."""
+        with self._changed:
+            if self._closed:
+                raise ValueError("the graph is closed, and its batches with it")
+            self._users += 1
+        try:
+            yield self._structure
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory on each node."""
+        return self._structure.nbytes
+
+    @property
+    def keeps_places(self) -> bool:
+        """Whether samples need the positions of their edges, because there are data of edges or weights."""
+        return bool(self._structure.edges) or self._structure.weight is not None
+
+    def sampler(self, *, weighted: bool) -> Sampler:
+        """Return a sampler, to be called within `used`. weighted: draw edges by their weights.
+
+        Raises InputError if it is weighted and the graph has no weights, or negative ones.
+        """
+        with self.used() as held:
+            if weighted and held.weight is None:
+                raise InputError(
+                    f"{self._path}: has no weights of edges (/graph/weight), by which they could be drawn"
+                )
+            weight = held.weight if weighted else None
+            try:
+                return Sampler(held.indptr, held.indices, weight=weight, ids=held.ids)
+            except ValueError as error:
+                raise InputError(f"{self._path}: edges cannot be drawn by their weights: {error}") from error
+
+    def ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the original ids of rows."""
+        with self.used() as held:
+            return numbers if held.ids is None else held.ids[numbers]
+
+    def edge_data(self, name: str, edge: NDArray[np.int64]) -> NDArray[Any]:
+        """Return data of the edges at these positions by name. Raises ValueError for data that were not included."""
+        with self.used() as held:
+            if name == "weight" and held.weight is not None:
+                return held.weight[edge]
+            if name not in held.edges:
+                known = ", ".join(held.edges) or "none"
+                raise ValueError(f"these batches have data of edges {known}, and not {name!r} (edge_data=)")
+            return held.edges[name][edge]
+
+    def close(self) -> None:
+        """Free the memory once no thread reads it, unless done before. Collective."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            while self._users:
+                self._changed.wait()
+        self._structure.close()
+
+
+def _structure(comm: Any, part: Part, *, names: frozenset[str], kind: str) -> Structure:
+    """Share a graph's edges, data of edges, and the values of nodes that adjacencies of a kind need. Collective."""
+    rows, first = part.slice, int(part.bounds[comm.rank])
+    with mpi.agree(comm):
+        given = {name: edge_data_of(part, name) for name in sorted(names)}
+        nodes: dict[str, NDArray[Any]] = {}
+        if kind in ("", "gcn"):
+            indptr, _, _, scale = weighted_edges("gcn", first, rows.indptr, rows.indices, rows.weight)
+            assert scale is not None  # of a "gcn" matrix
+            nodes = {SCALE: scale, LOOP: (np.diff(indptr) == np.diff(rows.indptr)).astype(np.uint8)}
+        numbered = bool((rows.ids == np.arange(first, first + len(rows.ids))).all())
+    return share(
+        comm,
+        part.bounds,
+        rows.indptr,
+        rows.indices,
+        weight=rows.weight if kind in ("", "gcn") or "weight" in names else None,
+        ids=None if all(comm.allgather(numbered)) else rows.ids,
+        nodes=nodes,
+        edges={name: values for name, values in given.items() if name != "weight"},
+    )
 
 
 class Source:
-    """The whole graph's edges and the input rows of all ranks. Collective to make and to close.
+    """The edges of a whole graph and the input rows of all ranks. Collective to make and to close.
 
-    edges: of the graph; closed with the source. x: this rank's input rows [n, F], or None. reserve: called before
-    symmetric memory of so many bytes is allocated. [default: the backend's own] Raises InputError, the same on all
-    ranks, for input rows that batches cannot have, or that a node's memory cannot hold.
+    edges: of the graph; closed with the source. x: this rank's input rows [n, F], or None. kind: of adjacency that
+    blocks are planned for at first. reserve: called with a number of bytes before as much symmetric memory is
+    allocated. [default: the backend's] Raises InputError, the same on all ranks, for rows that batches cannot use, or
+    that do not fit in a node's memory.
 
-    Attributes: x, the same input rows, where other ranks read them: whoever holds ``x`` can hold these instead. kinds,
-    of adjacencies that layers have asked blocks for, which are planned with the next blocks.
+    Attributes: x, the input rows, perhaps copied to where other ranks read them; the caller can drop its own. kinds, of
+    the adjacencies that layers have requested, for which threads plan new blocks ahead.
     """
 
     def __init__(
@@ -52,85 +161,82 @@ class Source:
         self.workspace = Workspace(backend, varying=True)
         self._sparse: Structure | None = None
         self._rows: Rows | None = None
-        self._columns = 0
+        self._columns = 0 if x is None else x.shape[1]
         self.kinds = {kind} if kind else set[str]()
         self.x = x
-        if x is not None:
-            largest = int(np.diff(bounds).argmax())
-            self._take(x, reserve or (lambda nbytes: backend.memory.reserve(nbytes, largest)))
-
-    def _take(self, x: Input, reserve: Callable[[int], None]) -> None:
-        """Make the features readable by all ranks. Collective."""
-        with mpi.agree(self.comm):
+        with mpi.agree(comm):
             if isinstance(x, HostFeatures):
                 raise InputError("features that stay on the host (run.features) are for full-graph training")
             if isinstance(x, Tensor) and x.requires_grad:
                 raise InputError("input rows of batches get no gradients: x shall not require one")
-        self._columns = x.shape[1]
         if isinstance(x, SparseFeatures):
             indptr, indices = x.pattern
-            self._sparse = share(self.comm, self.bounds, indptr, indices, weight=x.values.cpu().numpy())
-            return
-        assert isinstance(x, Tensor)
-        several = self.comm.size > 1
-        self._rows = None if several else rows_over(x.detach(), self.backend)
-        if self._rows is not None:
-            return
+            self._sparse = share(comm, bounds, indptr, indices, weight=x.values.cpu().numpy())
+        elif isinstance(x, Tensor):
+            self._rows = self._readable(x.detach(), reserve)
+
+    def _readable(self, x: Tensor, reserve: Callable[[int], None] | None) -> Rows:
+        """Return rows with the values of x that all ranks can read. Collective."""
         counts, format = np.diff(self.bounds), row_format(x.shape[1], self.dtype)
+        several = self.comm.size > 1
+        rows = None if several else wrap_rows(x, self.backend)
+        if rows is not None:
+            return rows
         if several:
-            reserve(int(counts.max()) * format.row_bytes)
-        self._rows = self.backend.rows(counts, format, symmetric=several)
-        self.x = as_tensor(self._rows.local)
-        self.x.copy_(x.detach())
+            nbytes = int(counts.max()) * format.row_bytes
+            if reserve is None:
+                self.backend.memory.reserve(nbytes, int(counts.argmax()))
+            else:
+                reserve(nbytes)
+        rows = self.backend.rows(counts, format, symmetric=several)
+        self.x = as_tensor(rows.local)
+        self.x.copy_(x)
         if several:
-            self.backend.publish(self._rows)
+            self.backend.publish(rows)
+        return rows
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a node holds once: of edges, values of nodes, and sparse features."""
+        """Bytes of shared memory on each node: edges, values of nodes, and sparse features."""
         return self.edges.nbytes + (0 if self._sparse is None else self._sparse.nbytes)
 
     @property
     def heap_bytes(self) -> int:
-        """Bytes of this rank's symmetric memory, in which dense features are."""
+        """Bytes of this rank's symmetric memory, which holds dense features."""
         return len(self._rows.buffer) if self._rows is not None and self._rows.symmetric else 0
 
     def input(self, numbers: NDArray[np.int64]) -> Input | None:
-        """Return the features of rows of any ranks, [n, F], dense or sparse as the graph's are; None without any.
+        """Return the features [k, F] of rows of any ranks, dense or sparse as the graph's; None if there are none.
 
-        Raises ValueError once it is closed.
+        numbers: int64 [k], of the rows in the whole graph. Raises ValueError once it is closed.
         """
         with self.edges.used():
-            return self._input(numbers)
-
-    def _input(self, numbers: NDArray[np.int64]) -> Input | None:
-        if self._sparse is not None:
-            held = self._sparse
-            assert held.weight is not None
-            threads = self.backend.options.threads
-            indptr, indices, values = take_csr(
-                held.indptr, held.indices, held.weight, numbers, threads=threads
-            )
-            there = self.there(torch.from_numpy(values))
-            return SparseFeatures(
-                self.backend, indptr, indices, there, self._columns, self.dtype, self.workspace
-            )
-        if self._rows is None:
-            return None
-        with span("gather"):
-            out = self.workspace.rows(len(numbers), self._columns, self.dtype)
-            ids = as_array(self.there(torch.from_numpy(numbers)))
-            first, end = self.bounds[self.comm.rank], self.bounds[self.comm.rank + 1]
-            own = int(np.count_nonzero((numbers >= first) & (numbers < end)))
-            self.backend.gather(self._rows, self.bounds, ids, as_array(out), own=own)
-            return out
+            if self._sparse is not None:
+                held, threads = self._sparse, self.backend.options.threads
+                assert held.weight is not None
+                indptr, indices, values = take_csr(
+                    held.indptr, held.indices, held.weight, numbers, threads=threads
+                )
+                there, workspace = self.there(torch.from_numpy(values)), self.workspace
+                return SparseFeatures(
+                    self.backend, indptr, indices, there, self._columns, self.dtype, workspace
+                )
+            if self._rows is None:
+                return None
+            with span("gather"):
+                out = self.workspace.rows(len(numbers), self._columns, self.dtype)
+                ids = as_array(self.there(torch.from_numpy(numbers)))
+                first, end = self.bounds[self.comm.rank], self.bounds[self.comm.rank + 1]
+                own = int(np.count_nonzero((numbers >= first) & (numbers < end)))
+                self.backend.gather(self._rows, self.bounds, ids, as_array(out), own=own)
+                return out
 
     def there(self, tensor: Tensor) -> Tensor:
-        """Return a tensor on the backend's device; to a GPU it is copied while the host goes on."""
+        """Return a host tensor on the backend's device; copies to a GPU are asynchronous."""
         return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
     def close(self) -> None:
-        """Free what ranks share, once no thread reads it. Collective."""
+        """Free the memory that ranks share, once no thread reads it. Collective."""
         self.edges.close()
         if self._sparse is not None:
             self._sparse.close()

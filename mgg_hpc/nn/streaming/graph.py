@@ -32,10 +32,10 @@ from ...runtime.streaming.direct import Pages
 from ...runtime.streaming.file_store import FileStore
 from ...runtime.streaming.store import Store
 from ..graph.dist_graph import DistGraph
-from ..graph.loading import Part, divide_by_sums
+from ..graph.loading import Part
 from ..graph.view import GraphView
-from ..inputs import blocks
-from ..inputs.host import Input
+from ..inputs.features import divide_by_sums, read
+from ..inputs.host import Input, lengths
 from ..workspace import accumulator, row_format
 from .planning import Direction, Grids
 from .rows import StorePool, StreamedRows, write
@@ -272,10 +272,10 @@ def _dense_blocks(part: Part, first: int, rows: int, dtype: torch.dtype, normali
     for a damaged file.
     """
     held, low = part.take_features(), 0
-    for count in blocks.lengths(rows, row_format(part.features, dtype).row_bytes):
+    for count in lengths(rows, row_format(part.features, dtype).row_bytes):
         block = torch.empty(count, part.features, dtype=dtype)
         if part.file is not None:
-            blocks.read(part.file, first + low, [block], "cpu", lambda rows: None)
+            read(part.file, first + low, [block], "cpu", lambda rows: None)
         elif held is not None:
             block.copy_(_dense(held, low, low + count))
         if normalize == "row":

@@ -18,7 +18,7 @@ from torch import Tensor, autograd
 from ...plan.layout import RowFormat
 from ...runtime.streaming.behind import Behind
 from ...runtime.streaming.store import Store
-from ..first_order import first_order
+from ..spans import first_order
 from ..workspace import as_array, as_tensor
 
 BLOCK = 1024  # number of rows that are added at a time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...nn.sampling.batch import Batch
+from ...nn.sampling.batches import Batch
 
 
 @dataclass

@@ -8,8 +8,7 @@ from collections.abc import Generator
 from copy import deepcopy
 from typing import Any, cast
 
-from ...nn.sampling.batch import Batch
-from ...nn.sampling.block import Block
+from ...nn.sampling.batches import Batch, Block
 from ...nn.workspace import Workspace
 from ..footprint import Allocated, CountedBackend
 from ..job import Job

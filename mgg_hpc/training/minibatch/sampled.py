@@ -16,8 +16,7 @@ from ...nn.graph.matrix import Adjacency
 from ...nn.inputs.host import Input
 from ...nn.layers.models import GNN
 from ...nn.sampling.batches import Batches, Sampling
-from ...nn.sampling.edges import SharedEdges
-from ...nn.sampling.source import Source
+from ...nn.sampling.source import SharedEdges, Source
 from ...nn.workspace import row_format
 from ...runtime import backends
 from ...runtime.backends.base import Backend

@@ -17,7 +17,7 @@ from ...errors import InputError
 from ...nn.graph.handle import GraphHandle
 from ...nn.graph.view import Views
 from ...nn.inputs.host import Input
-from ...nn.sampling.batch import Batch
+from ...nn.sampling.batches import Batch
 from ...nn.spans import span
 from ...runtime.backends.base import Meter
 from ..job import Job

@@ -8,9 +8,9 @@ import torch
 
 from ...config import Settings
 from ...errors import InputError
-from ...nn.graph.loading import Part, input_features
+from ...nn.graph.loading import Part
 from ...nn.graph.matrix import Unplanned
-from ...nn.inputs import nodes
+from ...nn.inputs.features import input_features, learned_rows
 from ...nn.inputs.host import Input, drops_in_blocks
 from ...nn.layers.models import GNN
 from ...nn.workspace import accumulator, row_format
@@ -41,7 +41,7 @@ def input_rows(
         try:
             if settings.model.input == "learned":
                 ids = part.slice.ids
-                x = nodes.learned_rows(ids, part.features, train.seed, accumulator(dtype), device)
+                x = learned_rows(ids, part.features, train.seed, accumulator(dtype), device)
             else:
                 x = input_features(part, backend, dtype, train.normalize_features, on_host=on_host)
         except torch.cuda.OutOfMemoryError as error:

@@ -27,7 +27,7 @@ from numpy.testing import assert_array_equal
 import mgg_hpc as mgg
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.readers.npz import read_npz
-from mgg_hpc.nn.graph.loading import input_features
+from mgg_hpc.nn.inputs.features import input_features
 from mgg_hpc.nn.layers.attention import GATConv
 from mgg_hpc.nn.layers.conv import GINConv
 from mgg_hpc.nn.layers.networks import BatchNorm
