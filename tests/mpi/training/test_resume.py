@@ -53,22 +53,16 @@ def stop(comm):
 
     @contextlib.contextmanager
     def stop(epoch: int, batch: int = 0, ranks: int = comm.size) -> Iterator[None]:
-        after_epoch, after_batch = train.Saver.after_epoch, train.Saver.after_batch
+        wants = train.Saver.wants
 
-        def signalled(saver: train.Saver, now: int, **more: bool) -> None:
-            if now == epoch and not batch and comm.rank == ranks - 1:
+        def signalled(saver: train.Saver, at: folders.Position, **more: bool) -> bool:
+            if at == (epoch, batch) and comm.rank == ranks - 1:
                 signals._note(signal.SIGTERM, None)
-            after_epoch(saver, now, **more)
-
-        def signalled_within(saver: train.Saver, now: int, batches: int) -> None:
-            if (now, batches) == (epoch, batch) and comm.rank == ranks - 1:
-                signals._note(signal.SIGTERM, None)
-            after_batch(saver, now, batches)
+            return wants(saver, at, **more)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(signals, "_first", [])
-            patch.setattr(train.Saver, "after_epoch", signalled)
-            patch.setattr(train.Saver, "after_batch", signalled_within)
+            patch.setattr(train.Saver, "wants", signalled)
             yield
 
     return stop

@@ -11,11 +11,10 @@ from jobs import blocks
 from mgg_hpc.nn.graph import transfer
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.base import Meter
-from mgg_hpc.training.history import History
+from mgg_hpc.training.history import BatchCounts, History
 from mgg_hpc.training.job import build
 from mgg_hpc.training.metrics import Scores
-from mgg_hpc.training.minibatch.counts import Counts
-from mgg_hpc.training.profile.summary import summarise
+from mgg_hpc.training.summary import summarise
 
 pytestmark = pytest.mark.mpi
 
@@ -36,7 +35,7 @@ def test_made_up_histories_are_put_together(comm, stored, mode):
         loss=0.8,
         timed_epochs=3,
         phases={"aggregate": 0.5 + rank},
-        batches=Counts(batches=6, edges=60 + rank, rows=30 + rank, waited=0.25 * (last - rank)),
+        batches=BatchCounts(batches=6, edges=60 + rank, rows=30 + rank, waited=0.25 * (last - rank)),
         recorded=True,
         not_recorded="why",
     )

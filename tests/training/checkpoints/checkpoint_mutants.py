@@ -23,7 +23,7 @@ from mgg_hpc.__main__ import main
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
 from mgg_hpc.training import run_folder
-from mgg_hpc.training.checkpoints import capture, folders, resume
+from mgg_hpc.training.checkpoints import folders, resume
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
@@ -269,10 +269,10 @@ class Reader:
         learned = "learned" if 'input = "learned"' in (run / run_folder.JOB).read_text() else ""
         settings, job, trainer = self._jobs[learned]
         resumed, _ = resume.load(self.comm, run, settings)
-        capture.restore(resumed.checkpoint, resumed.facts, resumed.tensors, job, trainer)
-        capture.differences(resumed.facts["environment"], capture.environment(job))
+        resume.restore(resumed, job, trainer)
+        resume.differences(resumed.facts.environment, resume.environment(job))
         resume.check_graph(resumed, job.part)
-        run_folder.MetricsFile(run, [], resumed.metrics_bytes).close()
+        run_folder.MetricsFile(run, [], resumed.facts.metrics_bytes).close()
 
 
 if __name__ == "__main__":
