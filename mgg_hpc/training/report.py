@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +28,9 @@ MANY = 4  # most ranks whose memory is printed in one line
 INPUTS = {"features": "features", "learned": "learned columns", "degree": "columns for degrees"}
 
 
-class Bar:
-    """A progress bar over epochs, or nothing."""
-
-    def __init__(self, bar: Progress | None, total: int, done: int) -> None:
-        self._bar, self._done = bar, done
-        self._task = None if bar is None else bar.add_task("training", total=total, completed=done, note="")
-
-    def advance(self, note: str) -> None:
-        """Advance by an epoch, and show a note."""
-        self._done += 1
-        self.show(self._done, note=note)
-
-    def show(self, completed: float, **fields: str) -> None:
-        """Show a number of completed epochs, which may be fractional."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=completed, **fields)  # type: ignore[arg-type]
-
-
 @contextmanager
-def bar_of(total: int, shown: bool | None, done: int = 0) -> Iterator[Bar]:
-    """Show a bar over ``total`` epochs on stderr.
+def bar_of(total: int, shown: bool | None, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Show a bar over ``total`` epochs on stderr, and yield a function that updates it: update(completed=, note=).
 
     shown: True, False, or None to show it if stderr is a terminal, which may be at the other end of a launcher's pipe.
     done: number of epochs that are complete at the beginning.
@@ -56,9 +39,7 @@ def bar_of(total: int, shown: bool | None, done: int = 0) -> Iterator[Bar]:
     screen = Console(stderr=True)
     if columns.isdecimal():
         screen = Console(stderr=True, force_terminal=True, width=int(columns))
-    if not (screen.is_terminal if shown is None else shown):
-        yield Bar(None, total, done)
-        return
+    shown = screen.is_terminal if shown is None else shown
     parts = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -66,8 +47,9 @@ def bar_of(total: int, shown: bool | None, done: int = 0) -> Iterator[Bar]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*parts, console=screen, refresh_per_second=8) as bar:
-        yield Bar(bar, total, done)
+    bar = Progress(*parts, console=screen, refresh_per_second=8, disable=not shown)
+    with bar if shown else nullcontext():
+        yield partial(bar.update, bar.add_task("training", total=total, completed=done, note=""))
     sys.stderr.flush()
 
 

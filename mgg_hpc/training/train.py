@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,11 @@ def fit(
     with contextlib.closing(training.trainer.replayed):
         try:
             shown = shown if job.comm.rank == 0 else False
-            with report.bar_of(epochs, shown, done) as bar, training.phases.counted():
+            with report.bar_of(epochs, shown, done) as show, training.phases.counted():
                 for epoch in range(done + 1, epochs + 1):
                     if _is_over(job, history, epoch - 1):
                         break
-                    training.run(epoch, bar)
+                    training.run(epoch, show)
         except InputError:
             if history.state:
                 weights.save(job.comm, folder, job.part, history.state)
@@ -113,8 +113,8 @@ class _Training:
         )
         self.phases = Phases(job.backend.capabilities.device, sampled=job.sampled is not None)
 
-    def run(self, epoch: int, bar: report.Bar) -> None:
-        """Train for an epoch, evaluate, and record both. Collective."""
+    def run(self, epoch: int, show: Callable[..., None]) -> None:
+        """Train for an epoch, evaluate, and record both. Collective. show: as yielded by `report.bar_of`."""
         trainer, history, recorder = self.trainer, self.history, self.recorder
         if self.dog:
             self.dog.step(f"epoch {epoch}", repeats=True)
@@ -128,7 +128,7 @@ class _Training:
                     self.checkpoint(Position(epoch - 1, done))
                     if self.dog:
                         self.dog.step(f"batch {done + 1} of epoch {epoch}", repeats=True)
-                    bar.show(epoch - 1 + done / trainer.steps)
+                    show(completed=epoch - 1 + done / trainer.steps)
             scores, eval_seconds = _evaluated(trainer, history, epoch)
         cost, seconds = trainer.cost, trainer.cost.seconds()
         cost.meter.settle()
@@ -142,7 +142,7 @@ class _Training:
             fractions = (scores.train, scores.val, scores.test)
             more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
             self.metrics.add([epoch, history.loss, *fractions, *more])
-        bar.advance(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
+        show(completed=epoch, note=f"loss {history.loss:.4f}  validation {scores.val:.3f}")
         last = _is_over(self.job, history, epoch)
         if recorder:
             with self.phases.profiling():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from jobs import blocks, directed_weighted, with_sparse_features
 
 from mgg_hpc import config
 from mgg_hpc.runtime.backends.base import Meter
-from mgg_hpc.training.job import Job
+from mgg_hpc.training.job import Job, build
 from mgg_hpc.training.metrics import Scores
 from mgg_hpc.training.trainer import Trainer
 
@@ -47,3 +48,11 @@ def train(job: Job, epochs: int) -> Run:
     trainer.evaluate()
     scores = trainer.scores()
     return Run(trainer, [*losses, scores.val_loss], scores, trainer.cost.meter)
+
+
+def losses(chosen: config.Settings, comm: Any, epochs: int = 30) -> np.ndarray:
+    """Return the loss of each epoch, and the final validation loss."""
+    job = build(chosen, comm)
+    found = train(job, epochs).losses
+    job.close()
+    return np.array(found)

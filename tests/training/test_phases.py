@@ -105,7 +105,9 @@ def test_events_of_halo_exchanges_are_where_their_stamps_are(rng):
     plan = SimpleNamespace(lists=SimpleNamespace(rounds=rounds))
     # Unix time is so much later, and the trace begins at 5 s of the stamps' clock.
     offset, base = 1000.0, 1005.0
-    made = [each for each in trace.exchange_events([(plan, values)], ranks, offset, base, 7) if each["ph"] == "X"]
+    made = [
+        each for each in trace.exchange_events([(plan, values)], ranks, offset, base, 7) if each["ph"] == "X"
+    ]
     wanted = []
     for turn in range(rounds):
         before = began if turn == 0 else pushed[turn - 1].max()

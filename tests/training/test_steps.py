@@ -14,7 +14,6 @@ from mgg_hpc.runtime.backends.base import Meter
 from mgg_hpc.training.adam import Adam, Group
 from mgg_hpc.training.cuda_graph import EAGER_STEPS, Replayed
 
-
 ALONE = SimpleNamespace(allgather=lambda mine: [mine])
 
 

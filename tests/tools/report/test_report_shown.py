@@ -18,8 +18,8 @@ from mgg_hpc.tools.report.least import Crossing
 from mgg_hpc.tools.report.page import page
 from mgg_hpc.tools.report.read import Run
 from mgg_hpc.tools.report.timeline import Bar, Timeline
-from mgg_hpc.training.profile.trace import kernel_events
 from mgg_hpc.training.profile.profiler import trace_name
+from mgg_hpc.training.profile.trace import kernel_events
 
 EPOCHS, LEAST = 5, [101, 102]
 COLUMNS = ("loss", "train_accuracy", "val_accuracy", "test_accuracy", "epoch_ms", "val_loss", "eval_ms")

@@ -201,30 +201,29 @@ def _arrays(folder: Path, rng: Rng) -> str:
 
 
 def _files(folder: Path, rng: Rng) -> str:
-    """A file removed, added, cut, made longer, swapped with another's, or replaced by a link, a pipe or a folder."""
-    name, how = one_of(sorted(each.name for each in folder.iterdir()), rng), int(rng.integers(11))
+    """A file removed, added, made longer, swapped with another's, or replaced by a link, a pipe or a folder."""
+    name = one_of(sorted(each.name for each in folder.iterdir()), rng)
     path, before = folder / name, folder.parent / folders.name_of(EPOCH - 1)
-    data = path.read_bytes()
-    if how in (0, 5, 6, 7, 8):
+    data, target = path.read_bytes(), one_of([before / name, "/dev/zero", path, "/none"], rng)
+    added = folder / one_of(["more", ".hidden", "rows.9.ids.npy", "a\nb"], rng)
+    size = one_of([2**30, 2**40], rng)
+    replacing = [
+        lambda: None,
+        lambda: path.symlink_to(target),
+        lambda: os.mkfifo(path),
+        path.mkdir,
+        lambda: os.link(before / name, path),
+        lambda: shutil.copyfile(before / name, path),
+        lambda: path.write_bytes(data + bytes(one_of([1, 4096], rng))),
+        lambda: path.write_bytes(b"") or os.truncate(path, size),
+    ]
+    how = int(rng.integers(len(replacing) + 2))
+    if how < len(replacing):
         path.unlink()
-    if how == 1:
-        (folder / one_of(["more", ".hidden", "rows.9.ids.npy", "a\nb"], rng)).write_bytes(b"x")
-    elif how in (2, 3):
-        path.write_bytes(data + bytes(one_of([1, 4096], rng)))
-    elif how == 4:
-        shutil.copyfile(before / name, path)
-    elif how == 5:
-        path.symlink_to(one_of([before / name, "/dev/zero", path, "/none"], rng))
-    elif how == 6:
-        os.mkfifo(path)
-    elif how == 7:
-        path.mkdir()
-    elif how == 8:
-        os.link(before / name, path)
-    elif how == 9:
-        path.write_bytes(b"")
-        os.truncate(path, one_of([2**30, 2**40], rng))
-    elif how == 10:
+        replacing[how]()
+    elif how == len(replacing):
+        added.write_bytes(b"x")
+    else:
         shutil.rmtree(folder)
         shutil.copytree(before, folder)
     return f"{name} {how}"
