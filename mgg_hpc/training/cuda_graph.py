@@ -17,10 +17,10 @@ EAGER_STEPS = 3  # before recording: they allocate, load libraries, and run what
 class Replayed:
     """Calls ``launch``, and after a few calls replays a recording of it if possible.
 
-    A replay adds what the recorded launch moved to the stream's meter, but no times.
+    A replay adds the traffic of the recorded launch to the stream's meter, but no times.
 
     Args:
-        launch: launches a step; what it computes must depend on device memory only.
+        launch: launches a step; its computations must depend on device memory only.
         stream: of the launches.
         comm: communicator of the ranks. All of them replay or none: ranks that replay and ranks that launch would use
             their peers' buffers in different orders.

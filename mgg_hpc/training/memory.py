@@ -61,7 +61,7 @@ class Estimate:
     heap: int  # symmetric memory
     activations: int  # tensors of forward and backward: outputs and gradients of all layers
     model: int  # arrays as large as the weights (TRAINED, COPIED)
-    before: int = 0  # peak of the process until now, which may exceed that of training
+    before: int = 0  # peak of the process until now, which may exceed the peak of training
     on_host: int = 0  # page-locked rows and activations in the host's memory, for a GPU
 
     @property
@@ -134,7 +134,7 @@ def _exchanged(job: Job, rows: int) -> int:
         found += sum(len(plan.lists.send_rows) for plan in plans if plan.lists is not None) * format.row_bytes
     if isinstance(job.x, HostFeatures):
         found += job.x.device_nbytes
-    # A recorded step keeps its memory, and evaluation has its own: each layer's output, and what it aggregates.
+    # A recorded step keeps its memory, and evaluation has its own: each layer's output, and the rows it aggregates.
     if job.records:
         found += rows * sum(2 * row_format(width, job.dtype).row_bytes for width in job.model.widths)
     return found
@@ -152,7 +152,7 @@ def _streamed(job: Job, graph: StreamedGraph, trains: bool) -> tuple[int, int]:
     widths = [each.shape[1] for each in (graph.x,) if each is not None] + job.model.widths
     row_bytes = [row_format(width, job.dtype).row_bytes for width in widths]
     logits = graph.rows * row_bytes[-1] * (LOGITS if trains else 2)
-    # Outputs of layers and what their backward keeps; the gradients that pass between two of them.
+    # Outputs of layers and rows kept for their backward; the gradients between two of them.
     kept = (2 * sum(row_bytes[1:]) if trains else 0) + 3 * max(row_bytes)
     stores = graph.rows * kept if graph.streaming.folder is None else 0
     return BLOCKS * graph.block_rows * max(row_bytes) + logits, stores

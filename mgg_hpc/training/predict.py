@@ -123,7 +123,7 @@ def _names_of_rows(job: Job) -> row_files.Arrays:
 def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str, int]:
     """Return the names of the arrays, each with the index of the layer whose output it is made of.
 
-    asked: the options --layer. Raises InputError.
+    asked: values of the option --layer. Raises InputError.
     """
     layers = model.layers
     kinds = [name.strip() for name in what.split(",")]

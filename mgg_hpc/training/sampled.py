@@ -73,7 +73,7 @@ def make(base: Base, part: Part, layers: list[Adjacency], x: Input) -> Sampled:
     """Return a job's batches. Collective.
 
     part: this rank's part with the graph's edges. layers: of the evaluation, whose symmetric memory is reserved
-    together with that of the input rows. x: input rows. Raises InputError, the same on all ranks, if memory is too
+    together with the input rows'. x: input rows. Raises InputError, the same on all ranks, if memory is too
     small.
     """
     settings, comm, backend, model = base.settings, base.comm, base.backend, base.model

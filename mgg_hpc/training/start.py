@@ -30,7 +30,7 @@ class PhaseTimer:
     """Seconds of each phase of a job's start by name, in order.
 
     With a communicator, the end of each phase is collective, tells the watchdog, and stops the job if any rank received
-    a signal. saved: what is saved by then, for the message.
+    a signal. saved: description of the saved state, for the message.
     """
 
     def __init__(self, comm: Any = None, dog: Watchdog | None = None, saved: str = "") -> None:
@@ -148,8 +148,8 @@ def stay_on_host(base: Base, plans: int) -> bool:
     if free is None or part.file is None:
         return False
     features = rows * row_format(part.features, dtype).row_bytes
-    # Also needed: a copy with dropout; outputs and gradients of each layer, and those of the evaluation, which are
-    # separate where steps are recorded; two buffers that peers read.
+    # Also needed: a copy with dropout; outputs and gradients of each layer, and the evaluation's, which are separate if
+    # steps are recorded; two buffers that peers read.
     others = plans + (features if settings.model.dropout else 0)
     others += sum(6 * rows * row_format(width, dtype).row_bytes for width in base.model.widths)
     widest = row_format(base.model.widest(sparse=False), dtype).row_bytes

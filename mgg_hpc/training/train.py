@@ -50,7 +50,7 @@ def fit(
     Args:
         folder: rank 0's run folder, None on other ranks; None on all ranks to write nothing.
         shown: whether to show a progress bar, as in `report.bar_of`.
-        dog: watchdog that is told about progress.
+        dog: watchdog to report progress to.
         recorder: profiles some epochs.
         resumed: run to continue; None begins anew.
 

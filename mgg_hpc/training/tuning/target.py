@@ -45,7 +45,7 @@ class Target:
     """Aggregations whose geometry is searched: over a plan, of rows of one format.
 
     layers: number (from 1 on) and direction of each aggregation. key: everything that a measurement depends on. knobs:
-    those of NAMES that are changed, and their values. geometry: the present one.
+    the knobs of NAMES that are changed, and their values. geometry: the present one.
     """
 
     plan: Plan
