@@ -30,7 +30,7 @@ from mgg_hpc import config
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
 from mgg_hpc.tools.bench.results import Results, numbers_of, output_files
-from mgg_hpc.training.minibatch import sampled
+from mgg_hpc.training import sampled
 from mgg_hpc.training.run_folder import METRICS, SUMMARY
 
 MODES = ("full", "sampled")

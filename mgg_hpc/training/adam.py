@@ -1,7 +1,7 @@
 """Adam (Kingma and Ba, ICLR 2015), by the function that torch's own optimiser calls.
 
-Its class, torch.optim.Adam, imports torch's compiler when it is constructed: some 70 MB and more than a second of each
-rank's start, for nothing that a run uses. (Layers that are computed again import it, too.)
+Constructing torch.optim.Adam imports torch's compiler, which takes 70 MB and more than a second of each rank's start,
+and which a run does not use unless layers are recomputed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 @dataclass
 class Group:
-    """Parameters with the same weight decay, their moments, and the steps [] of each so far, on its device."""
+    """Parameters with the same weight decay, their moments, and the number of steps [] of each, on its device."""
 
     parameters: list[Tensor]
     weight_decay: float
@@ -34,13 +34,13 @@ class Group:
 
 
 class Adam:
-    """The optimiser. capturable: whether steps may be recorded as a CUDA graph; only on GPUs."""
+    """The optimiser. capturable: True if steps may be recorded as a CUDA graph; on GPUs only."""
 
     def __init__(self, groups: Sequence[Group], learning_rate: float, *, capturable: bool) -> None:
         self._groups, self._learning_rate, self._capturable = groups, learning_rate, capturable
 
     def slots(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Yield each parameter, and its moments and steps by name, in place."""
+        """Yield each parameter with its moments and step count by name. They may be changed in place."""
         for group in self._groups:
             slots = zip(group.parameters, group.first, group.second, group.steps, strict=True)
             for parameter, first, second, steps in slots:

@@ -1,37 +1,41 @@
-"""An epoch as a CUDA graph: launched once by the host, and replayed from then on by the GPU.
+"""A training step as a CUDA graph: recorded once, then replayed by the GPU without work for the host.
 
-A graph keeps the addresses, sizes and scalars of its recording. So shapes must not change, and the epoch's number
-(`nn.layers.random.Draws`) and Adam's steps are in device memory.
+A graph keeps the addresses, sizes and scalars of its recording. So shapes must not change, and values that do (the
+epoch's number in `nn.layers.random.Draws`, Adam's step counts) are in device memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ..runtime.backends.base import Meter, Recording, Stream
 
-EAGER_STEPS = 3  # before the recording: they allocate, start libraries, and run what is slow the first time
+EAGER_STEPS = 3  # before recording: they allocate, load libraries, and run whatever is slow the first time
 
 
 class Replayed:
-    """Calls ``launch``, and after a few calls replays a recording of it. The meter counts each replay, but no times.
+    """Calls ``launch``, and after a few calls replays a recording of it if possible.
 
-    stream: of the launches, whose meter counts. record: None calls ``launch`` each time. everybody: collective, returns
-    whether all ranks pass True: ranks that replay and ranks that launch would use the buffers of their peers in
-    different orders. held: nothing is recorded while it is true. failure: why recording failed, else "".
+    A replay adds the traffic of the recorded launch to the stream's meter, but no times.
+
+    Args:
+        launch: launches a step; its computations must depend on device memory only.
+        stream: of the launches.
+        comm: communicator of the ranks. All of them replay or none: ranks that replay and ranks that launch would use
+            their peers' buffers in different orders.
+        records: False to call ``launch`` each time.
+
+    Attributes:
+        held: while True, nothing is recorded.
+        failure: why recording failed, else "".
     """
 
-    def __init__(
-        self,
-        launch: Callable[[], None],
-        stream: Stream,
-        record: Callable[[Callable[[], None]], Recording] | None,
-        everybody: Callable[[bool], bool] = bool,
-    ) -> None:
-        self._launch, self._stream, self._record, self._everybody = launch, stream, record, everybody
-        self._left = EAGER_STEPS
+    def __init__(self, launch: Callable[[], None], stream: Stream, comm: Any, *, records: bool) -> None:
+        self._launch, self._stream, self._comm, self._records = launch, stream, comm, records
+        self._eager_left = EAGER_STEPS
         self._recording: Recording | None = None
-        self._counted = Meter()
+        self._moved = Meter()  # by the recorded launch
         self.held = False
         self.failure = ""
 
@@ -42,30 +46,29 @@ class Replayed:
 
     def __call__(self) -> None:
         """Launch or replay."""
-        if self._left == 0 and self._record is not None and not self.held:
-            self._try_recording(self._record)
-            self._record = None
+        if self._eager_left == 0 and self._records and not self.held:
+            self._record()
+            self._records = False
         if self._recording is None:
-            self._left = max(0, self._left - 1)
+            self._eager_left = max(0, self._eager_left - 1)
             self._launch()
         else:
-            self._stream.meter.add(self._counted)
+            self._stream.meter.add(self._moved)
             self._recording.replay()
 
-    def _try_recording(self, record: Callable[[Callable[[], None]], Recording]) -> None:
-        meter = self._stream.meter
-        meter.taken()
+    def _record(self) -> None:
+        self._stream.meter.taken()
         try:
-            self._recording = record(self._launch)
-        except RuntimeError as error:  # from CUDA: a call of a library cannot be recorded
+            self._recording = self._stream.record(self._launch)
+        except RuntimeError as error:  # of CUDA: a library's call cannot be recorded
             self.failure = " ".join(str(error).split())
-        self._counted = meter.taken()
-        if not self._everybody(self.recorded):
+        self._moved = self._stream.meter.taken()
+        if not all(self._comm.allgather(self.recorded)):
             self.failure = self.failure or "another rank cannot record"
             self.close()
 
     def close(self) -> None:
-        """Free the recording; calls launch again."""
+        """Free the recording; later calls launch again."""
         if self._recording is not None:
             self._recording.reset()
         self._recording = None

@@ -1,16 +1,18 @@
-"""Measure the bytes that a training step allocates for each row and each edge, by steps on small graphs.
+"""Measure the bytes that a training step allocates, by running steps on small graphs or on a job's first batches.
 
 Tensors are counted as they are allocated and freed, so this holds for any model, type of rows and recomputed layers.
-Graphs of different sizes give the parts that grow with rows, with edges, and with neither.
+Small graphs of different sizes separate the parts that grow with rows, with edges, and with neither.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,6 +27,8 @@ from ..nn.graph.transfer import planned, with_edge_values
 from ..nn.inputs.features import input_features
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.sparse import SparseFeatures
+from ..nn.sampling.batches import Batch, Block
+from ..nn.workspace import Workspace
 from ..plan.layout import RowFormat
 from ..runtime import backends
 from ..runtime.backends.arguments import Rows
@@ -33,38 +37,36 @@ from . import metrics
 from .job import Job
 from .trainer import Trainer
 
-SIZES = ((512, 8), (1024, 8), (512, 24))  # rows, and least number of edges of each row
+SIZES = ((512, 8), (1024, 8), (512, 24))  # rows, and edges of each row at least
+SOURCE, PLACE = 4, 8  # bytes of a sampled edge's source, and of a place or a number
+MEASURED_BATCHES = 4
+# Sizes of batches are sums over many rows, so they are distributed like normal draws. The range of 4 of these is 2.06
+# standard deviations and their largest 1.03 above the mean, on average; the largest of 10,000 is 3.85 above it: 1.4
+# ranges more.
+MARGIN = 1.4
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """Bytes of a step at its peak: for each row, for each edge, and the constant part."""
+class _Peak:
+    """Bytes of living objects, now and at most."""
 
-    row: float
-    edge: float
-    fixed: float
+    def __init__(self) -> None:
+        self.now = self.most = 0
 
-    def of(self, rows: int, edges: int) -> int:
-        """Return the bytes of a step with this many rows and edges."""
-        return int(self.fixed + self.row * rows + self.edge * edges)
+    def count(self, owner: Any, nbytes: int) -> None:
+        """Count the bytes of an object until it is freed."""
+        self._add(nbytes)
+        weakref.finalize(owner, self._add, -nbytes).atexit = False
 
-
-def measure(job: Job, *, trains: bool) -> Footprint:
-    """Measure the activations of this job's model and input, in training or in evaluation alone. Not collective."""
-    sizes, found = [], []
-    for rows, degree in SIZES:
-        small, edges = _small(job, rows, degree)
-        sizes.append((rows, edges, 1))
-        found.append(_peak(small, trains=trains))
-    row, edge, fixed = np.linalg.solve(np.array(sizes, float), np.array(found, float))
-    return Footprint(max(row, 0.0), max(edge, 0.0), max(fixed, 0.0))
+    def _add(self, nbytes: int) -> None:
+        self.now += nbytes
+        self.most = max(self.most, self.now)
 
 
-class CountedBackend:
-    """A backend that counts the bytes of private rows: rows_now of those that there are, rows_most at the peak."""
+class _CountedBackend:
+    """A backend that counts the bytes of private rows."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend, self.rows_now, self.rows_most = backend, 0, 0
+        self._backend, self.peak = backend, _Peak()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -72,89 +74,89 @@ class CountedBackend:
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         made = self._backend.rows(counts, format, symmetric)
         if not symmetric:
-            self._add(made.buffer.nbytes)
-            weakref.finalize(made.buffer, self._add, -made.buffer.nbytes).atexit = False
+            self.peak.count(made.buffer, made.buffer.nbytes)
         return made
 
-    def _add(self, size: int) -> None:
-        self.rows_now += size
-        self.rows_most = max(self.rows_most, self.rows_now)
 
-
-class Allocated(TorchDispatchMode):
-    """Counts the bytes of tensors that are allocated within ``with``: now, and at the peak.
-
-    An operation's results are new if they share no memory with its arguments.
-    """
+class _Allocated(TorchDispatchMode):
+    """Counts the bytes of tensors allocated within ``with``: results that share no memory with their arguments."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.most = 0
+        self.peak = _Peak()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: with True torch would import its compiler, which is not used."""
-        return False
+        return False  # with True torch would import its compiler, which is not used
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation and count its results."""
-        given = {_storage(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        known = {_storage(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor) and _storage(tensor) not in given:
-                given.add(_storage(tensor))
-                self._count(tensor.untyped_storage())
+            if isinstance(tensor, Tensor) and _storage(tensor) not in known:
+                known.add(_storage(tensor))
+                self.peak.count(tensor.untyped_storage(), tensor.untyped_storage().nbytes())
         return out
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        self._add(storage.nbytes())
-        weakref.finalize(storage, self._add, -storage.nbytes()).atexit = False
-
-    def _add(self, size: int) -> None:
-        self.now += size
-        self.most = max(self.most, self.now)
 
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _peak(small: Job, *, trains: bool) -> int:
-    """Return the bytes of the second of two epochs at its peak; the first one allocates what is kept."""
+@dataclass(frozen=True)
+class Footprint:
+    """Peak bytes of a step: for each row, for each edge, and a constant part."""
+
+    row: float
+    edge: float
+    fixed: float
+
+    def of(self, rows: int, edges: int) -> int:
+        """Return the bytes of a step over this many rows and edges."""
+        return int(self.fixed + self.row * rows + self.edge * edges)
+
+
+def measure(job: Job, *, trains: bool) -> Footprint:
+    """Measure the activations of this job's model and input, in training or in evaluation only. Not collective."""
+    sizes, found = [], []
+    for rows, degree in SIZES:
+        small, edges = _small(job, rows, degree)
+        sizes.append((rows, edges, 1))
+        found.append(_step_bytes(small, trains=trains))
+    row, edge, fixed = np.linalg.solve(np.array(sizes, float), np.array(found, float))
+    return Footprint(max(row, 0.0), max(edge, 0.0), max(fixed, 0.0))
+
+
+def _step_bytes(small: Job, *, trains: bool) -> int:
+    """Return the peak bytes of the second of two epochs; the first one allocates what is kept."""
     backend, graph = small.backend, small.graph()
-    assert isinstance(backend, CountedBackend)
+    assert isinstance(backend, _CountedBackend)
     trainer = Trainer(small, graph)
-    before = backend.rows_now
-    with Allocated() as allocated:
+    before = backend.peak.now
+    with _Allocated() as allocated:
         for epoch in (1, 2):
-            allocated.most = allocated.now
-            begun = allocated.now
+            allocated.peak.most = begun = allocated.peak.now
             if trains:
                 trainer.step(epoch)
             trainer.evaluate()
-    return allocated.most - begun + backend.rows_most - before
+    return allocated.peak.most - begun + backend.peak.most - before
 
 
 def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
-    """Return the same job on a ring of ``rows`` nodes, and its number of edges."""
+    """Return the same job on a ring of ``rows`` nodes on this process alone, and the number of edges."""
     from mpi4py import MPI
 
-    part = sliced(_ring(job, rows, degree))
-    alone = backends.make(
-        backends.Chosen("serial", "of a measurement"), MPI.COMM_SELF, ps=256, dist=8, wpb=16
-    )
-    backend: Any = CountedBackend(alone)
-    wide = next(job.model.parameters()).dtype
-    edge_dim, edges = job.model.edge_dim, len(part.slice.indices)
-    matrix = matrix_of(MPI.COMM_SELF, part, job.model.kind, wide, ordered=edge_dim > 0)
-    layers = planned(MPI.COMM_SELF, matrix, ["direct"])
+    comm, part = MPI.COMM_SELF, sliced(_ring(job, rows, degree))
+    serial = backends.Chosen("serial", "of a measurement")
+    backend: Any = _CountedBackend(backends.make(serial, comm, ps=256, dist=8, wpb=16))
+    wide, edge_dim = next(job.model.parameters()).dtype, job.model.edge_dim
+    edges = len(part.slice.indices)
+    layers = planned(comm, matrix_of(comm, part, job.model.kind, wide, ordered=edge_dim > 0), ["direct"])
     if edge_dim:
         values = torch.zeros(edges, edge_dim, dtype=wide)
-        layers = with_edge_values(MPI.COMM_SELF, layers, job.settings.model.edge_data, values)
-    [adjacency] = layers
-    model = deepcopy(job.model)
+        layers = with_edge_values(comm, layers, job.settings.model.edge_data, values)
     x = input_features(part, backend, job.dtype, "none", on_host=isinstance(job.x, HostFeatures))
     if isinstance(x, HostFeatures):  # device_nbytes counts the blocks: here they must not grow with the rows
         x.blocks = [part for block in x.blocks for part in block.split(64)]
@@ -162,43 +164,76 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
         x = torch.nn.Parameter(x.to(wide))
     masks = {name: getattr(part.slice, name) for name in metrics.SPLITS}
     assert part.slice.y is not None
-    known = metrics.labels(MPI.COMM_SELF, part.slice.y, masks)
-    comm = MPI.COMM_SELF
     small = replace(
         job,
         comm=comm,
         part=part,
         backend=backend,
-        layers=[adjacency],
-        model=model,
+        layers=layers,
+        model=deepcopy(job.model),
         x=x,
-        labels=known,
+        labels=metrics.labels(comm, part.slice.y, masks),
         sampled=None,
     )
-    return small, adjacency.forward.edges
+    return small, layers[0].forward.edges
 
 
 def _ring(job: Job, rows: int, degree: int) -> Graph:
-    """Return an undirected graph that joins each node to its next ones; splits have the job's shares of rows."""
+    """Return an undirected graph that joins each node to its successors, with the job's shares of labelled rows."""
     step = np.arange(1, degree // 2 + 1)
     source = np.repeat(np.arange(rows), len(step))
     destination = (source.reshape(rows, -1) + step).reshape(-1) % rows
     indptr, indices, _ = csr_from_edges(source, destination, rows, symmetric=True)
     classes, nodes = job.part.classes, max(1, job.part.nodes)
-    shares = {name: total / nodes for name, total in job.labels.totals.items()}
     split: dict[str, Any] = {
-        name: np.arange(rows) < max(name == "train", round(share * rows)) for name, share in shares.items()
+        name: np.arange(rows) < max(name == "train", round(total / nodes * rows))
+        for name, total in job.labels.totals.items()
     }
     shape, kind = ((rows, classes), np.float32) if job.part.multilabel else (rows, np.int64)
-    x, y = _features(job, rows), np.zeros(shape, kind)
+    x: NDArray[np.float32] | SparseRows = np.zeros((rows, job.x.shape[1]), np.float32)
+    if isinstance(job.x, SparseFeatures):  # as many stored entries a row as the job's input has
+        each = len(job.x.values) // max(1, job.x.shape[0])
+        columns = np.tile(np.arange(each, dtype=np.int32), rows)
+        x = SparseRows(np.arange(rows + 1) * each, columns, np.zeros(rows * each, np.float32), x.shape)
+    y = np.zeros(shape, kind)
     return Graph("ring", indptr, indices, x=x, y=y, directed=False, classes=classes, **split)
 
 
-def _features(job: Job, rows: int) -> NDArray[np.float32] | SparseRows:
-    """Return features of zeros: dense, or sparse with as many stored entries a row as the job's input."""
-    shape = (rows, job.x.shape[1])
-    if not isinstance(job.x, SparseFeatures):
-        return np.zeros(shape, np.float32)
-    each = len(job.x.values) // max(1, job.x.shape[0])
-    indices = np.tile(np.arange(each, dtype=np.int32), rows)
-    return SparseRows(np.arange(rows + 1) * each, indices, np.zeros(rows * each, np.float32), shape)
+def measure_batches(job: Job) -> int:
+    """Return the peak bytes of a step on a batch and of the batches sampled ahead. Collective.
+
+    Steps on the first batches are run on a copy of the model. Counted are tensors, rows of the workspace, which keeps
+    them for the next batches, and blocks, as often as they are held at a time, with a margin for larger batches.
+    """
+    sampled = job.sampled
+    assert sampled is not None
+    source, counted = sampled.source, cast(Any, _CountedBackend(job.backend))
+    model = deepcopy(job.model).to(job.backend.capabilities.device).train()
+    held, sizes, peaks = (source.backend, source.workspace), [], []
+    source.backend, source.workspace = counted, Workspace(counted, varying=True)
+    batches = cast("Generator[Batch]", sampled.batches.epoch(1))
+    try:
+        with contextlib.closing(batches), _Allocated() as allocated:
+            full = sampled.steps - (sampled.steps > 1)  # the last one may have fewer rows
+            for batch in itertools.islice(batches, min(MEASURED_BATCHES, full)):
+                allocated.peak.most = allocated.peak.now
+                assert batch.x is not None and batch.y is not None  # a job has features and labels
+                loss = metrics.loss_of_rows(model(batch.x, batch), batch.y) / batch.total
+                loss.backward()
+                model.zero_grad()
+                sizes.append(sum(_block_bytes(block, model.kind) for block in batch.blocks))
+                peaks.append(allocated.peak.most)
+    finally:
+        source.backend, source.workspace = held
+    job.backend.stream.meter.taken()  # the meter knows the plans of these blocks
+    one, ahead = (max(each) + MARGIN * (max(each) - min(each)) for each in (peaks, sizes))
+    return int(one + counted.peak.most + min(sampled.how.prefetch + 1, sampled.steps) * ahead)
+
+
+def _block_bytes(block: Block, kind: str) -> int:
+    """Return the bytes of a block's edges and rows, and of its plans with their schedules."""
+    made = block.plan(kind)
+    arrays = (made.order, made.places, made.forward_weight, made.backward_weight)
+    plans = sum(plan.nbytes + plan.segments.nbytes for plan in (made.forward, made.backward))
+    drawn = block.edges * (SOURCE + PLACE) + block.rows * 2 * PLACE + block.destinations * 2 * PLACE
+    return drawn + plans + sum(array.nbytes for array in arrays if array is not None)

@@ -1,13 +1,13 @@
-"""Everything a run needs, built from its settings: ranks, graph part, backend, model."""
+"""A run's ranks, part of the graph, backend, model and plans, built from its settings."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,51 +37,46 @@ from ..nn.workspace import accumulator, row_format
 from ..plan.layout import RowFormat
 from ..plan.workload import Plan
 from ..runtime import backends, mpi
-from ..runtime.backends.base import Backend
 from ..runtime.watchdog import AUTO, Limit, Watchdog
-from . import metrics
+from . import metrics, sampled
 from .checkpoints import weights
-from .metrics import Labels, Metric
-from .minibatch import sampled
-from .minibatch.sampled import Sampled
-from .progress import PhaseTimer
-from .start import features
-from .start.streaming import streaming_of
+from .sampled import Sampled
+from .start import Base, PhaseTimer, input_rows, streaming_of
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A layer's aggregation in one direction, "forward" or "backward", of rows of this width. layer: from 1 on."""
+
+    layer: int
+    direction: str
+    plan: Plan
+    weight: torch.Tensor | None
+    format: RowFormat
 
 
 @dataclass
-class Job:
+class Job(Base):
     """One rank's share of a run.
 
-    dtype: of rows; parameters are of its accumulator. phases: of its start. sampled: where it trains on batches.
-    streamed: where rows do not stay in memory; there are no ``layers`` then.
+    layers: adjacency of each layer; empty if the graph is streamed. x: input rows. sampled: batches, if it trains on
+    batches. streamed: the graph, if rows do not stay in memory.
     """
 
-    settings: Settings
-    comm: Any
-    part: Part
-    backend: Backend
-    backend_reason: str
     transfer: TransferChoice
     layers: list[Adjacency]
-    model: GNN
     x: Input | StreamedRows
-    labels: Labels
-    metric: Metric
-    dtype: torch.dtype
-    phases: PhaseTimer
-    plans: PlanCache
     sampled: Sampled | None = None
     streamed: StreamedGraph | None = None
 
     @property
     def select(self) -> str:
-        """Weights that are kept: "best" or "last", always "last" without validation rows."""
+        """Which epoch's weights are chosen, "best" or "last": always "last" without validation rows."""
         return self.settings.train.select if self.labels.totals["val"] else "last"
 
     @property
     def learned(self) -> torch.nn.Parameter | None:
-        """The input rows that are trained, if they are."""
+        """The input rows if they are trained, else None."""
         return self.x if isinstance(self.x, torch.nn.Parameter) else None
 
     @property
@@ -89,172 +84,182 @@ class Job:
         """Input of the model: features, or learned rows in the type of all rows."""
         return self.x if self.learned is None else self.learned.to(self.dtype)
 
-    def aggregations(self) -> Iterator[tuple[str, int, Plan, RowFormat]]:
-        """Yield direction, layer (from 1 on), plan and format of the rows of each aggregation of an epoch.
+    @property
+    def sparse(self) -> bool:
+        """True if only ``x @ W`` is available: the input is sparse, or stays on the host."""
+        return not isinstance(self.x, torch.Tensor)
 
-        Not of a graph that is streamed, which has a plan for each of its intervals.
-        """
+    @property
+    def records(self) -> bool:
+        """Whether steps may be recorded as a CUDA graph."""
+        on_host = isinstance(self.x, HostFeatures | StreamedRows)
+        return self.settings.run.cuda_graphs and self.backend.capabilities.records and not on_host
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """Yield the aggregations of a training step by layer, forward first; none if the graph is streamed."""
         if self.streamed is not None:
             return
         passes = (
             ("forward", self.model.exchanged(self.sparse)),
             ("backward", self.model.exchanged_back(self.sparse)),
         )
-        for direction, widths in passes:
-            for layer, (adjacency, width) in enumerate(zip(self.layers, widths, strict=True), 1):
-                if width:
-                    yield direction, layer, getattr(adjacency, direction), row_format(width, self.dtype)
+        for i, adjacency in enumerate(self.layers):
+            for direction, widths in passes:
+                if widths[i]:
+                    plan, weight = (getattr(adjacency, f"{direction}{name}") for name in ("", "_weight"))
+                    yield Exchange(i + 1, direction, plan, weight, row_format(widths[i], self.dtype))
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return all that is trained, by name, not copied; learned rows are this rank's."""
+        """Return everything that is trained by name, not copied; of learned rows those of this rank."""
         rows = {} if self.learned is None else {weights.LEARNED: self.learned}
         return self.model.state_dict() | rows
 
-    @property
-    def sparse(self) -> bool:
-        """Whether the input can be multiplied only: it is sparse, or stays on the host."""
-        return not isinstance(self.x, torch.Tensor)
-
-    @property
-    def records(self) -> bool:
-        """Whether epochs may be recorded as a CUDA graph."""
-        on_host = isinstance(self.x, HostFeatures | StreamedRows)
-        return self.settings.run.cuda_graphs and self.backend.capabilities.records and not on_host
+    def graph(self) -> GraphHandle:
+        """Return the graph that layers aggregate over; allocates symmetric memory. Collective."""
+        if self.streamed is not None:
+            return self.streamed
+        counts, ids = self.part.bounds[1:] - self.part.bounds[:-1], self.part.slice.ids
+        widest = self.model.widest(self.sparse)
+        return GraphHandle(self.backend, counts, ids, self.layers, dtype=self.dtype, widest=widest)
 
     def close(self) -> None:
-        """Free what ranks share. Collective."""
+        """Free the memory that ranks share. Collective."""
         if self.sampled is not None:
-            self.sampled.close()
+            self.sampled.source.close()
         if self.streamed is not None:
             self.streamed.close()
         else:
             self.backend.memory.close()
-
-    def graph(self) -> GraphHandle:
-        """Return the handle that layers aggregate over; allocates symmetric memory. Collective."""
-        if self.streamed is not None:
-            return self.streamed
-        counts = self.part.bounds[1:] - self.part.bounds[:-1]
-        return GraphHandle(
-            self.backend,
-            counts,
-            self.part.slice.ids,
-            self.layers,
-            dtype=self.dtype,
-            widest=self.model.widest(self.sparse),
-        )
 
 
 def build(
     settings: Settings,
     comm: Any,
     fitted: weights.Fitted | None = None,
-    between: Callable[[], None] = lambda: None,
+    phases: PhaseTimer | None = None,
 ) -> Job:
-    """Load the graph, split the work, make the model. Collective. Raises InputError, the same on all ranks.
+    """Load the graph, divide the work and make the model. Collective. Raises InputError, the same on all ranks.
 
-    fitted: for a model that has been trained; labels and splits are left out then. between: called after each phase, by
-    all ranks.
+    fitted: for prediction by a trained model, without labels and batches. phases: times the start.
     """
-    phases, train = PhaseTimer(between), settings.train
-    dtype = getattr(torch, train.dtype)
-    wide = accumulator(dtype)
-    samples = train.mode == "sampled" and fitted is None
+    phases = phases or PhaseTimer()
+    dtype = getattr(torch, settings.train.dtype)
+    samples = settings.train.mode == "sampled" and fitted is None
     with mpi.agree(comm):
         sampled.check(settings)
         streaming = streaming_of(settings)
-    chosen = backends.choose(settings.run.backend, comm, train.dtype, settings.run.share_gpu)
-    threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
+    chosen = backends.choose(settings.run.backend, comm, settings.train.dtype, settings.run.share_gpu)
+    threads = mpi.threads(comm, settings.run.threads)  # of the remaining cores, near the GPU
     torch.set_num_threads(threads)
     phases.end("backend")
-    # A plan that was kept takes the place of the edges, of which batches are drawn.
-    plans = PlanCache(
-        "never" if settings.model.edge_data or samples or streaming else settings.plan.cache,
-        kind_of(settings.model),
-        wide,
-    )
-    with load_part(
-        Path(settings.graph.file), comm, edge_data=[settings.model.edge_data], plans=plans
-    ) as part:
+    # A stored plan replaces the edges, which batches are drawn from.
+    cache = "never" if settings.model.edge_data or samples or streaming else settings.plan.cache
+    plans = PlanCache(cache, kind_of(settings.model), accumulator(dtype))
+    file, names = Path(settings.graph.file), [settings.model.edge_data]
+    with load_part(file, comm, edge_data=names, plans=plans) as part:
         _prepare(part, settings, comm, fitted, phases)
-        metric = metrics.choose(train.metric, part.multilabel, part.classes, part.path)
-        # Planning lets go of a part's edges.
-        whole = copy.copy(part) if samples else None
+        metric = metrics.choose(settings.train.metric, part.multilabel, part.classes, part.path)
+        with_edges = copy.copy(part) if samples else part  # planning removes a part's edges
         edge_data = _edge_data(settings, part, dtype)
         model = _model(settings, part, dtype, 0 if edge_data is None else edge_data.shape[1])
-        backend = _backend(settings, comm, chosen, part, model, threads)
+        knobs = {name: getattr(settings.plan, name) for name in ("ps", "dist", "wpb", "far_ps")}
+        backend = backends.make(
+            chosen,
+            comm,
+            threads=threads,
+            widest=row_format(model.widest(isinstance(part.slice.x, SparseRows)), dtype),
+            searches=settings.plan.tune == "full",
+            **{name: int(knob) for name, knob in knobs.items() if knob != "auto"},
+        )
         phases.end("backend")
         with backends.closed_on_error(backend.memory.close):
-            device = backend.capabilities.device
-            with mpi.agree(comm):
-                sampled.check_device(settings, on_gpu=device != "cpu")
-            labels = _labels(comm, part, device, trains=fitted is None)
-            graph, batches = None, None
-            x: Input | StreamedRows
-            layers: list[Adjacency]
+            base = Base(
+                settings=settings,
+                comm=comm,
+                part=part,
+                backend=backend,
+                backend_reason=chosen.why,
+                model=model,
+                labels=_labels(comm, part, backend.capabilities.device, trains=fitted is None),
+                metric=metric,
+                dtype=dtype,
+                phases=phases,
+                plans=plans,
+            )
             if streaming is not None:
-                graph = _streamed(settings, comm, part, backend, model, streaming, phases)
-                x, layers = cast(StreamedRows, graph.x), []
-                transfer = TransferChoice(("stream",), f"plan.memory is {settings.plan.memory}")
-            else:
-                kept = part.matrix is not None
-                matrix = matrix_of(comm, part, model.kind, wide, device, ordered=edge_data is not None)
-                if not kept:
-                    plans.keep(matrix)
-                phases.end("plan")
-                x = features.input_rows(settings, comm, part, backend, model, matrix, in_blocks=not samples)
-                phases.end("features")
-                transfer, layers = _planned(settings, comm, part, backend, model, matrix, x, plans)
-                if edge_data is not None:
-                    layers = with_edge_values(comm, layers, settings.model.edge_data, edge_data.to(device))
-                phases.end("transfer")
-                if whole is not None:
-                    batches = sampled.make(settings, comm, whole, backend, model, layers, x, labels, phases)
-                    x = batches.x
-    return Job(
-        settings=settings,
-        comm=comm,
-        part=part,
-        backend=backend,
-        backend_reason=chosen.why,
-        transfer=transfer,
-        layers=layers,
-        model=model,
-        x=x,
-        labels=labels,
-        metric=metric,
-        dtype=dtype,
-        phases=phases,
-        plans=plans,
-        sampled=batches,
-        streamed=graph,
-    )
+                return _streamed(base, streaming)
+            if samples:
+                return _sampled(base, edge_data, with_edges)
+            return _whole(base, edge_data)
 
 
-def _streamed(
-    settings: Settings,
-    comm: Any,
-    part: Part,
-    backend: Backend,
-    model: GNN,
-    streaming: Streaming,
-    phases: PhaseTimer,
-) -> StreamedGraph:
-    """Open the graph whose rows lie in stores, and cut its grid for the widest layer. Collective."""
-    dtype = getattr(torch, settings.train.dtype)
-    graph = StreamedGraph(comm, part, backend, dtype, streaming, settings.train.normalize_features)
-    phases.end("features")
-    sources, targets = model.streamed_columns()
+def build_trained(settings: Settings, comm: Any, fitted: weights.Fitted, folder: Path) -> Job:
+    """Build the job of a run's trained model, for prediction. Collective. folder: of the run. Raises InputError."""
+    job = build(settings, comm, fitted)
+    with backends.closed_on_error(job.close), mpi.agree(comm):
+        weights.load_weights(folder, job.model)
+        if job.learned is not None:
+            weights.load_rows(folder, job.part.slice.ids, job.part.nodes, job.learned)
+    return job
+
+
+def _whole(base: Base, edge_data: torch.Tensor | None, *, in_blocks: bool = True) -> Job:
+    """Build a job on the whole graph in memory: its input rows, and a plan for each layer. Collective.
+
+    edge_data: [E, D] of this rank's edges for the model, or None. in_blocks: as in `input_rows`.
+    """
+    comm, part, device = base.comm, base.part, base.backend.capabilities.device
+    kept, wide = part.matrix is not None, accumulator(base.dtype)
+    matrix = matrix_of(comm, part, base.model.kind, wide, device, ordered=edge_data is not None)
+    if not kept:
+        base.plans.keep(matrix)
+    base.phases.end("plan")
+    x = input_rows(base, matrix, in_blocks=in_blocks)
+    base.phases.end("features")
+    transfer, layers = _planned(base, matrix, x)
+    if edge_data is not None:
+        layers = with_edge_values(comm, layers, base.settings.model.edge_data, edge_data.to(device))
+    base.phases.end("transfer")
+    return Job(**vars(base), transfer=transfer, layers=layers, x=x)
+
+
+def _sampled(base: Base, edge_data: torch.Tensor | None, with_edges: Part) -> Job:
+    """Build a job that trains on batches, and evaluates on the whole graph. Collective.
+
+    with_edges: this rank's part with its edges, which batches are drawn from.
+    """
+    with mpi.agree(base.comm):
+        if base.settings.run.features == "host" and base.backend.capabilities.device != "cpu":
+            raise InputError(
+                'run.features = "host" is for train.mode = "full": batches gather their rows on the GPU; '
+                'take "device"'
+            )
+    job = _whole(base, edge_data, in_blocks=False)
+    assert not isinstance(job.x, StreamedRows)
+    job.sampled = sampled.make(base, with_edges, job.layers, job.x)
+    assert job.sampled.source.x is not None
+    job.x = job.sampled.source.x  # the same rows, where other ranks read them
+    return job
+
+
+def _streamed(base: Base, streaming: Streaming) -> Job:
+    """Build a job on a graph whose rows lie in stores, planned for its widest layer. Collective."""
+    normalize = base.settings.train.normalize_features
+    graph = StreamedGraph(base.comm, base.part, base.backend, base.dtype, streaming, normalize)
+    base.phases.end("features")
+    sources, targets = base.model.streamed_columns()
     with backends.closed_on_error(graph.close):
-        graph.plan(model.kind, sources, targets, widest=max(model.widths))
-    phases.end("plan")
-    return graph
+        graph.plan(base.model.kind, sources, targets, widest=max(base.model.widths))
+    base.phases.end("plan")
+    assert isinstance(graph.x, StreamedRows)
+    transfer = TransferChoice(("stream",), f"plan.memory is {base.settings.plan.memory}")
+    return Job(**vars(base), transfer=transfer, layers=[], x=graph.x, streamed=graph)
 
 
 def _prepare(
     part: Part, settings: Settings, comm: Any, fitted: weights.Fitted | None, phases: PhaseTimer
 ) -> None:
-    """Fit this rank's part of the graph to the job, and check it. Collective."""
+    """Adapt this rank's part of the graph to the job, and check it. Collective."""
     if settings.model.input != "features":
         without_features(part, settings.model.input, settings.model.embedding)
     phases.end("read")
@@ -271,88 +276,40 @@ def _prepare(
         )
 
 
-def _backend(
-    settings: Settings, comm: Any, chosen: backends.Chosen, part: Part, model: GNN, threads: int
-) -> Backend:
-    """Make the backend, with the knobs that the job names. Collective."""
-    plan, dtype = settings.plan, getattr(torch, settings.train.dtype)
-    asked = {"ps": plan.ps, "dist": plan.dist, "wpb": plan.wpb, "far_ps": plan.far_ps}
-    knobs = {name: int(knob) for name, knob in asked.items() if knob != "auto"}
-    widest = row_format(model.widest(isinstance(part.slice.x, SparseRows)), dtype)
-    return backends.make(chosen, comm, threads=threads, widest=widest, searches=plan.tune == "full", **knobs)
-
-
-def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> Labels:
-    """Put this rank's labels and splits on the device. Collective. Raises InputError for training without any rows."""
+def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> metrics.Labels:
+    """Return this rank's labels and splits on a device. Collective. Raises InputError without training rows."""
     masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
-    assert part.slice.y is not None  # `_prepare` has seen to it
-    known = metrics.labels(comm, part.slice.y, masks, device)
-    if known.totals["train"] == 0 and trains:
+    assert part.slice.y is not None  # checked by `_prepare`
+    labels = metrics.labels(comm, part.slice.y, masks, device)
+    if labels.totals["train"] == 0 and trains:
         raise InputError(
             f"{part.path}: has no training rows (/node/train); import it with --split-per-class, or "
             "write bool [n] masks into the file"
         )
-    return known
+    return labels
 
 
-def _planned(
-    settings: Settings,
-    comm: Any,
-    part: Part,
-    backend: Backend,
-    model: GNN,
-    matrix: Unplanned,
-    x: Input,
-    plans: PlanCache,
-) -> tuple[TransferChoice, list[Adjacency]]:
-    """Choose how remote rows are reached in each layer, and plan the layers so. Collective."""
-    dtype, sparse = getattr(torch, settings.train.dtype), not isinstance(x, torch.Tensor)
-    formats = [row_format(width, dtype) for width in model.exchanged(sparse)]
-    backward = [row_format(width, dtype) if width else None for width in model.exchanged_back(sparse)]
+def _planned(base: Base, matrix: Unplanned, x: Input) -> tuple[TransferChoice, list[Adjacency]]:
+    """Choose the transfer of remote rows for each layer, and plan the layers. Collective."""
+    comm, model, part, backend = base.comm, base.model, base.part, base.backend
+    sparse, asked = not isinstance(x, torch.Tensor), base.settings.plan.transfer
+    formats = [row_format(width, base.dtype) for width in model.exchanged(sparse)]
+    backward = [row_format(width, base.dtype) if width else None for width in model.exchanged_back(sparse)]
     counts = part.bounds[1:] - part.bounds[:-1]
-    with watchdog(settings, comm) as dog:
+    with watchdog(base.settings, comm) as dog:
         dog.step("choosing transfers")
         transfer = choose_transfer(
-            comm, settings.plan.transfer, backend, matrix, counts, formats, backward, by_edge=model.by_edge
+            comm, asked, backend, matrix, counts, formats, backward, by_edge=model.by_edge
         )
         # Edge kernels keep more per row between rounds than the row itself, so a single round is used.
         rounds = 1 if model.by_edge else backend.capabilities.halo_rounds
-        return transfer, planned(comm, matrix, transfer.transfers, rounds, plans)
-
-
-def _recomputed(settings: Settings) -> frozenset[int]:
-    """Return the layers of train.recompute, from 1 on. Raises InputError for one that the model has not."""
-    asked, layers = settings.train.recompute, settings.model.layers
-    if asked == "all":
-        return frozenset(range(1, layers + 1))
-    for layer in asked:
-        if int(layer) > layers:
-            raise InputError(
-                f"train.recompute names layer {layer}, and the model has {layers} (model.layers)"
-            )
-    return frozenset(int(layer) for layer in asked)
-
-
-def resolved(job: Job) -> Settings:
-    """Return a job's settings with what "auto" became, which depends on measurements and versions."""
-    if job.streamed is not None:
-        return job.settings
-    geometry = job.backend.options.geometry
-    on_cpu = job.backend.capabilities.device == "cpu"
-    knobs = {"ps": geometry.ps, "wpb": geometry.wpb} if on_cpu else {}
-    return config.with_plan(job.settings, job.transfer.transfers, knobs)
-
-
-def watchdog(settings: Settings, comm: Any) -> Watchdog:
-    """Return what ends a job that makes no progress."""
-    asked = settings.run.watchdog
-    return Watchdog(comm.rank, AUTO if asked == "auto" else Limit(float(asked)))
+        return transfer, planned(comm, matrix, transfer.transfers, rounds, base.plans)
 
 
 def _edge_data(settings: Settings, part: Part, dtype: torch.dtype) -> torch.Tensor | None:
-    """Return the data of this rank's edges that the model takes, [E, D] of the accumulator's type, and let go of them.
+    """Take the data of this rank's edges for the model out of its part: [E, D] of the accumulator's type.
 
-    Raises InputError for a name that the graph has not, and for a model that takes none.
+    None if the model takes none. Raises InputError if the graph lacks them, or the model cannot take any.
     """
     chosen = settings.model
     if not chosen.edge_data:
@@ -370,9 +327,30 @@ def _edge_data(settings: Settings, part: Part, dtype: torch.dtype) -> torch.Tens
 
 
 def _model(settings: Settings, part: Part, dtype: torch.dtype, edge_dim: int) -> GNN:
-    """Make the model, with weights drawn in their own type: float64 keeps all digits."""
-    draws = Draws(settings.train.seed)
-    model = GNN(settings.model, part.features, part.classes, draws, dtype, edge_dim)
+    """Make the model, with weights drawn in the accumulator's type, so that float64 has all digits."""
+    asked, layers = settings.train.recompute, settings.model.layers
+    for layer in () if asked == "all" else asked:
+        if int(layer) > layers:
+            raise InputError(
+                f"train.recompute names layer {layer}, and the model has {layers} (model.layers)"
+            )
+    model = GNN(settings.model, part.features, part.classes, Draws(settings.train.seed), dtype, edge_dim)
     model.to(accumulator(dtype)).reset_parameters()
-    model.recompute = _recomputed(settings)
+    model.recompute = frozenset(range(1, layers + 1) if asked == "all" else map(int, asked))
     return model
+
+
+def resolved(job: Job) -> Settings:
+    """Return a job's settings with the values chosen for "auto", which depend on measurements and versions."""
+    if job.streamed is not None:
+        return job.settings
+    geometry = job.backend.options.geometry
+    on_cpu = job.backend.capabilities.device == "cpu"
+    knobs = {"ps": geometry.ps, "wpb": geometry.wpb} if on_cpu else {}
+    return config.with_plan(job.settings, job.transfer.transfers, knobs)
+
+
+def watchdog(settings: Settings, comm: Any) -> Watchdog:
+    """Return the watchdog that ends a job which makes no progress."""
+    asked = settings.run.watchdog
+    return Watchdog(comm.rank, AUTO if asked == "auto" else Limit(float(asked)))

@@ -1,4 +1,4 @@
-"""Measure and predict the memory of a rank."""
+"""Predict and measure the memory of a rank."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from ..runtime import cores, mpi
 from . import footprint
 from .job import Job
 
+# Arrays as large as the weights: gradients, two moments, the weights before a step, and the chosen ones; and the copies
+# for a checkpoint, on the host: weights, two moments, and the chosen ones.
+TRAINED, COPIED = 5, 4
+LOGITS = (
+    4  # arrays of all rows' classes on a streamed graph: logits, labelled ones, and the gradients of both
+)
+BLOCKS = 16  # blocks of rows alive at a time on a streamed graph: read, computed, kept, and written
+
 
 class Peak:
     """Measures the peak memory of this process: anonymous and file pages, and its own part of shared windows.
 
     Linux's high-water mark also counts the pages of peers' windows that this rank has read. So this is constructed
-    before the windows; later the shared pages that are mapped are subtracted and the rank's own are added.
+    before the windows; later the mapped shared pages are subtracted, and the rank's own are added.
     """
 
     def __init__(self) -> None:
@@ -29,7 +37,7 @@ class Peak:
         self._other_shared = _status("RssShmem")  # shared pages of MPI itself
 
     def read(self, own_window_bytes: int) -> int:
-        """Return the peak in bytes. The mark already counts symmetric rows that are private."""
+        """Return the peak in bytes. The mark includes symmetric rows that are private."""
         now, shared = _status("VmHWM"), _status("RssShmem") - self._other_shared
         if now == self._before:
             return now
@@ -37,19 +45,11 @@ class Peak:
 
 
 def _status(name: str) -> int:
-    """Return a value of /proc/self/status in bytes."""
+    """Return an entry of /proc/self/status in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-COPIED = 4  # arrays as large as the weights that a checkpoint copies: them, two moments, and the chosen ones
-
-LOGITS = 4  # tensors of all rows' classes where a graph is streamed: logits, those with labels, and gradients of both
-BLOCKS = (
-    16  # blocks of rows that there are at once where a graph is streamed: read, computed, kept, and written
-)
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Estimate:
     plan: int  # schedules, which are made at their first use; on a GPU all of the plans
     heap: int  # symmetric memory
     activations: int  # tensors of forward and backward: outputs and gradients of all layers
-    model: int  # gradients, Adam's moments, the weights before a step, and the best ones; and copies for a checkpoint
-    before: int = 0  # peak of the process until now, which may exceed that of training
-    on_host: int = 0  # page-locked rows, and activations, beside those of a GPU
+    model: int  # arrays as large as the weights (TRAINED, COPIED)
+    before: int = 0  # peak of the process until now, which may exceed the peak of training
+    on_host: int = 0  # page-locked rows and activations in the host's memory, for a GPU
 
     @property
     def to_allocate(self) -> int:
@@ -78,88 +78,92 @@ class Estimate:
 def estimate(
     job: Job, *, trains: bool = True, step: footprint.Footprint | None = None, batches: int = 0
 ) -> Estimate:
-    """Estimate the memory of this rank in training, or in evaluation alone. Not collective.
+    """Estimate the memory of this rank in training, or in evaluation only. Not collective.
 
-    batches: bytes of the batches that are trained on, beside the evaluation of the whole graph.
-    step: what a step allocates. [default: it is measured]
+    step: memory of a step. [default: measured] batches: bytes of the batches that are trained on, in addition to the
+    evaluation of the whole graph.
     """
-    if job.streamed is not None:
-        return _streamed(job, job.streamed, trains)
-    rows, format = len(job.part.slice.ids), row_format(job.model.widest(job.sparse), job.dtype)
-    plans, on_gpu = plans_of(job.layers), job.backend.capabilities.device != "cpu"
-    counts = job.part.bounds[1:] - job.part.bounds[:-1]
-    edges = max((plan.edges for plan in plans), default=0)
-    activations = (step or footprint.measure(job, trains=trains and not batches)).of(rows, edges) + batches
-    # Rows that are pushed in rounds are written to private rows first, and half rows are summed in float32.
-    if not read_by_peers(job.layers):
-        activations += rows * format.row_bytes
-    if any(plan.transfer == "halo" for plan in plans) and format.dtype.itemsize == 2:
-        activations += rows * format.stride * 4
-    if any(plan.transfer == "halo" for plan in plans) and not on_gpu:
-        state = max(conv.state for conv in job.model.convolutions)
-        activations += rows * state * max(4, format.dtype.itemsize)
-    # Products of half rows are taken from copies in another order.
-    if not on_gpu and format.dtype.itemsize == 2:
-        widths = [0 if job.sparse else job.x.shape[1], *job.model.widths]
-        activations += rows * 2 * max(a + b for a, b in itertools.pairwise(widths))
-    # Rows are packed before they go over a network.
-    if not job.backend.capabilities.reaches_peers:
-        sent = sum(len(plan.lists.send_rows) for plan in plans if plan.lists is not None)
-        activations += sent * format.row_bytes
-    if isinstance(job.x, HostFeatures):
-        activations += job.x.device_nbytes
-    # A recorded step keeps its memory, and evaluation has its own: each layer's output, and what it aggregates.
-    if job.records:
-        activations += rows * sum(2 * row_format(width, job.dtype).row_bytes for width in job.model.widths)
+    on_gpu = job.backend.capabilities.device != "cpu"
     parameters = sum(parameter.nbytes for parameter in job.weights().values())
-    # Gradients, two moments, the weights before a step, and the chosen ones; and on the host a checkpoint's copies.
-    copies = 5 + (0 if on_gpu else COPIED)
+    copies = (TRAINED + (0 if on_gpu else COPIED)) * parameters if trains else 0
+    if job.streamed is not None:
+        activations, stores = _streamed(job, job.streamed, trains)
+        return Estimate(
+            in_use=0 if on_gpu else _status("VmRSS"),
+            plan=job.streamed.streaming.memory,
+            heap=0,
+            activations=activations + (0 if on_gpu else stores),
+            model=copies,
+            before=0 if on_gpu else _status("VmHWM"),
+            on_host=stores if on_gpu else 0,
+        )
+    plans, format = plans_of(job.layers), row_format(job.model.widest(job.sparse), job.dtype)
+    counts = job.part.bounds[1:] - job.part.bounds[:-1]
     symmetric = symmetric_bytes(job.layers, counts, format, job.comm.size)
+    step = step or footprint.measure(job, trains=trains and not batches)
+    rows, edges = len(job.part.slice.ids), max((plan.edges for plan in plans), default=0)
     return Estimate(
         in_use=_on_gpu(job) if on_gpu else _status("VmRSS"),
         plan=_plan_bytes(job) if on_gpu else sum(plan.segments.nbytes for plan in plans),
         heap=symmetric + job.backend.memory.beside(symmetric),
-        activations=activations,
-        model=copies * parameters if trains else 0,
+        activations=step.of(rows, edges) + _exchanged(job, rows) + batches,
+        model=copies,
         before=0 if on_gpu else _status("VmHWM"),
     )
 
 
+def _exchanged(job: Job, rows: int) -> int:
+    """Return the bytes of a step that a step of one rank in float32 does not allocate: for exchanges, halves, GPUs."""
+    plans, format = plans_of(job.layers), row_format(job.model.widest(job.sparse), job.dtype)
+    halo, half = any(plan.transfer == "halo" for plan in plans), format.dtype.itemsize == 2
+    on_gpu, found = job.backend.capabilities.device != "cpu", 0
+    # Rows that are pushed in rounds are written to private rows first, and half rows are summed in float32.
+    if not read_by_peers(job.layers):
+        found += rows * format.row_bytes
+    if halo and half:
+        found += rows * format.stride * 4
+    if halo and not on_gpu:
+        state = max(conv.state for conv in job.model.convolutions)
+        found += rows * state * max(4, format.dtype.itemsize)
+    # Products of half rows are taken from copies in another order.
+    if half and not on_gpu:
+        widths = [0 if job.sparse else job.x.shape[1], *job.model.widths]
+        found += rows * 2 * max(a + b for a, b in itertools.pairwise(widths))
+    # Rows are packed before they go over a network.
+    if not job.backend.capabilities.reaches_peers:
+        found += sum(len(plan.lists.send_rows) for plan in plans if plan.lists is not None) * format.row_bytes
+    if isinstance(job.x, HostFeatures):
+        found += job.x.device_nbytes
+    # A recorded step keeps its memory, and evaluation has its own: each layer's output, and the rows it aggregates.
+    if job.records:
+        found += rows * sum(2 * row_format(width, job.dtype).row_bytes for width in job.model.widths)
+    return found
+
+
 def _on_gpu(job: Job) -> int:
-    """Return the bytes of the part, the features, and data of edges in the order of plans, which layers share."""
+    """Return the bytes of the part, the features, and the edges' data in the order of plans, which layers share."""
     assert not isinstance(job.x, StreamedRows)
     held = {id(values): values.nbytes for each in job.layers for values in each.values.values()}
     return job.part.nbytes + job.x.nbytes + sum(held.values())
 
 
-def _streamed(job: Job, graph: StreamedGraph, trains: bool) -> Estimate:
-    """Estimate the memory of a rank whose rows are in stores: plan.memory, blocks, logits, and stores in memory."""
+def _streamed(job: Job, graph: StreamedGraph, trains: bool) -> tuple[int, int]:
+    """Return the bytes of blocks and logits on a streamed graph, and of the stores in memory."""
     widths = [each.shape[1] for each in (graph.x,) if each is not None] + job.model.widths
     row_bytes = [row_format(width, job.dtype).row_bytes for width in widths]
-    parameters = sum(parameter.nbytes for parameter in job.weights().values())
     logits = graph.rows * row_bytes[-1] * (LOGITS if trains else 2)
-    stores, on_gpu = 0, job.backend.capabilities.device != "cpu"
-    if graph.streaming.folder is None:
-        # Outputs of layers and what their backward keeps; the gradients that pass between two of them.
-        kept = 2 * sum(row_bytes[1:]) + 3 * max(row_bytes) if trains else 3 * max(row_bytes)
-        stores = graph.rows * kept
-    return Estimate(
-        in_use=0 if on_gpu else _status("VmRSS"),
-        plan=graph.streaming.memory,
-        heap=0,
-        activations=BLOCKS * graph.block_rows * max(row_bytes) + logits + (0 if on_gpu else stores),
-        model=(5 + (0 if on_gpu else COPIED)) * parameters if trains else 0,
-        before=0 if on_gpu else _status("VmHWM"),
-        on_host=stores if on_gpu else 0,
-    )
+    # Outputs of layers and rows kept for their backward; the gradients between two of them.
+    kept = (2 * sum(row_bytes[1:]) if trains else 0) + 3 * max(row_bytes)
+    stores = graph.rows * kept if graph.streaming.folder is None else 0
+    return BLOCKS * graph.block_rows * max(row_bytes) + logits, stores
 
 
 def _plan_bytes(job: Job) -> int:
     """Return the bytes of all plans on a GPU. A search has another copy of a plan for each format of its rows."""
     sizes = {id(plan): plan.segments.nbytes + plan.nbytes for plan in plans_of(job.layers)}
     searched = job.backend.options.searches and not job.model.by_edge
-    formats = {(id(plan), format.row_bytes) for _, _, plan, format in job.aggregations()} if searched else ()
-    return sum(sizes.values()) + sum(sizes[plan] for plan, _ in formats)
+    copies = {(id(each.plan), each.format.row_bytes) for each in job.exchanges()} if searched else set()
+    return sum(sizes.values()) + sum(sizes[plan] for plan, _ in copies)
 
 
 def check(job: Job, need: Estimate, *, trains: bool = True) -> None:

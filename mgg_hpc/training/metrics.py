@@ -20,10 +20,10 @@ from ..runtime import mpi
 
 @dataclass(frozen=True)
 class Labels:
-    """This rank's labels and splits, on the backend's device.
+    """This rank's labelled rows by split, on the backend's device.
 
-    rows: int64 [k], this rank's rows of each split. y: their labels, int64 [k], or float32 [k, C] of 0 and 1 if nodes
-    have several. totals: number of rows of each split over all ranks.
+    rows: int64 [k], row numbers. y: their labels, int64 [k], or float32 [k, C] of 0 and 1 if nodes have several labels.
+    totals: number of labelled rows over all ranks.
     """
 
     rows: dict[str, Tensor]
@@ -34,7 +34,10 @@ class Labels:
 def labels(
     comm: Any, y: NDArray[Any], masks: dict[str, NDArray[np.bool_] | None], device: str = "cpu"
 ) -> Labels:
-    """Return the labelled rows (y [n] is not -1; every row of y [n, C]) by split. Collective."""
+    """Return the labelled rows by split: those with y [n] other than -1, or every row of y [n, C]. Collective.
+
+    masks: bool [n] of each split, or None for an empty one.
+    """
     labelled = y >= 0 if y.ndim == 1 else np.ones(len(y), bool)
     rows, chosen_y = {}, {}
     for split in SPLITS:
@@ -48,18 +51,18 @@ def labels(
 
 
 def loss_sum(logits: Tensor, labels: Labels, split: str) -> Tensor:
-    """Return this rank's loss summed over a split's rows, float32 or wider; 0 with a gradient of zeros without rows.
+    """Return this rank's loss summed over a split's rows, as `loss_of_rows` does. logits: [n, C].
 
-    Rows are distinct, so that no two threads add gradients to the same place.
+    Rows are distinct, so no two threads add gradients to the same element.
     """
     return loss_of_rows(logits.index_select(0, labels.rows[split]), labels.y[split])
 
 
 def loss_of_rows(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the loss summed over rows with labels y, as in `Labels`; 0 with a gradient of zeros without rows.
+    """Return the loss summed over rows, float32 or wider; 0 with a gradient of zeros if there are none.
 
-    One label a node: the cross entropy of softmax. Several: the binary cross entropy of sigmoid, its mean over the C
-    classes. It is float32 or wider.
+    logits: [k, C]. y: as in `Labels`. With one label a node, the cross entropy of softmax; with several, the binary
+    cross entropy of sigmoid, averaged over the C classes.
     """
     chosen = logits.to(accumulator(logits.dtype))
     if y.ndim == 1:
@@ -72,7 +75,7 @@ def loss_of_rows(logits: Tensor, y: Tensor) -> Tensor:
 class Scores:
     """The metric of each split as a fraction (0 for an empty one), and the mean loss of the validation rows.
 
-    macro: the macro F1 of each split, where the metric is F1.
+    macro: macro F1 of each split, if the metric is F1.
     """
 
     train: float
@@ -83,32 +86,31 @@ class Scores:
 
 
 class Metric(ABC):
-    """Interface of a metric. `count` is launched on the device; only `score` waits for it. title: as users see it."""
+    """Interface of a metric. `count` is launched on the device; only `score` waits for it. title: name in reports."""
 
     name: str
     title: str
 
     def count(self, logits: Tensor, labels: Labels) -> Tensor:
-        """Return float64, flat: this rank's counts, and last its sum of the validation loss."""
+        """Return float64 [m]: this rank's counts, and at the end its summed validation loss."""
         loss = loss_sum(logits, labels, "val").double().reshape(1)
         return torch.cat([*self._counts(logits, labels), loss])
 
     @abstractmethod
     def _counts(self, logits: Tensor, labels: Labels) -> list[Tensor]:
-        """Return what this rank's rows contribute, float64."""
+        """Return the counts of this rank's rows, float64 vectors."""
 
     @abstractmethod
     def score(self, comm: Any, counted: Tensor, labels: Labels) -> Scores:
-        """Return the scores of all ranks, from what each has counted. Collective."""
+        """Return the scores over all ranks, from the result of `count` on each. Collective."""
 
 
 class Accuracy(Metric):
-    """The share of rows whose class is predicted."""
+    """Share of the rows whose class is predicted correctly."""
 
     name, title = "accuracy", "accuracy"
 
     def _counts(self, logits: Tensor, labels: Labels) -> list[Tensor]:
-        """Return the number of right rows of each split."""
         predicted = logits.argmax(1)
         right = [(predicted.index_select(0, labels.rows[s]) == labels.y[s]).sum() for s in SPLITS]
         return [each.double().reshape(1) for each in right]
@@ -121,16 +123,16 @@ class Accuracy(Metric):
 
 
 class F1(Metric):
-    """2 tp / (2 tp + fp + fn): over all decisions (micro, which is the metric), and the mean of each class's (macro).
+    """F1, 2 tp / (2 tp + fp + fn): over all decisions (micro, the metric), and its mean over classes (macro).
 
-    A class is predicted where its probability is the largest, or with several labels a node where it is more than 1/2.
-    A class that neither occurs nor is predicted counts as 0, as in scikit-learn.
+    The predicted class is the one with the largest probability; with several labels a node, every class with a
+    probability above 1/2. A class that neither occurs nor is predicted has an F1 of 0, as in scikit-learn.
     """
 
     name, title = "f1", "micro F1"
 
     def _counts(self, logits: Tensor, labels: Labels) -> list[Tensor]:
-        """Return [C] for each split: decisions that are right, nodes predicted, and nodes labelled, of each class."""
+        """Return three vectors [C] per split: of each class, correct predictions, predictions, and labels."""
         return [each for s in SPLITS for each in self._decisions(logits, labels.rows[s], labels.y[s])]
 
     def score(self, comm: Any, counted: Tensor, labels: Labels) -> Scores:
@@ -152,33 +154,34 @@ class F1(Metric):
         return [none.index_add(0, classes, amount.double()) for classes, amount in counts]
 
     def _decide(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return bool [k, C]: the labels of a probability above 1/2."""
+        """Return bool [k, C]: the predicted labels."""
         return logits > 0
 
 
 class TopF1(F1):
-    """F1 where each node is given as many labels as it has, the most probable ones (Tang and Liu, KDD 2009).
+    """F1 if as many labels are predicted as a node has, the most probable ones (Tang and Liu, KDD 2009).
 
-    Published figures of graphs with many rare labels, few of which ever reach a probability of 1/2, are computed so.
+    Usual for graphs with many rare labels, few of which ever reach a probability of 1/2.
     """
 
     name, title = "f1_top", "micro F1, of as many labels as a node has"
 
     def _decide(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return bool [k, C]: in each row as many labels as y [k, C] has there, the most probable (ties: the first)."""
+        # Among equal logits the first classes are predicted.
         place = logits.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         return place < y.sum(1, keepdim=True)
 
 
 class RocAuc(Metric):
-    """The area under the ROC curve of two classes, exact: the chance that a node of class 1 has a larger margin over
-    class 0 than a node of class 0 has; equal ones count a half (Hanley and McNeil, 1982). 0 where a class is missing.
+    """Exact area under the ROC curve of two classes; 0 if a class is missing.
+
+    It is the probability that a node of class 1 has a larger margin, logit 1 - logit 0, than a node of class 0; equal
+    margins count a half (Hanley and McNeil, 1982).
     """
 
     name, title = "roc_auc", "ROC AUC"
 
     def _counts(self, logits: Tensor, labels: Labels) -> list[Tensor]:
-        """Return the margins of all splits' rows."""
         margin = logits[:, 1].double() - logits[:, 0].double()
         return [margin.index_select(0, labels.rows[s]) for s in SPLITS]
 
@@ -201,7 +204,7 @@ METRICS: dict[str, type[Metric]] = {kind.name: kind for kind in (Accuracy, F1, T
 
 
 def choose(asked: str, multilabel: bool, classes: int, path: Path) -> Metric:
-    """Return the metric of `train.metric`. Raises InputError if it does not fit the labels of the graph at ``path``."""
+    """Return the metric of `train.metric`. Raises InputError if it does not fit the labels of ``path``."""
     if asked == "auto":
         asked = "f1" if multilabel else "accuracy"
     if asked == "accuracy" and multilabel:
@@ -215,9 +218,9 @@ def choose(asked: str, multilabel: bool, classes: int, path: Path) -> Metric:
 
 
 def area(margins: NDArray[np.float64], y: NDArray[np.int64]) -> float:
-    """Return the area under the ROC curve of ``margins`` [k] for classes y [k], 0 and 1; 0 if a class is missing."""
+    """Return the area under the ROC curve for margins [k] and classes y [k] of 0 and 1; 0 if a class is missing."""
     _, place, many = np.unique(margins, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(many) - (many - 1) / 2)[place]  # equal margins have the mean rank
+    rank = (np.cumsum(many) - (many - 1) / 2)[place]  # equal margins share their mean rank
     ones = int(np.count_nonzero(y))
     pairs = ones * (len(y) - ones)
     return float(rank[y == 1].sum() - ones * (ones + 1) / 2) / pairs if pairs else 0.0

@@ -1,7 +1,7 @@
-"""Find the first value that is not finite, by running the last step's pass again from the weights it began with.
+"""Find the first value that is not finite, by repeating the last step's pass from the weights before it.
 
-The input and the weights are checked first, then each layer's output, the loss, and the gradients of the parameters
-from the last layer to the first, on all ranks.
+In order, on all ranks: the input and the weights, each layer's output, the loss, and the gradients of the parameters
+from the last layer to the first.
 """
 
 from __future__ import annotations
@@ -22,57 +22,53 @@ from ..nn.streaming.rows import StreamedRows
 from .job import Job
 from .trainer import Trainer
 
-BLOCK = 1 << 20  # number of values that are checked together
+BLOCK = 1 << 20  # values that are checked at a time
 
 
 def first(trainer: Trainer, epoch: int) -> str:
-    """Return a description of the first such value of the epoch's last pass: value, place and rank. Collective.
+    """Return value, place and rank of the first such value in the epoch's last step, as text. Collective.
 
-    It resets the weights to those before the pass. A layer's output may have the next one's dropout applied.
+    Resets the weights to those before the step. A layer's output may have the next one's dropout applied.
     """
     job, comm = trainer.job, trainer.job.comm
     trainer.rewind(epoch)
-    if found := _agreed(comm, [_in_input(job), *_in_parameters(trainer, gradients=False)]):
+    if found := _first_of_ranks(comm, [_in_input(job), *_in_parameters(trainer, gradients=False)]):
         return found
-    outputs = job.model.layers(*trainer.given())
-    places = [_first_place(out) for out in outputs]
+    outputs = job.model.layers(*trainer.inputs())
+    found_at = [_position(out) for out in outputs]
     told = [
-        place and _told(trainer.ids(i), place, f"layer {i + 1}'s output") for i, place in enumerate(places)
+        _text(trainer.output_ids(i), at, f"layer {i + 1}'s output") if at else None
+        for i, at in enumerate(found_at)
     ]
-    if found := _agreed(comm, told):
+    if found := _first_of_ranks(comm, told):
         return found
     loss = trainer.loss_of(tensor_of(outputs[-1]))
-    if found := _agreed(comm, [None if torch.isfinite(loss) else f"{float(loss)} as this rank's loss"]):
+    bad_loss = None if torch.isfinite(loss) else f"{float(loss)} as this rank's loss"
+    if found := _first_of_ranks(comm, [bad_loss]):
         return found
     trainer.backward(loss)
-    found = _agreed(comm, list(reversed(_in_parameters(trainer, gradients=True))))
+    found = _first_of_ranks(comm, list(reversed(_in_parameters(trainer, gradients=True))))
     return found or "in the sum of gradients over ranks, or in the optimiser's step"
 
 
-def _agreed(comm: Any, mine: Sequence[str | None]) -> str:
-    """Return the finding at the first place of a pass, from the lowest rank that has one; "" if there is none."""
-    place = next((i for i, text in enumerate(mine) if text), len(mine))
-    every = comm.allgather((place, comm.rank))
-    place, rank = min(every)
-    text = comm.bcast(mine[place] if place < len(mine) else None, root=rank)
+def _first_of_ranks(comm: Any, mine: Sequence[str | None]) -> str:
+    """Return the finding with the lowest index, from the lowest rank that has it; "" if no rank has any."""
+    every = comm.allgather((next((i for i, text in enumerate(mine) if text), len(mine)), comm.rank))
+    index, rank = min(every)
+    text = comm.bcast(mine[index] if index < len(mine) else None, root=rank)
     return f"{text}, on rank {rank}" if text else ""
 
 
 def _in_input(job: Job) -> str | None:
     what = "the features" if job.learned is None else "the learned input"
-    first_row = 0
-    for values in _blocks(job.input):
-        if found := _place(values if values.ndim == 2 else values[None]):
-            row, column, value = found
-            if isinstance(job.x, SparseFeatures):
-                return _told(job.part.slice.ids, (*job.x.position(column), value), what)
-            return _told(job.part.slice.ids, (first_row + row, column, value), what)
-        first_row += len(values)
-    return None
+    found = _position(job.input)
+    if found and isinstance(job.x, SparseFeatures):
+        found = (*job.x.place(found[1]), found[2])  # of a stored value
+    return _text(job.part.slice.ids, found, what) if found else None
 
 
 def _blocks(x: Input | StreamedRows) -> Iterator[Tensor]:
-    """Yield the values of an input, in order: rows, or the stored values [k] of sparse ones."""
+    """Yield the values of an input, in order: rows [n, F], or the stored values [1, k] of sparse rows."""
     if isinstance(x, HostFeatures):
         yield from x.blocks
     elif isinstance(x, StreamedRows):
@@ -81,42 +77,35 @@ def _blocks(x: Input | StreamedRows) -> Iterator[Tensor]:
     elif isinstance(x, Tensor):
         yield from x.split(max(1, BLOCK // max(1, x.shape[1])))
     else:
-        yield x.values
+        yield x.values[None]
 
 
 def _in_parameters(trainer: Trainer, *, gradients: bool) -> list[str | None]:
-    """Return a description of the first such value of each parameter, or of its gradient on this rank; or None."""
+    """Return for each parameter, or its gradient on this rank, the first such value as text, or None."""
     found: list[str | None] = []
     job, step = trainer.job, "epoch" if trainer.job.sampled is None else "batch"
     for name, parameter in job.model.named_parameters():
-        looked_at = parameter.grad if gradients else parameter
-        place = None if looked_at is None else _place(looked_at.detach().reshape(1, -1))
+        values = parameter.grad if gradients else parameter
+        bad = None if values is None else _position(values.detach().reshape(1, -1))
         numbered = re.match(r"(?:convs|norms)\.(\d+)\.", name)
         layer = int(numbered[1]) + 1 if numbered else job.settings.model.layers
         what = f"the gradient of {name}" if gradients else f"{name} before the {step}"
-        found.append(f"{place[2]} in {what} (layer {layer})" if place else None)
+        found.append(f"{bad[2]} in {what} (layer {layer})" if bad else None)
     return found
 
 
-def _first_place(rows: Input | StreamedRows) -> tuple[int, int, float] | None:
-    """Return row, column and value of the first of dense rows that is not finite; None if there is none."""
+def _position(rows: Input | StreamedRows) -> tuple[int, int, float] | None:
+    """Return row, column and value of the first value that is not finite; None if there is none."""
     first = 0
     for values in _blocks(rows):
-        if found := _place(values):
-            return first + found[0], *found[1:]
+        bad = ~torch.isfinite(values.detach())
+        if bad.any():
+            row, column = (int(index) for index in bad.nonzero()[0])
+            return first + row, column, float(values.detach()[row, column])
         first += len(values)
     return None
 
 
-def _place(values: Tensor) -> tuple[int, int, float] | None:
-    """Return row, column and value of the first value [n, F] that is not finite; None if there is none."""
-    bad = ~torch.isfinite(values.detach())
-    if not bad.any():
-        return None
-    row, column = (int(index) for index in bad.nonzero()[0])
-    return row, column, float(values.detach()[row, column])
-
-
-def _told(ids: NDArray[np.int64], place: tuple[int, int, float], what: str) -> str:
-    row, column, value = place
+def _text(ids: NDArray[np.int64], found: tuple[int, int, float], what: str) -> str:
+    row, column, value = found
     return f"{value} in {what} at node {ids[row]}, column {column}"

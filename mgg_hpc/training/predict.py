@@ -1,4 +1,4 @@
-"""Predict classes, probabilities and embeddings of every node, in the user's numbering."""
+"""`mgg predict`: classes, probabilities and embeddings of every node, in the user's numbering."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..nn.workspace import accumulator
 from ..runtime import backends, cores, exit_code, mpi
 from . import memory, run_folder
 from .checkpoints import weights
-from .job import Job, build, watchdog
+from .job import Job, build_trained, watchdog
 
 WHAT = ("class", "probability", "embedding")
 
@@ -39,16 +39,18 @@ def process_predict(
     layers: tuple[str, ...] = (),
     what: str = ",".join(WHAT),
 ) -> int:
-    """`mgg predict`: write the predictions of a run's model for each node of its graph; return the exit code.
+    """Write the predictions of a run's model for each node of its graph; return the exit code.
 
-    graph: another graph, with as many features. layers: numbers from 1 on, or "all"; none: the last hidden layer. what:
-    some of ``WHAT``, separated by commas.
+    Args:
+        graph: another graph with as many features.
+        layers: numbers from 1 on, or "all". [default: the last hidden layer]
+        what: some of ``WHAT``, separated by commas.
 
-    /class int64 [N], or 0 and 1 [N, C] as uint8 where nodes have several labels; /probability [N, C]; /embedding
-    [N, H], the last hidden layer's output after its activation (a model of one layer has none); with layers asked for
-    instead /embedding/1 [N, H] and so on, the last one's being the logits (but with model.jumping). Row i belongs to
-    node i of the graph as it was imported, whatever the order of rows in its file; where the file has names of nodes,
-    /id int64 [N] or /name, text [N], says which node that is. An output that ends in .npy: see `row_files.paths`.
+    The arrays are /class, int64 [N], or uint8 [N, C] of 0 and 1 if nodes have several labels; /probability [N, C];
+    /embedding [N, H], the last hidden layer's output after its activation (a model of one layer has none), or for each
+    of ``layers`` /embedding/1 [N, H] and so on, where the last one is the logits (except with model.jumping). Row i
+    belongs to node i of the imported graph, regardless of the order of rows in its file. If the file has names of
+    nodes, /id, int64 [N], or /name, text [N], has them. For an output that ends in .npy see `row_files.paths`.
     """
     cores.return_freed_memory()
     comm = mpi.world()
@@ -64,9 +66,8 @@ def process_predict(
                 named = row_files.kind_of_names(opened.contents)
             for path in row_files.paths(output, [*names, *filter(None, [named])]).values():
                 check_output(path, force=force)
-    job = build(settings, comm, fitted)
+    job = build_trained(settings, comm, fitted, folder)
     with backends.closed_on_error(job.close):
-        _load(job, folder)
         memory.check(job, memory.estimate(job, trains=False), trains=False)
     with watchdog(settings, comm) as dog:
         dog.step("predicting")
@@ -81,7 +82,7 @@ def process_predict(
 def _on_graph(
     settings: Settings, fitted: weights.Fitted, graph: Path, run: str
 ) -> tuple[Settings, weights.Fitted]:
-    """Return the settings and the fitted model for another graph. Raises InputError where it knows only its own."""
+    """Return the settings and the fitted model for another graph. Raises InputError if the model knows only its own."""
     if settings.model.input == "learned":
         raise InputError(
             f"--graph: {run} learned the input of its own graph's nodes (model.input); it knows no other graph"
@@ -90,16 +91,8 @@ def _on_graph(
     return msgspec.structs.replace(settings, graph=other), replace(fitted, uuid="")
 
 
-def _load(job: Job, folder: Path) -> None:
-    """Load the weights of a run, and the rows that it learned. Collective."""
-    with mpi.agree(job.comm):
-        weights.load_weights(folder, job.model)
-        if job.learned is not None:
-            weights.load_rows(folder, job.part.slice.ids, job.part.nodes, job.learned)
-
-
 def _write(job: Job, output: Path, run: str, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write the predictions, and print the files' names. Collective."""
+    """Write the predictions, and print the names of the files. Collective."""
     attributes = {
         "format": "mgg-prediction",
         "version": 1,
@@ -115,7 +108,7 @@ def _write(job: Job, output: Path, run: str, arrays: dict[str, NDArray[Any]]) ->
 
 
 def _names_of_rows(job: Job) -> row_files.Arrays:
-    """Return the names of this rank's rows, if the graph has names; of one type on all ranks. Collective."""
+    """Return the names of this rank's nodes, of one type on all ranks; {} if the graph has none. Collective."""
     low, high = (int(each) for each in job.part.bounds[job.comm.rank : job.comm.rank + 2])
     with mpi.agree(job.comm), open_graph(job.part.path) as opened:
         kind, found = row_files.kind_of_names(opened.contents), row_files.read_names(opened, low, high)
@@ -127,7 +120,10 @@ def _names_of_rows(job: Job) -> row_files.Arrays:
 
 
 def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str, int]:
-    """Return the arrays' names, and the index of the model's output that each is made of."""
+    """Return the names of the arrays, each with the index of the layer whose output it is made of.
+
+    asked: values of the option --layer. Raises InputError.
+    """
     layers = model.layers
     kinds = [name.strip() for name in what.split(",")]
     unknown = [name for name in kinds if name not in WHAT]
@@ -160,17 +156,17 @@ def _results(job: Job, names: dict[str, int]) -> row_files.Arrays:
         logits = tensor_of(outputs[-1])
         logits = logits.to(accumulator(logits.dtype))
         found = {name: _predicted(name, logits, job.part.multilabel) for name in names if name in WHAT[:2]}
-        found |= {name: _rows_of(outputs[place]) for name, place in names.items() if name not in found}
+        found |= {name: _rows_of(outputs[layer]) for name, layer in names.items() if name not in found}
     return {name: _on_host(tensor) for name, tensor in found.items()}
 
 
 def _rows_of(out: Tensor | StreamedRows) -> Tensor:
-    """Return a layer's rows; those of a store stay on the host, since a device may have no room for all of them."""
+    """Return a layer's rows. Rows of a store stay on the host, as a device may lack room for all of them."""
     return out.read(0, out.shape[0]).clone() if isinstance(out, StreamedRows) else tensor_of(out)
 
 
 def _predicted(name: str, logits: Tensor, multilabel: bool) -> Tensor:
-    """Return classes or probabilities for logits [n, C]; multilabel: of each class by itself."""
+    """Return classes or probabilities for logits [n, C]. multilabel: True to predict each class by itself."""
     if multilabel:
         return (logits > 0).to(torch.uint8) if name == "class" else torch.sigmoid(logits)
     return logits.argmax(1) if name == "class" else torch.softmax(logits, 1)

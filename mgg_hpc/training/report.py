@@ -1,36 +1,61 @@
-"""Print the start, the plan and the result of a run. Tables go to stdout."""
+"""Output of a run: its start, plan and result as lines and tables on stdout, and the progress bar on stderr."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from .. import sizes
 from ..nn.inputs.host import HostFeatures
-from ..runtime.backends.arguments import BY_WIDTH, Geometry
+from ..runtime.launch import TERMINAL
 from . import memory
 from .job import Job
 from .metrics import METRICS
 from .profile.phases import breakdown
+from .tuning.target import shown
 
 MANY = 4  # most ranks whose memory is printed in one line
 INPUTS = {"features": "features", "learned": "learned columns", "degree": "columns for degrees"}
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    """Return min, median and max, as in summary.json."""
-    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
+@contextmanager
+def bar_of(total: int, shown: bool | None, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Show a bar over ``total`` epochs on stderr, and yield a function that updates it: update(completed=, note=).
+
+    shown: True, False, or None to show it if stderr is a terminal, which may be at the other end of a launcher's pipe.
+    done: number of epochs that are complete at the beginning.
+    """
+    columns = os.environ.get(TERMINAL, "")
+    screen = Console(stderr=True)
+    if columns.isdecimal():
+        screen = Console(stderr=True, force_terminal=True, width=int(columns))
+    shown = screen.is_terminal if shown is None else shown
+    parts = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    bar = Progress(*parts, console=screen, refresh_per_second=8, disable=not shown)
+    with bar if shown else nullcontext():
+        yield partial(bar.update, bar.add_task("training", total=total, completed=done, note=""))
+    sys.stderr.flush()
 
 
-def counted(number: int, noun: str) -> str:
-    """Format a count with its noun: "1 rank", "2 ranks"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: "1 rank", "2 ranks"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def console() -> Console:
@@ -39,34 +64,29 @@ def console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
-def knobs_of(geometry: Geometry) -> dict[str, int | str]:
-    """Return ps, dist and wpb as reports and summary.json show them, and far_ps where it is set."""
-    dist: int | str = "auto" if geometry.dist == BY_WIDTH else geometry.dist
-    far = {} if geometry.far_ps is None else {"far_ps": geometry.far_ps}
-    return {"ps": geometry.ps, "dist": dist, "wpb": geometry.wpb} | far
+def print_line(text: str) -> None:
+    """Print a line on stdout."""
+    console().print(text, soft_wrap=True)
 
 
 def print_start(job: Job) -> None:
     """Print a line each on the graph, the ranks and the choices made."""
-    part, geometry, ranks = job.part, job.backend.options.geometry, job.comm.size
+    part, ranks = job.part, job.comm.size
     threads = counted(job.backend.options.threads, "thread") + (" each" if ranks > 1 else "")
-    knobs = ", ".join(f"{name} {value}" for name, value in knobs_of(geometry).items())
     lines = [
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
         f"{part.features:,} {INPUTS[job.settings.model.input]}, {part.classes} classes",
-        f"{counted(ranks, 'rank')}, {threads}; {knobs}",
+        f"{counted(ranks, 'rank')}, {threads}; {shown(job.backend.options.geometry)}",
         f"backend {job.backend.capabilities.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
     ]
     if job.sampled is not None:
-        how, steps = job.sampled.how, job.sampled.steps
-        many = "1 batch" if steps == 1 else f"{steps:,} batches"
+        how, many = job.sampled.how, counted(job.sampled.steps, "batch", "batches")
         fanouts = ", ".join("all" if each < 0 else f"{each:,}" for each in how.fanouts)
         lines.append(f"sampled: {many} an epoch of {how.batch_size:,} rows, fanouts {fanouts}")
     if job.streamed is not None:
         where = f"files in {job.settings.plan.scratch}" if job.settings.plan.scratch else "the host's memory"
-        lines.append(
-            f"streamed: rows lie in {where}, and pass through {sizes.shown(job.streamed.streaming.memory)} a rank"
-        )
+        room = sizes.shown(job.streamed.streaming.memory)
+        lines.append(f"streamed: rows lie in {where}, and pass through {room} a rank")
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(
             f"the file has no partition for {ranks} ranks: edge-balanced bounds were computed "
@@ -80,12 +100,7 @@ def print_start(job: Job) -> None:
     if job.select != job.settings.train.select:
         lines.append("the graph has no validation rows: the weights of the last epoch are kept")
     for line in [*lines, *job.plans.notes]:
-        console().print(line, soft_wrap=True)
-
-
-def print_line(text: str) -> None:
-    """Print a remark on stdout."""
-    console().print(text, soft_wrap=True)
+        print_line(line)
 
 
 def print_plan(job: Job) -> None:
@@ -122,11 +137,11 @@ def print_memory(job: Job, need: memory.Estimate, measured: int | None = None) -
     _print_ranks(job, title, cells)
 
 
-def told(bytes_of: Sequence[int]) -> str:
-    """Format the bytes of each rank; of many ranks, which have a table, the least and the most."""
-    if len(bytes_of) > MANY:
-        return f"{sizes.shown(min(bytes_of))} to {sizes.shown(max(bytes_of))}"
-    return ", ".join(sizes.shown(each) for each in bytes_of)
+def of_ranks(nbytes: Sequence[int]) -> str:
+    """Return the bytes of each rank as text; of many ranks, which have a table, the least and the most."""
+    if len(nbytes) > MANY:
+        return f"{sizes.shown(min(nbytes))} to {sizes.shown(max(nbytes))}"
+    return ", ".join(sizes.shown(each) for each in nbytes)
 
 
 def _print_ranks(job: Job, title: str, mine: dict[str, str]) -> None:
@@ -143,7 +158,7 @@ def _print_ranks(job: Job, title: str, mine: dict[str, str]) -> None:
 
 
 def print_phases(summary: dict[str, Any]) -> None:
-    """Print the time of all epochs by phase, over ranks; on one rank without what is the same there."""
+    """Print the time of all epochs by phase, over ranks; on one rank only its time and share."""
     several, epochs = summary["ranks"] > 1, summary["timed_epochs"]
     if not epochs:
         return
@@ -160,47 +175,40 @@ def print_phases(summary: dict[str, Any]) -> None:
     console().print(table)
 
 
-def _streamed(summary: dict[str, Any]) -> dict[str, str]:
-    """Return the row of a graph that was streamed; none of others."""
-    found = summary.get("streamed")
-    if not found:
-        return {}
-    loaded = (
-        f"{sizes.shown(found['loaded_bytes'])} of rows were loaded in an epoch, in {found['load_ms']:.0f} ms"
-    )
-    others = f"{sizes.shown(found['spilled_bytes'])} of activations left memory"
-    return {
-        "streamed": f"{loaded}; {others}; {sizes.shown(found['moved_bytes'])} were moved with its evaluation"
-    }
-
-
-def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
-    """Print the table at the end of a run."""
+def print_result(summary: dict[str, Any], path: Path) -> None:
+    """Print the table at the end of a run. path: summary.json in the run folder."""
     title = f"{summary['model']} on {summary['graph']['name']}, {counted(summary['ranks'], 'rank')}"
     table = Table(title=title, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    epoch, aggregate, moved = summary["epoch_ms"], summary["aggregate_ms"]["median"], summary["bytes"]
+    epoch, moved = summary["epoch_ms"], summary["bytes"]
     macro = f", macro F1 {summary['test_macro_f1']:.4f}" if "test_macro_f1" in summary else ""
-    batches = summary.get("sampled")
-    told_of = f"aggregation {aggregate:.2f} ms"
-    if batches:
-        count = summary["batches"]
-        made = f"{count:,} {'batch' if count == 1 else 'batches'}"
-        told_of = f"{made}, of {batches['edges']:,} edges and {batches['rows']:,} rows together"
+    of_epoch = f"aggregation {summary['aggregate_ms']['median']:.2f} ms"
+    if batches := summary.get("sampled"):
+        of_epoch = f"{counted(summary['batches'], 'batch', 'batches')}, of {batches['edges']:,} edges and "
+        of_epoch += f"{batches['rows']:,} rows together"
     rows: dict[str, str | Text] = {
         f"test {METRICS[summary['metric']].title}": f"{summary['test_accuracy']:.4f}{macro}",
         "validation": f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}",
         "final loss": f"{summary['final_loss']:.6f}",
-        "epoch": f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); {told_of}",
-        **_streamed(summary),
+        "epoch": f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); {of_epoch}",
+    }
+    if stores := summary.get("streamed"):
+        loaded, spilled, all_moved = (
+            sizes.shown(stores[f"{name}_bytes"]) for name in ("loaded", "spilled", "moved")
+        )
+        rows["streamed"] = (
+            f"{loaded} of rows were loaded in an epoch, in {stores['load_ms']:.0f} ms; {spilled} of activations left "
+            f"memory; {all_moved} were moved with its evaluation"
+        )
+    rows |= {
         "evaluation": f"{summary['eval_ms']['median']:.2f} ms",
         "rows moved": f"{summary['remote_rows']:,} remote rows an epoch ({sizes.shown(moved['remote'])}); "
         f"local {sizes.shown(moved['local'])}",
-        "memory per rank": f"{told(summary['peak_rss_bytes'])}; heap {sizes.shown(summary['heap_bytes'])}",
-        "as predicted": told(summary["estimated_bytes"]),
+        "memory per rank": f"{of_ranks(summary['peak_rss_bytes'])}; heap {sizes.shown(summary['heap_bytes'])}",
+        "as predicted": of_ranks(summary["estimated_bytes"]),
         "summary": Text(str(path)),
-        "run folder": Text(str(folder)),
+        "run folder": Text(str(path.parent)),
     }
     for name, value in rows.items():
         table.add_row(name, value)

@@ -1,4 +1,4 @@
-"""The numbered folder of a run; its files appear whole or not at all."""
+"""The numbered folder of a run. Its files appear whole or not at all, and are readable by their owner only."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SUMMARY = "summary.json"
 TUNING = "tuning.json"
 JOB = "job.toml"
 CHECKPOINTS = "checkpoints"
-CLAIM_SECONDS = 10.0  # time for a job that was killed to end
+CLAIM_SECONDS = 10.0  # time for a killed job to end
 
 
 def create(parent: Path) -> Path:
-    """Create and return the next numbered folder in ``parent`` (001, 002, ...); ``latest`` points to it.
+    """Make and return the next numbered folder in ``parent`` (001, 002, ...), and let ``latest`` point to it.
 
     Raises InputError if it cannot be written to.
     """
@@ -52,26 +52,26 @@ def create(parent: Path) -> Path:
 
 
 def make_folders(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder and the missing ones above it, and wait until their names are on the disk. mode: of the folder."""
+    """Make a folder and its missing parents, and wait until their names are on the disk. mode: of the folder."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(mode, parents=True, exist_ok=True)
     for each in missing:
-        with suppress(PermissionError):  # a folder may be written to and not read
+        with suppress(PermissionError):  # a folder may be writable and not readable
             sync(each.parent)
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner may enter, whatever the umask is, or make one so that is there."""
+    """Make a folder unless it exists, and let only its owner enter it, regardless of the umask."""
     folder.mkdir(0o700, exist_ok=True)
     folder.chmod(0o700)
 
 
 @contextmanager
 def claimed(folder: Path, seconds: float = CLAIM_SECONDS) -> Iterator[None]:
-    """Keep a run to this process within ``with``, by a lock on metrics.csv.
+    """Keep other processes out of a run within ``with``, by a lock on metrics.csv.
 
-    seconds: time to wait for another process that holds it, since a job that was killed may still be ending. Raises
-    InputError where it holds it longer. A file system without locks keeps no one out.
+    Raises InputError if another process holds the lock for ``seconds`` more, which a killed job may need to end. A file
+    system without locks keeps no one out.
     """
     descriptor = private(str(folder / METRICS), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
@@ -88,7 +88,7 @@ def claimed(folder: Path, seconds: float = CLAIM_SECONDS) -> Iterator[None]:
 
 
 def _locked(descriptor: int) -> bool:
-    """Lock a file, or return False where another process has done so."""
+    """Lock a file; return False if another process has locked it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -97,7 +97,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def find(path: Path) -> Path:
-    """Return the folder of a run: ``path``, or the latest one in this folder of runs. Raises InputError."""
+    """Return the folder of a run: ``path`` itself, or the latest run in it. Raises InputError."""
     for folder in (path, path / "latest"):
         if (folder / JOB).is_file():
             return folder.resolve()
@@ -105,48 +105,41 @@ def find(path: Path) -> Path:
 
 
 def latest(parent: Path) -> Path | None:
-    """Return the latest run of a folder of runs, or None where there is none."""
+    """Return the latest run in a folder of runs, or None if there is none."""
     return (parent / "latest").resolve() if (parent / "latest" / JOB).is_file() else None
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file that only its owner may read; an opener of `open`."""
+    """Open a file that only its owner may read; an opener for `open`."""
     descriptor = os.open(path, flags, 0o600)
     os.fchmod(descriptor, 0o600)
     return descriptor
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one. Raises InputError where the device is full."""
+    """Write a file so that a crash leaves the old one or the new one. Raises InputError if the device is full."""
     with replacement(path, force=True, size=len(content), mode=0o600) as name:
         name.write_bytes(content)
 
 
-def write_tuning(folder: Path, found: Mapping[str, Any]) -> None:
-    """Write tuning.json."""
-    write_whole(folder / TUNING, (json.dumps(found, indent=2) + "\n").encode())
-
-
-def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
-    """Write summary.json and return its path."""
-    path = folder / SUMMARY
-    write_whole(path, (json.dumps(summary, indent=2) + "\n").encode())
+def write_json(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write a document as `write_whole` does, and return its path."""
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
     return path
 
 
 class MetricsFile:
-    """metrics.csv: a header, then one line an epoch, readable while the run goes on.
+    """metrics.csv: a header, then one line per epoch, readable while the run goes on.
 
-    kept: bytes of a file that is there, to go on behind them; 0 begins a new one. Raises InputError for a file that is
-    shorter.
+    kept: bytes of an existing file to append to; 0 begins a new one. Raises InputError if the file is shorter.
     """
 
     def __init__(self, folder: Path, columns: list[str], kept: int = 0) -> None:
         path = folder / METRICS
-        there = path.stat().st_size if path.exists() else 0
-        if there < kept:
+        size = path.stat().st_size if path.exists() else 0
+        if size < kept:
             raise InputError(
-                f"{path}: has {there} bytes, but {kept} when the checkpoint was written; put them back"
+                f"{path}: has {size} bytes, but {kept} when the checkpoint was written; put them back"
             )
         mode = "r+" if kept else "w"
         self._file = open(path, mode, newline="", buffering=1, opener=private)  # noqa: SIM115 - see `close`
@@ -167,11 +160,11 @@ class MetricsFile:
         return os.fstat(self._file.fileno()).st_size
 
     def sync(self) -> None:
-        """Wait until everything is on the disk; from any thread."""
+        """Wait until all lines are on the disk. May be called from any thread."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file after writing everything to the disk."""
+        """Write everything to the disk, and close the file."""
         self._file.flush()
         self.sync()
         self._file.close()

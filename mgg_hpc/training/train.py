@@ -1,10 +1,10 @@
-"""Training: every epoch is a forward and a backward pass over all rows of all ranks, or over each of its batches."""
+"""`mgg train` and `mgg resume`: build a job, train it epoch by epoch, and write the run folder."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,22 @@ from ..config import CheckpointSettings, Settings
 from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
-from ..runtime import backends, cores, exit_code, launch, mpi, signals
+from ..runtime import backends, cores, exit_code, launch, mpi
 from ..runtime.watchdog import Watchdog
-from . import memory, nonfinite, progress, report, run_folder
-from .checkpoints import capture, folders, resume, weights
+from . import footprint, memory, nonfinite, report, run_folder
+from .checkpoints import folders, resume, weights
 from .checkpoints.folders import START, Position
 from .checkpoints.resume import Resumed
 from .checkpoints.saver import Saver
-from .checkpoints.state import State
 from .history import History
 from .job import Job, build, resolved, watchdog
 from .metrics import F1, SPLITS, Scores
-from .minibatch import footprint
-from .minibatch.trainer import SampledTrainer
 from .profile import profiler
 from .profile.phases import Phases
-from .profile.summary import summarise
+from .start import PhaseTimer
+from .summary import summarise
 from .trainer import Trainer
 from .tuning import tuner as tuning
-from .tuning.kept import TUNING, of_facts
 
 COLUMNS = ["epoch", "loss", *(f"{split}_accuracy" for split in SPLITS), "epoch_ms", "val_loss", "eval_ms"]
 MACRO_COLUMNS = [f"{split}_macro_f1" for split in SPLITS]
@@ -50,103 +47,140 @@ def fit(
 ) -> History:
     """Train until the last epoch, or until patience runs out. Collective.
 
-    folder: rank 0's run folder, None elsewhere; None on all ranks to keep nothing. shown: as in `progress.epochs`.
-    recorder: profiles some epochs. resumed: what to go on with; None begins anew. Raises InputError when the loss or a
-    weight is no longer finite, after writing the weights chosen so far to the folder; and StoppedBySignal as
-    `Saver.after_epoch`.
+    Args:
+        folder: rank 0's run folder, None on other ranks; None on all ranks to write nothing.
+        shown: whether to show a progress bar, as in `report.bar_of`.
+        dog: watchdog to report progress to.
+        recorder: profiles some epochs.
+        resumed: run to continue; None begins anew.
+
+    Raises InputError if the loss or a weight is no longer finite, after writing the weights chosen so far, and
+    StoppedBySignal as `Saver.save` does.
     """
-    trainer, train = trainer_of(job, graph, records=recorder is None), job.settings.train
-    done, kept = (resumed.at.epoch, of_facts(resumed.facts)) if resumed else (0, None)
-    # No two epochs of batches sum the same edges, so a search could not compare them.
-    tuned = 0 if recorder or job.sampled else train.epochs - done
-    tuner = tuning.Tuner(job, tuned, trainer.replayed, folder, kept=kept)
-    history = _begun(job, trainer, tuner, resumed)
-    metrics = None
-    with mpi.agree(job.comm):
-        if folder:
-            columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
-            metrics = run_folder.MetricsFile(folder, columns, resumed.metrics_bytes if resumed else 0)
-    sound = resumed.at if resumed else START
-    saver = _saver(job, trainer, tuner, history, metrics, folder, sound, dog)
-    phases = Phases(job.backend.capabilities.device, sampled=job.sampled is not None)
-    with contextlib.closing(trainer.replayed):
+    training = _Training(job, graph, folder, dog, recorder, resumed)
+    epochs, done, history = job.settings.train.epochs, training.done, training.history
+    with contextlib.closing(training.trainer.replayed):
         try:
-            bar = progress.epochs(train.epochs, shown if job.comm.rank == 0 else False, done)
-            with bar as shows, phases.counted():
-                between = _between(trainer, saver, shows, dog)
-                for epoch in range(done + 1, train.epochs + 1):
+            shown = shown if job.comm.rank == 0 else False
+            with report.bar_of(epochs, shown, done) as show, training.phases.counted():
+                for epoch in range(done + 1, epochs + 1):
                     if _is_over(job, history, epoch - 1):
                         break
-                    if dog:
-                        dog.step(f"epoch {epoch}", repeats=True)
-                    if recorder:
-                        with phases.profiling():
-                            recorder.begin(epoch)
-                    tuner.before(epoch)
-                    scores = _epoch(trainer, history, epoch, phases, between)
-                    tuner.after(history.moved)
-                    if epoch == done + 1:
-                        job.phases.end("first epoch", last=True)
-                    history.consider(epoch, scores, job.weights(), job.select)
-                    if metrics:
-                        fractions = (scores.train, scores.val, scores.test)
-                        more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
-                        metrics.add([epoch, history.loss, *fractions, *more])
-                    shows.advance(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
-                    last = _is_over(job, history, epoch)
-                    if recorder:
-                        with phases.profiling():
-                            recorder.end(epoch, last=last)
-                    with span("checkpoint"):
-                        saver.after_epoch(epoch, last=last)
+                    training.run(epoch, show)
         except InputError:
             if history.state:
                 weights.save(job.comm, folder, job.part, history.state)
             raise
-        if metrics:
-            metrics.close()
-        _end(history, trainer, tuner, phases)
-    return history
+        return training.end()
 
 
-def _end(history: History, trainer: Trainer, tuner: tuning.Tuner, phases: Phases) -> None:
-    """Add what is known of all epochs of this process. Collective."""
-    history.timed_epochs, history.phases = phases.epochs, phases.seconds()
-    history.tuned = tuning.report_found(tuner, trainer.job.comm.rank == 0)
-    history.recorded, history.not_recorded = trainer.replayed.recorded, trainer.replayed.failure
-    history.batches = trainer.counts
+class _Training:
+    """A training in progress. Arguments as for `fit`. done: number of epochs that an earlier process has completed."""
 
+    def __init__(
+        self,
+        job: Job,
+        graph: GraphHandle,
+        folder: Path | None,
+        dog: Watchdog | None,
+        recorder: profiler.Recorder | None,
+        resumed: Resumed | None,
+    ) -> None:
+        facts = resumed.facts if resumed else None
+        self.job, self.dog, self.recorder, self.done = job, dog, recorder, facts.epoch if facts else 0
+        self.trainer = Trainer(job, graph, records=recorder is None)
+        # No two epochs of batches sum the same edges, so a search could not compare them.
+        left = 0 if recorder or job.sampled else job.settings.train.epochs - self.done
+        kept = facts.tuning if facts else []
+        self.tuner = tuning.Tuner(job, left, self.trainer.replayed, folder, kept=kept)
+        self.history = _begun(self.trainer, self.tuner, resumed)
+        self.metrics = None
+        with mpi.agree(job.comm):
+            if folder:
+                columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
+                self.metrics = run_folder.MetricsFile(folder, columns, facts.metrics_bytes if facts else 0)
+        self.same = resume.environment(job)
+        writes = job.comm.bcast(folder is not None, root=0)
+        self.saver = Saver(
+            job.comm,
+            job.settings.checkpoint if writes else CheckpointSettings(every_epochs=0, every_minutes=0),
+            folder and folder / run_folder.CHECKPOINTS,
+            all_write=job.learned is not None,
+            newest=resumed.at if resumed else START,
+            command=f"mgg resume {folder}",
+            metrics=self.metrics,
+            dog=dog,
+        )
+        self.phases = Phases(job.backend.capabilities.device, sampled=job.sampled is not None)
 
-def _between(
-    trainer: Trainer, saver: Saver, shows: progress.Shows, dog: Watchdog | None
-) -> Callable[[int, int], None]:
-    """Return what is done between batches, see `Trainer.run`."""
+    def run(self, epoch: int, show: Callable[..., None]) -> None:
+        """Train for an epoch, evaluate, and record both. Collective. show: as yielded by `report.bar_of`."""
+        trainer, history, recorder = self.trainer, self.history, self.recorder
+        if self.dog:
+            self.dog.step(f"epoch {epoch}", repeats=True)
+        if recorder:
+            with self.phases.profiling():
+                recorder.begin(epoch)
+        self.tuner.before(epoch)
+        with span(f"epoch {epoch}"):
+            with contextlib.closing(trainer.run(epoch)) as batches:
+                for done in batches:
+                    self.checkpoint(Position(epoch - 1, done))
+                    if self.dog:
+                        self.dog.step(f"batch {done + 1} of epoch {epoch}", repeats=True)
+                    show(completed=epoch - 1 + done / trainer.steps)
+            scores, eval_seconds = _evaluated(trainer, history, epoch)
+        cost, seconds = trainer.cost, trainer.cost.seconds()
+        cost.meter.settle()
+        history.add(cost.meter, seconds, eval_seconds, trainer.replayed.recorded)
+        self.phases.add(cost.meter, seconds - cost.before, eval_seconds)
+        self.tuner.after(history.moved)
+        if epoch == self.done + 1:
+            self.job.phases.end("first epoch", last=True)
+        history.consider(epoch, scores, self.job.weights(), self.job.select)
+        if self.metrics:
+            fractions = (scores.train, scores.val, scores.test)
+            more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
+            self.metrics.add([epoch, history.loss, *fractions, *more])
+        show(completed=epoch, note=f"loss {history.loss:.4f}  validation {scores.val:.3f}")
+        last = _is_over(self.job, history, epoch)
+        if recorder:
+            with self.phases.profiling():
+                recorder.end(epoch, last=last)
+        self.checkpoint(Position(epoch), last=last)
 
-    def between(epoch: int, batches: int) -> None:
+    def checkpoint(self, at: Position, *, last: bool = False) -> None:
+        """Write a checkpoint if one is due, or a signal came. Collective."""
         with span("checkpoint"):
-            saver.after_batch(epoch - 1, batches)
-        if dog:
-            dog.step(f"batch {batches + 1} of epoch {epoch}", repeats=True)
-        shows.within(epoch - 1 + batches / trainer.steps)
+            if self.saver.wants(at, last=last):
+                training = self.job, self.trainer, self.tuner, self.history
+                size = self.metrics.bytes if self.metrics else 0
+                state = resume.capture(*training, at=at, metrics_bytes=size, same=self.same)
+                self.saver.save(at, state)
 
-    return between
+    def end(self) -> History:
+        """Return the history with the facts of all epochs of this process. Collective."""
+        if self.metrics:
+            self.metrics.close()
+        history, replayed = self.history, self.trainer.replayed
+        history.timed_epochs, history.phases = self.phases.epochs, self.phases.seconds()
+        history.tuned = tuning.report_found(self.tuner, prints=self.job.comm.rank == 0)
+        history.recorded, history.not_recorded = replayed.recorded, replayed.failure
+        history.batches = self.trainer.counts
+        return history
 
 
-def trainer_of(job: Job, graph: GraphHandle, *, records: bool) -> Trainer:
-    """Return what trains a job, on the whole graph or on batches."""
-    return Trainer(job, graph, records=records) if job.sampled is None else SampledTrainer(job, graph)
-
-
-def _begun(job: Job, trainer: Trainer, tuner: tuning.Tuner, resumed: Resumed | None) -> History:
-    """Return the history of the epochs that are done, the trainer being where they ended. Collective."""
-    if resumed is None or resumed.at == START:
+def _begun(trainer: Trainer, tuner: tuning.Tuner, resumed: Resumed | None) -> History:
+    """Return the history of the complete epochs, after restoring the trainer to their end. Collective."""
+    if resumed is None or resumed.facts is None:
         return History()
+    job = trainer.job
     with mpi.agree(job.comm):
-        history = capture.restore(resumed.checkpoint, resumed.facts, resumed.tensors, job, trainer)
-    now = capture.environment(job) | tuner.environment
+        history = resume.restore(resumed, job, trainer)
+    now = resume.environment(job) | tuner.environment
     if job.comm.rank == 0:
         report.print_line(f"going on after {resumed.at} of {resumed.run}")
-        if others := capture.differences(resumed.facts["environment"], now):
+        if others := resume.differences(resumed.facts.environment, now):
             report.print_line(f"equal to rounding, not bit by bit: {'; '.join(others)}")
         for name, value in tuner.environment.items():
             report.print_line(f"{name}: {value}")
@@ -154,60 +188,22 @@ def _begun(job: Job, trainer: Trainer, tuner: tuning.Tuner, resumed: Resumed | N
 
 
 def _is_over(job: Job, history: History, epoch: int) -> bool:
-    """Whether training ends after this epoch."""
+    """Return whether training ends after this epoch."""
     train = job.settings.train
     waited = epoch - history.best_epoch if job.select == "best" else 0
     return epoch >= train.epochs or 0 < train.patience <= waited
 
 
-def _saver(
-    job: Job,
-    trainer: Trainer,
-    tuner: tuning.Tuner,
-    history: History,
-    metrics: run_folder.MetricsFile | None,
-    folder: Path | None,
-    sound: Position,
-    dog: Watchdog | None,
-) -> Saver:
-    """Return what writes this run's checkpoints. Collective. folder: of the run, on rank 0. sound: see Saver."""
-    same = capture.environment(job)
-    kept = job.comm.bcast(folder is not None, root=0)
-    settings = job.settings.checkpoint if kept else CheckpointSettings(every_epochs=0, every_minutes=0)
+def _evaluated(trainer: Trainer, history: History, epoch: int) -> tuple[Scores, float]:
+    """Evaluate after an epoch, and set the history's loss; return the scores, and seconds. Collective.
 
-    def captured(at: Position) -> State:
-        here, bytes_of_metrics = same | tuner.environment, metrics.bytes if metrics else 0
-        found = capture.capture(job, trainer, history, at, bytes_of_metrics, here)
-        return replace(found, facts={**found.facts, TUNING: tuner.documents()})
-
-    return Saver(
-        job.comm,
-        settings,
-        folder and folder / run_folder.CHECKPOINTS,
-        captured,
-        before=metrics.sync if metrics else lambda: None,
-        apart=job.learned is not None,
-        sound=sound,
-        again=f"mgg resume {folder}",
-        waits=dog.step if dog else lambda what: None,
-    )
-
-
-def _epoch(
-    trainer: Trainer, history: History, epoch: int, phases: Phases, between: Callable[[int, int], None]
-) -> Scores:
-    """Train for an epoch and evaluate; add loss, times and bytes to the history. Raises InputError as `fit` does.
-
-    between: see `Trainer.run`.
+    Raises InputError, naming the first value, if the loss or a weight is not finite.
     """
-    backend = trainer.job.backend
-    with span(f"epoch {epoch}"):
-        ran = trainer.run(epoch, between)
-        began = backend.stream.stamp()
-        trainer.evaluate()
-        eval_seconds = backend.stream.since(began)
-        # Here the host waits for the epoch.
-        history.loss, scores = trainer.loss(), trainer.scores()
+    stream = trainer.job.backend.stream
+    began = stream.stamp()
+    trainer.evaluate()
+    seconds = stream.since(began)
+    history.loss, scores = trainer.loss(), trainer.scores()  # the host waits for the epoch here
     if not trainer.finite():
         happened = f"the loss of {trainer.where}epoch {epoch} is {history.loss}"
         if np.isfinite(history.loss):
@@ -217,10 +213,16 @@ def _epoch(
             f"{happened}; first {nonfinite.first(trainer, epoch)}: lower train.learning_rate (it is "
             f"{trainer.job.settings.train.learning_rate}) or scale the features (train.normalize_features){kept}"
         )
-    ran.meter.settle()
-    history.add(ran.meter, ran.seconds(), eval_seconds(), trainer.replayed.recorded)
-    phases.add(ran.meter, ran.seconds() - ran.before, eval_seconds())
-    return scores
+    return scores, seconds()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Output options of a training. dry_run: end before training. bar: whether to show a progress bar."""
+
+    dry_run: bool
+    bar: bool | None
+    profile: bool
 
 
 def process_train(
@@ -228,43 +230,32 @@ def process_train(
 ) -> int:
     """`mgg train`: train the job file's model on all ranks of the world; return the exit code.
 
-    profile: trace a few epochs; no epoch is recorded as a CUDA graph then.
+    profile: trace a few epochs; then no step is recorded as a CUDA graph.
     """
     cores.return_freed_memory()
     launch.remove_leftovers()
-    comm = mpi.world()
+    comm, options = mpi.world(), Shown(dry_run, shown, profile)
     with mpi.agree(comm):
         settings = config.load(path, overrides)
-        goes_on = settings.run.resume == "auto" and not dry_run
-        run = run_folder.latest(Path(settings.run.folder)) if goes_on and comm.rank == 0 else None
+        continues = settings.run.resume == "auto" and not dry_run
+        run = run_folder.latest(Path(settings.run.folder)) if continues and comm.rank == 0 else None
     run = comm.bcast(run, root=0)  # other nodes may see an older state of the folder
-    if run is None:
-        return _train(settings, comm, None, Shown(dry_run, shown, profile))
-    return _go_on(settings, comm, run, Shown(dry_run, shown, profile))
+    return _train(settings, comm, None, options) if run is None else _resume(settings, comm, run, options)
 
 
 def process_resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
-    """`mgg resume`: go on with a run from its newest sound checkpoint; return the exit code."""
+    """`mgg resume`: continue a run from its newest undamaged checkpoint; return the exit code."""
     cores.return_freed_memory()
     launch.remove_leftovers()
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)
         settings = config.load(folder / run_folder.JOB, overrides)
-    return _go_on(settings, comm, folder, Shown(False, shown, False))
+    return _resume(settings, comm, folder, Shown(False, shown, False))
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a training prints beside its result. dry_run: it ends before it begins. bar: see `progress.epochs`."""
-
-    dry_run: bool
-    bar: bool | None
-    profile: bool
-
-
-def _go_on(settings: Settings, comm: Any, run: Path, shown: Shown) -> int:
-    """Go on with a run, if there is something left to do. Within it no other job trains in the run. Collective."""
+def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> int:
+    """Continue a run if there is something left to do, and keep other jobs out of it meanwhile. Collective."""
     with contextlib.ExitStack() as held:
         finished, epochs = False, 0
         with mpi.agree(comm):
@@ -279,46 +270,41 @@ def _go_on(settings: Settings, comm: Any, run: Path, shown: Shown) -> int:
             exit_code.record(0)
             return 0
         resumed, settings = resume.load(comm, run, settings)
-        return _train(settings, comm, resumed, shown)
+        return _train(settings, comm, resumed, options)
 
 
-def _train(settings: Settings, comm: Any, resumed: Resumed | None, shown: Shown) -> int:
-    """Build the job, train, and write what was found. Collective."""
-    saved = resumed.saved if resumed else "there was nothing to save"
+def _train(settings: Settings, comm: Any, resumed: Resumed | None, options: Shown) -> int:
+    """Build the job, train, and write the results; return the exit code. Collective."""
+    saved = resumed.saved if resumed else Resumed(Path()).saved
     with watchdog(settings, comm) as dog:
-
-        def between() -> None:
-            dog.step("the start")
-            signals.check(comm, saved)
-
-        job = build(settings, comm, between=between)
+        job = build(settings, comm, phases=PhaseTimer(comm, dog, saved))
     with backends.closed_on_error(job.close):
         with mpi.agree(comm):
             if resumed:
                 resume.check_graph(resumed, job.part)
-        _run(job, resumed, shown)
+        _run(job, resumed, options)
     job.close()
     exit_code.record(0)
     return 0
 
 
-def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
+def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
     """Run a job from its plan to its summary. Collective."""
-    comm, settings, root = job.comm, job.settings, job.comm.rank == 0
-    if root:
+    comm, settings = job.comm, job.settings
+    if comm.rank == 0:
         report.print_start(job)
-    if shown.dry_run:
+    if options.dry_run:
         report.print_plan(job)
     job.phases.skip()
     need = memory.estimate(job, trains=job.sampled is None)
     if job.sampled is not None:
         # Before a batch is run. Rows are kept for the next batch, and those of evaluation for the next one: both count.
         memory.check(job, need)
-        need = memory.estimate(job, batches=footprint.measure(job))
+        need = memory.estimate(job, batches=footprint.measure_batches(job))
     job.phases.end("estimate")
     report.print_memory(job, need)
     memory.check(job, need)
-    if shown.dry_run:
+    if options.dry_run:
         return
     peak = memory.Peak()
     with _folder(job, resumed) as folder, watchdog(settings, comm) as dog:
@@ -326,9 +312,9 @@ def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
         job.phases.skip()
         graph = job.graph()
         job.phases.end("symmetric memory")
-        recorder = profiler.Recorder(job) if shown.profile else None
+        recorder = profiler.Recorder(job) if options.profile else None
         with contextlib.closing(recorder) if recorder else contextlib.nullcontext():
-            history = fit(job, graph, folder, shown.bar, dog, recorder, resumed)
+            history = fit(job, graph, folder, options.bar, dog, recorder, resumed)
         dog.step("writing what was found")
         weights.save(comm, folder, job.part, history.state)
         summary = summarise(job, graph, history, need, peak)
@@ -336,28 +322,28 @@ def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
             report.print_memory(job, need, summary["peak_rss_bytes"][comm.rank])
         if folder is not None:
             report.print_phases(summary)
-            report.print_result(summary, run_folder.write_summary(folder, summary), folder)
+            report.print_result(summary, run_folder.write_json(folder / run_folder.SUMMARY, summary))
             if history.not_recorded:
                 report.print_line(f"epochs were not recorded as a CUDA graph: {history.not_recorded}")
         if recorder:
-            profiler.finish(job, graph, recorder, folder, dog.step)
+            profiler.finish(job, graph, recorder, folder, dog)
         mpi.barrier(comm)  # no rank ends while another still writes
 
 
 @contextlib.contextmanager
 def _folder(job: Job, resumed: Resumed | None) -> Iterator[Path | None]:
-    """Yield the run's folder on rank 0, with its job as it was resolved; None elsewhere. Collective.
+    """Yield the run folder with the resolved job on rank 0, None on other ranks. Collective.
 
-    Within ``with`` no other job trains in it.
+    No other job trains in it within ``with``.
     """
     folder = None
     with contextlib.ExitStack() as held:
         with mpi.agree(job.comm):
             if job.comm.rank == 0:
                 folder = resumed.run if resumed else run_folder.create(Path(job.settings.run.folder))
-                if not resumed:  # `_go_on` holds the others
+                if not resumed:  # `_resume` has claimed the others
                     held.enter_context(run_folder.claimed(folder))
-                for path in folders.drafts(folder / run_folder.CHECKPOINTS):  # of a job that was killed
+                for path in folders.drafts(folder / run_folder.CHECKPOINTS):  # of a killed job
                     folders.discard(path)
                 if resumed:
                     (folder / run_folder.SUMMARY).unlink(missing_ok=True)

@@ -1,10 +1,16 @@
-"""The steps of an epoch, launched on the backend's device; only reading the loss and the scores waits for them."""
+"""The training steps of an epoch, on the whole graph or on batches.
+
+Steps are launched on the backend's device; only reading the loss and the scores waits for them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -15,26 +21,27 @@ from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.graph.view import Views
 from ..nn.inputs.host import Input
+from ..nn.sampling.batches import Batch
 from ..nn.spans import span
 from ..nn.streaming.rows import StreamedRows
 from ..nn.workspace import as_array
 from ..runtime.backends.base import Meter
 from .adam import Adam, Group
 from .cuda_graph import Replayed
+from .history import BatchCounts
 from .job import Job
-from .metrics import Scores, loss_sum
-from .minibatch.counts import Counts
+from .metrics import Scores, loss_of_rows, loss_sum
 
-# Gradients of rows are divided by the number of training rows, and float16 ends at 6e-8. A power of 2 is exact.
+# Gradients of rows are divided by the number of training rows, and float16 underflows at 6e-8. Powers of 2 are exact.
 FLOAT16_SCALE = 1024.0
 
 
 @dataclass(frozen=True)
-class Ran:
-    """The cost of an epoch's training.
+class EpochCost:
+    """Cost of an epoch's training, without its evaluation.
 
-    seconds: waits for the epoch's end, and returns its seconds. meter: of its aggregations and gathers in this process.
-    before: seconds of them that an earlier process took, which left within the epoch.
+    seconds: waits for the end of the epoch and returns its duration. meter: of the aggregations and gathers in this
+    process. before: part of the duration that an earlier process took, which stopped within the epoch.
     """
 
     seconds: Callable[[], float]
@@ -42,16 +49,41 @@ class Ran:
     before: float = 0.0
 
 
-class Trainer:
-    """Runs a job's epochs. Gradients and the loss are in one array, so that one exchange sums them over all ranks.
+@dataclass
+class SoFar:
+    """Sums over the complete batches of an epoch.
 
-    records: allow recording epochs as a CUDA graph, if the job does. optimizer: Adam over all that is trained.
-    replayed: the launch of a step, or its replay. steps: number of steps of an epoch. counts: of batches; None where
-    an epoch is one step over the whole graph.
+    loss: over their rows of all ranks. seconds: of sampling, gathering and steps. before: part of ``seconds`` that an
+    earlier process took. moved: rows gathered by this process.
     """
 
-    steps = 1
-    counts: Counts | None = None
+    batches: int = 0
+    loss: float = 0.0
+    seconds: float = 0.0
+    before: float = 0.0
+    moved: Meter = field(default_factory=Meter)
+
+
+class Trainer:
+    """Runs a job's epochs: each is one step over the whole graph, or a step over each batch. Evaluates on the graph.
+
+    Gradients and the loss are in one array, so that one exchange sums them over all ranks. Batches differ in size, so
+    their steps are never recorded as a CUDA graph; step number (epoch - 1) * batches + batch + 1 takes the place of the
+    epoch in their dropout's draws.
+
+    Args:
+        records: True to record steps as a CUDA graph if the job allows it.
+
+    Attributes:
+        optimizer: Adam over all trained tensors.
+        replayed: launches or replays a step.
+        steps: number of steps of an epoch.
+        cost: of the epoch that ended last.
+        counts: of the batches trained on; None if the job has none.
+        so_far: of the present epoch's batches, or of the last epoch's.
+    """
+
+    cost: EpochCost
 
     def __init__(self, job: Job, graph: GraphHandle, *, records: bool = True) -> None:
         self.job, self.graph = job, graph
@@ -72,62 +104,110 @@ class Trainer:
             job.model.draws.epoch_at = torch.zeros(1, dtype=torch.int32, device=device)
         rate = job.settings.train.learning_rate
         self.optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
-        recorder = job.backend.stream.record if job.records and records else None
-        self.replayed = Replayed(self._launch, job.backend.stream, recorder, self._everybody)
+        records = records and job.records and job.sampled is None
+        self.replayed = Replayed(self._launch, job.backend.stream, job.comm, records=records)
+        self.steps = 1 if job.sampled is None else job.sampled.steps
+        self.counts = None if job.sampled is None else BatchCounts()
+        self.so_far = SoFar()
+        self._epoch = 0  # of ``so_far``
+        self._batch: Batch | None = None  # of the last step
 
-    def _everybody(self, yes: bool) -> bool:
-        return all(self.job.comm.allgather(yes))
+    def skip(self, epoch: int, batches: int, *, loss: float, seconds: float) -> None:
+        """Continue an epoch after its first batches. loss, seconds: their sums, as in `SoFar`. Raises InputError."""
+        if batches >= self.steps:
+            raise InputError(
+                f"{batches} batches of epoch {epoch} are done, and an epoch has {self.steps}: the graph's training "
+                "rows are others than they were"
+            )
+        self._epoch, self.so_far = epoch, SoFar(batches, loss, seconds, before=seconds)
 
-    def run(self, epoch: int, between: Callable[[int, int], None]) -> Ran:
-        """Train for an epoch. Collective.
+    def run(self, epoch: int) -> Generator[int]:
+        """Train for an epoch, and yield the number of complete batches after each batch but the last. Collective.
 
-        between: called after each batch but the last with the epoch and the number of batches of it that are done; here
-        there is only one.
+        `cost` has the epoch's cost at the end. The host waits for the loss of each batch, and the epoch ends early if
+        that or a weight is not finite, as `finite` tells.
         """
         stream = self.job.backend.stream
         stream.meter.taken()
-        began = stream.stamp()
-        self.step(epoch)
-        return Ran(stream.since(began), stream.meter.taken())
+        if self.job.sampled is None:
+            began = stream.stamp()
+            self.step(epoch)
+            self.cost = EpochCost(stream.since(began), stream.meter.taken())
+            return
+        assert self.counts is not None
+        if epoch != self._epoch:
+            self._epoch, self.so_far = epoch, SoFar()
+        so_far = self.so_far
+        # A generator, whose threads end with it.
+        batches = cast("Generator[Batch]", self.job.sampled.batches.epoch(epoch, so_far.batches))
+        with contextlib.closing(batches):
+            while True:
+                began = time.perf_counter()
+                self._batch = next(batches)
+                self.counts.waited += time.perf_counter() - began
+                finite = self._step_on(self._batch)
+                so_far.seconds += time.perf_counter() - began
+                if self._batch.last or not finite:
+                    break
+                self._batch = None  # its rows are free for the next one
+                yield so_far.batches
+        seconds = so_far.seconds
+        self.cost = EpochCost(lambda: seconds, so_far.moved, so_far.before)
 
-    def step(self, epoch: int) -> None:
-        """Run forward, loss, backward, reduction and optimiser; `loss` waits for them. Collective."""
-        self._step(epoch)
+    def _step_on(self, batch: Batch) -> bool:
+        """Take a step on a batch; return whether its loss and all weights are finite. Collective."""
+        assert self.counts is not None
+        self.step(self._number(batch.epoch))
+        loss, finite = float(self._flat[-1]), bool(self._weights_are_finite())  # the host waits here
+        so_far = self.so_far
+        so_far.moved.add(
+            self.job.backend.stream.meter.taken()
+        )  # the meter would keep the plans of all blocks
+        so_far.batches += 1
+        so_far.loss += loss * batch.total
+        self.counts.add(batch)
+        return finite and math.isfinite(loss)
 
-    def _step(self, number: int) -> None:
-        """Take a step. number: of its draws, from 1 on."""
+    def _number(self, epoch: int) -> int:
+        """Return the number of the present step, from 1 on in the first epoch, which its random draws depend on."""
+        return epoch if self._batch is None else (epoch - 1) * self.steps + self._batch.number + 1
+
+    def step(self, number: int) -> None:
+        """Run forward, loss, backward, sum of gradients and optimiser; `loss` waits for them. Collective.
+
+        number: of the step's random draws, from 1 on: the epoch's, where an epoch is one step.
+        """
         with span("step"):
             self.job.model.draws.begin(number)
             torch._foreach_copy_(self._before, [parameter.detach() for parameter in self._trained])
             self.replayed()
 
-    def given(self) -> tuple[Input | StreamedRows, Views]:
-        """Return what the model is given in a step: its input, and what its layers aggregate over."""
-        return self.job.input, self.graph
+    def inputs(self) -> tuple[Input | StreamedRows, Views]:
+        """Return the model's arguments in a step: input rows, and what its layers aggregate over."""
+        if self._batch is None:
+            return self.job.input, self.graph
+        assert self._batch.x is not None
+        return self._batch.x, self._batch
 
-    def ids(self, layer: int) -> NDArray[np.int64]:
+    def output_ids(self, layer: int) -> NDArray[np.int64]:
         """Return the original ids of the rows that a layer (from 0 on) returned in the last step."""
-        return self.job.part.slice.ids
-
-    def under_way(self) -> dict[str, float]:
-        """Return the state of an epoch between two of its batches, for `go_on`; a checkpoint keeps it."""
-        return {}
-
-    def go_on(self, epoch: int, batches: int, known: Mapping[str, float]) -> None:
-        """Go on after some batches of an epoch. known: the state that `under_way` returned there."""
-        raise InputError(f"epoch {epoch} was left after {batches} batches, and this run has none")
+        if self._batch is None or self.job.sampled is None:
+            return self.job.part.slice.ids
+        # An output layer over all others returns the batch's own rows.
+        block = self._batch.blocks[min(layer, len(self._batch.blocks) - 1)]
+        return self.job.sampled.source.edges.ids(block.numbers[: block.destinations])
 
     @property
     def where(self) -> str:
-        """The last step within its epoch, for messages, as "batch 3 of "; "" where an epoch has only one."""
-        return ""
+        """The last step within its epoch, for messages, as "batch 3 of "; "" if an epoch has only one."""
+        return "" if self.job.sampled is None else f"batch {self.so_far.batches} of "
 
     @torch.no_grad()
     def rewind(self, epoch: int) -> None:
-        """Restore the weights from before the last step, one of this epoch, so that its pass can run again."""
+        """Restore the weights from before the last step, which was one of ``epoch``, so that its pass can run again."""
         self.replayed.close()
         torch._foreach_copy_(self._trained, self._before)
-        self.job.model.draws.begin(epoch)
+        self.job.model.draws.begin(self._number(epoch))
         self._begin()
 
     def _begin(self) -> None:
@@ -139,12 +219,16 @@ class Trainer:
             self.job.learned.grad.zero_()
 
     def loss_of(self, logits: Tensor) -> Tensor:
-        """Return this rank's part of the mean loss over all training rows."""
+        """Return this rank's part of the mean loss over all training rows of the step."""
+        labels, batch = self.job.labels, self._batch
         with span("loss"):
-            return loss_sum(logits, self.job.labels, "train") / self.job.labels.totals["train"]
+            if batch is None:
+                return loss_sum(logits, labels, "train") / labels.totals["train"]
+            assert batch.y is not None
+            return loss_of_rows(logits, batch.y) / batch.total
 
     def backward(self, loss: Tensor) -> None:
-        """Compute gradients of this rank's part of the loss, scaled on their way if rows are float16."""
+        """Compute gradients of this rank's part of the loss, scaled meanwhile if rows are float16."""
         scale = FLOAT16_SCALE if self.job.dtype == torch.float16 else 1.0
         # torch would check the shape of a gradient argument symbolically, which loads 50 MB of libraries.
         scaled = loss if scale == 1.0 else loss * scale
@@ -155,24 +239,25 @@ class Trainer:
                 torch._foreach_div_(gradients, scale)
 
     def _launch(self) -> None:
-        job = self.job
         self._begin()
-        loss = self.loss_of(job.model(*self.given()))
+        loss = self.loss_of(self.job.model(*self.inputs()))
         self.backward(loss)
         with span("sum gradients"):
             self._flat[-1:].copy_(loss.detach())
-            job.backend.collectives.sum(as_array(self._flat))
+            self.job.backend.collectives.sum(as_array(self._flat))
         with span("optimiser"):
             self.optimizer.step()
 
     def loss(self) -> float:
-        """Return the mean loss over all training rows of the last step, before the optimiser."""
+        """Return the mean loss of the last epoch over all training rows, each as its own step had it. Waits for it."""
+        if self.job.sampled is not None:
+            return self.so_far.loss / self.job.labels.totals["train"]
         with span("read the loss"):
             return float(self._flat[-1])
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Run a pass with the present weights, without dropout. Collective.
+        """Run a pass over the whole graph with the present weights, without dropout. Collective.
 
         `scores` waits for it; no other pass may begin before that.
         """
@@ -189,11 +274,11 @@ class Trainer:
         return torch.isfinite(torch.stack(largest)).all()
 
     def finite(self) -> bool:
-        """Return whether the last step's loss and all weights after it are finite; waits for them. Collective."""
+        """Return whether the loss of the last epoch and the evaluated weights are finite. Collective."""
         with span("read the loss"):
             finite = math.isfinite(self.loss()) and bool(self._finite)
-        # All ranks have the same loss and weights, except learned rows.
-        return finite if self.job.learned is None else self._everybody(finite)
+        # All ranks have the same loss and weights, except for learned rows.
+        return finite if self.job.learned is None else all(self.job.comm.allgather(finite))
 
     def scores(self) -> Scores:
         """Return the scores of the last evaluation. Collective."""
@@ -202,7 +287,7 @@ class Trainer:
 
 
 def _groups(job: Job) -> list[Group]:
-    """Return the groups of parameters: the first layer and a learned input decay, others if the job says so."""
+    """Return the groups of parameters: the first layer and learned rows decay, others if the job says so."""
     train = job.settings.train
     first: list[Tensor] = list(job.model.convolutions[0].parameters())
     rest: list[Tensor] = [p for p in job.model.parameters() if all(p is not one for one in first)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from jobs import blocks, directed_weighted, with_sparse_features
 
 from mgg_hpc import config
 from mgg_hpc.runtime.backends.base import Meter
-from mgg_hpc.training.job import Job
+from mgg_hpc.training.job import Job, build
 from mgg_hpc.training.metrics import Scores
-from mgg_hpc.training.train import trainer_of
 from mgg_hpc.training.trainer import Trainer
 
 GRAPHS = {
@@ -40,10 +40,19 @@ def settings(path: Path, **sections: dict[str, object]) -> config.Settings:
 
 def train(job: Job, epochs: int) -> Run:
     """Train a job for some epochs; its backend stays open."""
-    trainer, losses = trainer_of(job, job.graph(), records=True), []
+    trainer, losses = Trainer(job, job.graph()), []
     for epoch in range(1, epochs + 1):
-        moved = trainer.run(epoch, lambda epoch, batches: None).meter
+        for _ in trainer.run(epoch):
+            pass
         losses.append(trainer.loss())
     trainer.evaluate()
     scores = trainer.scores()
-    return Run(trainer, [*losses, scores.val_loss], scores, moved)
+    return Run(trainer, [*losses, scores.val_loss], scores, trainer.cost.meter)
+
+
+def losses(chosen: config.Settings, comm: Any, epochs: int = 30) -> np.ndarray:
+    """Return the loss of each epoch, and the final validation loss."""
+    job = build(chosen, comm)
+    found = train(job, epochs).losses
+    job.close()
+    return np.array(found)

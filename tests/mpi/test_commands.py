@@ -213,6 +213,13 @@ def truncated(folder: Path) -> None:
     os.truncate(folder / "g.h5", (folder / "g.h5").stat().st_size // 2)
 
 
+def damaged(folder: Path) -> None:
+    """A value of the last rank's rows is changed and the digests are not."""
+    write_job(folder, blocks())
+    with h5py.File(folder / "g.h5", "r+") as file:
+        file["node/x"][149, 0] += 1
+
+
 def several_labels(folder: Path) -> None:
     graph = dataclasses.replace(blocks(), y=np.ones((150, 3), np.float32), classes=3)
     write_job(folder, graph, train={"metric": "accuracy"})
@@ -223,6 +230,7 @@ REFUSED = {
     "unknown key": (job(train={"epoch": 3}), "job.toml: unknown key train.epoch; did you mean train.epochs?"),
     "no graph": (write_job, "g.h5"),
     "truncated graph": (truncated, "g.h5"),
+    "damaged features": (damaged, "g.h5: /node/x is damaged: the digest of block 0 (entries 0 .. 149)"),
     "graph is text": (job(graph={"file": "job.toml"}), "job.toml"),
     "no features": (changed(x=None), "g.h5: has no node features (/node/x)"),
     "no labels": (changed(y=None, classes=0, **NO_SPLIT), "g.h5: has no labels (/node/y)"),

@@ -19,7 +19,7 @@ from exchanged import (  # noqa: F401 - tests
 
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import exchange, mpi
-from mgg_hpc.training.profile import stamps
+from mgg_hpc.training.profile import trace
 
 pytestmark = pytest.mark.mpi
 
@@ -49,7 +49,7 @@ def test_waiting_for_peers_is_metered_and_rounds_are_stamped(rng, comm, backend,
         assert len(meter.exchanges) == (transfer == "halo")
         for kept, values in meter.exchanges:
             assert kept is plan
-            found = stamps.unpacked(values, plan.lists.rounds, comm.size)
+            found = trace.unpacked(values, plan.lists.rounds, comm.size)
             assert began <= found.began and found.ended <= ended
             inside = [*found.waits, *found.arrived, *found.pushed[found.pushed > 0]]
             assert all(found.began <= each <= found.ended for each in inside)

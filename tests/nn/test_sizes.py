@@ -16,11 +16,11 @@ from mgg_hpc.training import nonfinite
 def test_the_first_value_that_is_not_finite_is_found_in_any_block(rng, monkeypatch, block):
     monkeypatch.setattr(nonfinite, "BLOCK", block)
     rows = torch.from_numpy(rng.standard_normal((17, 3)))
-    assert nonfinite._first_place(rows) is None
+    assert nonfinite._position(rows) is None
     for row, column in [(16, 2), (9, 0), (9, 1), (3, 1)]:
         rows[row, column] = torch.inf
         known = (9, 0) if (row, column) == (9, 1) else (row, column)
-        assert nonfinite._first_place(rows) == (*known, torch.inf)
+        assert nonfinite._position(rows) == (*known, torch.inf)
 
 
 @pytest.mark.parametrize("block", [1, 4, 7, 1 << 16])

@@ -8,7 +8,6 @@ import json
 import os
 import re
 
-import h5py
 import numpy as np
 import programs
 import pytest
@@ -20,46 +19,6 @@ from mgg_hpc.data import writer
 from mgg_hpc.runtime import cores
 from mgg_hpc.training import run_folder
 from mgg_hpc.training.checkpoints import folders
-
-
-@pytest.mark.long
-def test_two_ranks_train_and_predict_what_one_rank_predicts(tmp_path):
-    write_job(tmp_path, blocks(), train={"epochs": 20, "dtype": "float64"})
-    computed = "the file has no partition for 2 ranks: edge-balanced bounds were computed"
-    for stored in (True, False):
-        if stored:
-            assert run("partition", "g.h5", "-n", "2", folder=tmp_path).returncode == 0
-        else:
-            writer.write(tmp_path / "g.h5", blocks(), force=True)
-        done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert ("partition" not in done.stdout) if stored else (computed in done.stdout)
-    summary = json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())
-    assert (summary["ranks"], summary["backend"], len(summary["peak_rss_bytes"])) == (2, "shm", 2)
-    found = []
-    for name, launch in (("one.h5", []), ("two.h5", ["launch", "-n", "2"])):
-        done = run(*launch, "predict", "runs", "-o", name, folder=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
-        with h5py.File(tmp_path / name) as file:
-            found.append({key: file[key][:] for key in file})
-    assert set(found[0]) == {"class", "probability", "embedding"}
-    for key, value in found[0].items():
-        np.testing.assert_allclose(found[1][key], value, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_features_that_are_damaged_are_one_line_and_code_2(tmp_path, ranks):
-    """A value of the last rank's rows is changed behind the digest's back; others: tests/mpi/test_commands.py."""
-    write_job(tmp_path, blocks())
-    with h5py.File(tmp_path / "g.h5", "r+") as file:
-        file["node/x"][149, 0] += 1
-    before, words = files(tmp_path), ("train", "job.toml")
-    done = call(*words, folder=tmp_path) if ranks == 1 else run("launch", "-n", "2", *words, folder=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("mgg: error: ") and done.stderr.count("\n") == 1
-    assert "g.h5: /node/x is damaged: the digest of block 0 (entries 0 .. 149)" in done.stderr
-    assert files(tmp_path) == before and not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -115,15 +74,6 @@ def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatc
     rows = 2000 * 65536 * 4 / 2**30
     assert found and 3 * rows <= float(found[1]) + 0.05 and float(found[1]) <= 6 * rows
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.long
-def test_threads_are_those_of_the_environment_unless_the_job_says(tmp_path, monkeypatch):
-    """What is no number is refused: tests/runtime/test_cores.py."""
-    write_job(tmp_path, blocks())
-    monkeypatch.setenv("OMP_NUM_THREADS", "3,2")  # of nested parallel regions
-    for options, said in (((), "1 rank, 3 threads;"), (("--set", "run.threads=1"), "1 rank, 1 thread;")):
-        assert said in run("train", "job.toml", "--dry-run", *options, folder=tmp_path).stdout
 
 
 TRAIN = """

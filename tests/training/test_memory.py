@@ -23,9 +23,8 @@ from mgg_hpc.nn.inputs import host
 from mgg_hpc.nn.inputs.host import HostFeatures, drops_in_blocks
 from mgg_hpc.runtime import cores
 from mgg_hpc.runtime.backends.base import Capabilities
-from mgg_hpc.training import footprint, memory
+from mgg_hpc.training import footprint, memory, start
 from mgg_hpc.training.job import _model, build
-from mgg_hpc.training.start import features
 
 # Large arrays freed between small ones that stay: the pieces that a heap cannot give back.
 CHURN = """
@@ -99,20 +98,19 @@ import json, sys
 from pathlib import Path
 from mgg_hpc import config
 from mgg_hpc.runtime import cores, mpi
-from mgg_hpc.training import memory
-from mgg_hpc.training.job import _model, build
-from mgg_hpc.training.start import features
-from mgg_hpc.training.minibatch import footprint
-from mgg_hpc.training.train import trainer_of
+from mgg_hpc.training import footprint, memory
+from mgg_hpc.training.job import build
+from mgg_hpc.training.trainer import Trainer
 
 cores.return_freed_memory()
 job = build(config.load(Path(sys.argv[1]), tuple(sys.argv[2:])), mpi.world())
-batches = footprint.measure(job) if job.sampled else 0
+batches = footprint.measure_batches(job) if job.sampled else 0
 need, peak = memory.estimate(job, batches=batches), memory.Peak()
 graph = job.graph()
-trainer = trainer_of(job, graph, records=False)
+trainer = Trainer(job, graph, records=False)
 for epoch in (1, 2, 3):
-    trainer.run(epoch, lambda epoch, batches: None)
+    for _ in trainer.run(epoch):
+        pass
     trainer.evaluate()
 print(json.dumps([need.in_use, batches, need.to_allocate, peak.read(graph.heap_bytes)]))
 job.close()
@@ -275,7 +273,8 @@ def decide(tmp_path):
         part = load_part(tmp_path / "g.h5", MPI.COMM_SELF)
         model = _model(settings, part, torch.float32, 0)
         backend = SimpleNamespace(memory=SimpleNamespace(free=lambda: free))
-        return features.stay_on_host(settings, MPI.COMM_SELF, part, backend, model, PLANS)
+        facts = {"settings": settings, "comm": MPI.COMM_SELF, "part": part, "backend": backend}
+        return start.stay_on_host(SimpleNamespace(**facts, model=model, dtype=torch.float32), PLANS)
 
     return decide
 

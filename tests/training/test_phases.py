@@ -10,7 +10,7 @@ import pytest
 from mgg_hpc.nn import spans
 from mgg_hpc.nn.spans import span
 from mgg_hpc.runtime.backends.base import Meter
-from mgg_hpc.training.profile import phases, stamps
+from mgg_hpc.training.profile import phases, trace
 from mgg_hpc.training.profile.phases import Phases, breakdown
 
 
@@ -97,7 +97,7 @@ def test_events_of_halo_exchanges_are_where_their_stamps_are(rng):
     waits, arrived, pushed = times[:, 2], times[:, 3], np.zeros((rounds, ranks))
     pushed[:, [0, 2]] = times[:, :2]
     values = [began, ended, *waits, *arrived, *pushed.ravel()]
-    found = stamps.unpacked(values, rounds, ranks)
+    found = trace.unpacked(values, rounds, ranks)
     assert (found.began, found.ended) == (began, ended)
     for name, wanted in (("waits", waits), ("arrived", arrived), ("pushed", pushed)):
         np.testing.assert_array_equal(getattr(found, name), wanted)
@@ -105,7 +105,9 @@ def test_events_of_halo_exchanges_are_where_their_stamps_are(rng):
     plan = SimpleNamespace(lists=SimpleNamespace(rounds=rounds))
     # Unix time is so much later, and the trace begins at 5 s of the stamps' clock.
     offset, base = 1000.0, 1005.0
-    made = [each for each in stamps.events([(plan, values)], ranks, offset, base, 7) if each["ph"] == "X"]
+    made = [
+        each for each in trace.exchange_events([(plan, values)], ranks, offset, base, 7) if each["ph"] == "X"
+    ]
     wanted = []
     for turn in range(rounds):
         before = began if turn == 0 else pushed[turn - 1].max()
@@ -115,4 +117,4 @@ def test_events_of_halo_exchanges_are_where_their_stamps_are(rng):
     for event, (_, low, high) in zip(made, wanted, strict=True):
         assert (event["ts"], event["dur"]) == pytest.approx(((low - 5) * 1e6, (high - low) * 1e6))
         assert event["pid"] == 7 and event["args"]["call"] == 0
-    assert list(stamps.events([], ranks, offset, base, 7)) == []
+    assert list(trace.exchange_events([], ranks, offset, base, 7)) == []

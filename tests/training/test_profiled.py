@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import queue
-import threading
 
 import pytest
 from jobs import blocks, files, python, run, write_job
@@ -123,41 +121,6 @@ def test_a_run_that_fails_while_it_is_profiled_ends_as_ever(tmp_path):
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("mgg: error: the loss of epoch 5 is nan")
     assert not (tmp_path / "runs" / "001" / "profile").exists()
-
-
-class End(threading.Thread):
-    """One of two ranks, which writes a trace; ``messages`` are the other's to it, in order, or its own."""
-
-    size = 2
-
-    def __init__(self, messages, rank, content, folder):
-        super().__init__(target=lambda: profiler._write_traces(self, content, folder))
-        self.messages, self.rank = messages, rank
-
-    def send(self, message, rank):
-        self.messages.put(message)
-
-    def Send(self, array, rank):  # noqa: N802
-        self.messages.put(array.copy())
-
-    def recv(self, source):
-        return self.messages.get(timeout=10)
-
-    def Recv(self, array, rank):  # noqa: N802
-        array[:] = self.messages.get(timeout=10)
-
-
-@pytest.mark.parametrize("size", [0, 1, 6, 7, 8, 1000])
-def test_a_trace_crosses_in_pieces(tmp_path, rng, monkeypatch, size):
-    monkeypatch.setattr(profiler, "BLOCK", 7)
-    messages, contents = queue.Queue(), [rng.bytes(size), rng.bytes(size)]
-    ends = [End(messages, rank, contents[rank], tmp_path if rank == 0 else None) for rank in range(2)]
-    for each in ends:
-        each.start()
-    for each in ends:
-        each.join()
-    found = {path.name: gzip.decompress(path.read_bytes()) for path in (tmp_path / "profile").iterdir()}
-    assert found == {f"rank-{rank}.json.gz": content for rank, content in enumerate(contents)}
 
 
 LOSS = "rank 1 waits within epoch / step / loss: cudaStreamSynchronize, 2 an epoch"

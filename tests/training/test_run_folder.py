@@ -62,20 +62,6 @@ def test_find_takes_a_run_or_the_latest_of_several(tmp_path):
         assert run_folder.find(tmp_path / given) == (tmp_path / found).resolve()
 
 
-def test_write_whole_leaves_the_old_file_and_nothing_else_when_it_fails(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-
-    def fail(self, target):
-        raise RuntimeError("the power fails here")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(RuntimeError, match="power"):
-        run_folder.write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_metrics_have_whole_lines_while_the_run_goes_on_and_give_float32_values_back(tmp_path, rng):
     values = (rng.standard_normal(200) * 10.0 ** rng.integers(-30, 30, 200)).astype(np.float32)
     metrics, path = run_folder.MetricsFile(tmp_path, ["epoch", "loss"]), tmp_path / "metrics.csv"

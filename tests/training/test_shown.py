@@ -78,7 +78,7 @@ MORE = {
 @pytest.mark.parametrize("kind", MORE)
 def test_the_result_of_a_run(printed, kind):
     given, wanted = MORE[kind]
-    report.print_result(SUMMARY | given, Path("here/summary.json"), Path("here"))
+    report.print_result(SUMMARY | given, Path("here/summary.json"))
     rows, title = printed()
     found, last = {}, ""
     for name, text in rows:  # a long text goes on in the next line
@@ -129,7 +129,10 @@ def test_the_plan_and_the_memory_of_each_rank(printed):
     cells = ["1 B", "20 B", "300 B", "4 B", "50 B", "375 B", "777 B"]
     assert printed()[0] == [head, ["0", *cells], ["1", *cells]]
     assert memory.Estimate(1, 2, 3, 4, 5, before=600).peak == 600
-    assert report.told([4, 3, 2, 1]) == "4 B, 3 B, 2 B, 1 B" and report.told([3, 5, 1, 4, 2]) == "1 B to 5 B"
+    assert (
+        report.of_ranks([4, 3, 2, 1]) == "4 B, 3 B, 2 B, 1 B"
+        and report.of_ranks([3, 5, 1, 4, 2]) == "1 B to 5 B"
+    )
 
 
 def test_what_a_search_before_training_found(printed):

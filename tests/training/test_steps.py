@@ -14,6 +14,8 @@ from mgg_hpc.runtime.backends.base import Meter
 from mgg_hpc.training.adam import Adam, Group
 from mgg_hpc.training.cuda_graph import EAGER_STEPS, Replayed
 
+ALONE = SimpleNamespace(allgather=lambda mine: [mine])
+
 
 class Steps:
     """Launches that count, and what they move."""
@@ -42,7 +44,7 @@ class Steps:
 
 def test_what_is_recorded_is_replayed_and_counted_each_time():
     steps = Steps()
-    replayed = Replayed(steps.launch, steps, steps.record)
+    replayed = Replayed(steps.launch, steps, ALONE, records=True)
     for number in range(EAGER_STEPS + 3):
         replayed()
         counted = steps.meter.taken()
@@ -58,24 +60,26 @@ def test_what_is_recorded_is_replayed_and_counted_each_time():
     assert steps.launched == EAGER_STEPS + 2
 
 
-def fails(launch):
-    launch()
-    raise RuntimeError("operation not permitted\nwhen stream is capturing")
+class Failing(Steps):
+    """Launches that cannot be recorded."""
+
+    def record(self, launch):
+        launch()
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
 
 @pytest.mark.parametrize(
-    ("record", "everybody", "launched", "failure"),
+    ("kind", "others", "records", "launched", "failure"),
     [  # in as many epochs as are launched first, and two more
-        ("recorded", lambda yes: not yes, EAGER_STEPS + 3, "another rank cannot record"),
-        (fails, None, EAGER_STEPS + 3, "operation not permitted when stream is capturing"),
-        (None, None, EAGER_STEPS + 2, ""),
+        (Steps, [False], True, EAGER_STEPS + 3, "another rank cannot record"),
+        (Failing, [], True, EAGER_STEPS + 3, "operation not permitted when stream is capturing"),
+        (Steps, [], False, EAGER_STEPS + 2, ""),
     ],
     ids=["not all ranks", "fails", "nothing can be"],
 )
-def test_what_cannot_be_recorded_by_all_ranks_is_launched_each_time(record, everybody, launched, failure):
-    steps = Steps()
-    given = [everybody] if everybody else []
-    replayed = Replayed(steps.launch, steps, steps.record if record == "recorded" else record, *given)
+def test_what_cannot_be_recorded_by_all_ranks_is_launched_each_time(kind, others, records, launched, failure):
+    steps, comm = kind(), SimpleNamespace(allgather=lambda mine: [mine, *others])
+    replayed = Replayed(steps.launch, steps, comm, records=records)
     for _ in range(EAGER_STEPS + 2):
         replayed()
         assert steps.meter.taken().remote_bytes == 10

@@ -13,6 +13,7 @@ from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.backends.base import Meter
 from mgg_hpc.training import train
 from mgg_hpc.training.history import History
+from mgg_hpc.training.job import Exchange
 from mgg_hpc.training.profile import overlap
 from mgg_hpc.training.tuning import tuner as tuning
 from mgg_hpc.training.tuning.offline import _found
@@ -39,10 +40,9 @@ def tuner_of(told, targets=()):
     made = tuning.Tuner.__new__(tuning.Tuner)
     stream = SimpleNamespace(finish=lambda: None)
     backend = SimpleNamespace(stream=stream, retune=lambda *given: None, options=SimpleNamespace(threads=2))
-    backend.capabilities = SimpleNamespace(keeps_bits=True)
     made._job = SimpleNamespace(comm=Others(told), backend=backend)
     made.targets, made._folder = targets, None
-    made._waited, made._replayed = tuning.WARM_UP, SimpleNamespace()
+    made._waited, made._replayed, made._keeps_bits = tuning.WARM_UP, SimpleNamespace(), True
     return made
 
 
@@ -75,7 +75,7 @@ def test_a_search_is_told_the_times_of_the_slowest_rank(target):
         made.after(Meter(calls={(target.plan, FORMAT.row_bytes): mine[seen[-1]]}))
     assert all(step.seconds == slowest[step.setting[0]] for step in target.search.steps)
     assert target.geometry.wpb == 32 and target.gain == pytest.approx(1 / 8)
-    assert _found(target, target.search).ms == 7000 and _found(target, target.search).default_ms == 8000
+    assert (_found(target).ms, _found(target).default_ms) == (7000, 8000)
 
 
 def test_what_one_rank_has_most_of_counts(target):
@@ -110,7 +110,7 @@ def test_what_a_layer_hides_is_of_the_fastest_turn_of_the_slowest_rank(monkeypat
     job = SimpleNamespace(backend=backend, comm=Others(told, rank))
     graph = SimpleNamespace(exchange=lambda width: (SimpleNamespace(format=FORMAT), None))
     plan = SimpleNamespace(remote_edges=1, destinations=1)
-    found = overlap._measured(job, graph, overlap.LayerExchange(1, "forward", plan, None, 4))
+    found = overlap._measured(job, graph, Exchange(1, "forward", plan, None, FORMAT))
     wanted = {"transfer_ms": 5000.0, "both_ms": 8000.0, "sums_ms": 4000.0, "hidden_share": 0.25}
     assert found == pytest.approx(wanted)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...training.profile.phases import AGGREGATE, DENSE, STAGES
-from ...training.profile.stamps import CATEGORY, SEE, WAIT
-from ...training.profile.trace import EPOCH
+from ...training.profile.trace import CATEGORY, EPOCH, SEE, WAIT
 from .read import content
 
 MOST_BARS = 2500  # of all timelines of a page, which stays small so; the longest are kept

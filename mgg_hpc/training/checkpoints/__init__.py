@@ -1,1 +1,1 @@
-"""What a run keeps of its training: chosen weights, and checkpoints from which it can be resumed."""
+"""Saved results of a training: the chosen weights, and checkpoints to resume from."""

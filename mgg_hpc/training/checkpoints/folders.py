@@ -1,9 +1,9 @@
-"""Checkpoints on disk: a folder each, which appears whole or not at all and says by digests whether it is sound.
+"""Checkpoint folders on disk: each appears whole or not at all, and digests in it prove that it is undamaged.
 
-``epoch-0000120/``, or within the epoch after it ``epoch-0000120-batch-0000034/``, is written under a temporary name in
-the same folder: each file is written and fsynced, then the manifest with the size and the digest (XXH3-128) of every
-file, then the folder; it gets its name last. A crash at any point leaves what was there before, and at most a temporary
-folder that the next checkpoint removes.
+``epoch-0000120/``, or within the following epoch ``epoch-0000120-batch-0000034/``, is first written under a temporary
+name in the same folder: each file is written and fsynced, then the manifest with the size and digest (XXH3-128) of
+every file, then the folder itself, and the rename comes last. A crash at any point leaves the earlier checkpoints, and
+at most a temporary folder, which the next checkpoint removes.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import xxhash
 
 from ...data.atomic_write import sync
 from ...data.readers.limits import shown
 from ...errors import InputError
+from ...runtime.exit_code import write
 from ..run_folder import make_folders
 
-FORMAT, VERSION = "mgg-checkpoint", 1
+VERSION = 1
 MANIFEST = "manifest.json"
-BLOCK = 4 << 20  # bytes that are written, or read, at a time
-PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700  # whatever the umask is
+BLOCK = 4 << 20  # bytes written or read at a time
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700  # regardless of the umask
 _NAME = re.compile(r"epoch-([0-9]{7,18})(?:-batch-([0-9]{7,18}))?")
 _TEMPORARY = re.compile(r"\.epoch-[0-9]{7,18}(?:-batch-[0-9]{7,18})?\.[0-9a-f]{12}\.tmp")
 _LARGEST_MANIFEST = 16 << 20
-_DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
 class DamagedError(Exception):
-    """A checkpoint is not what its manifest says."""
+    """A checkpoint differs from its manifest."""
 
 
 class Position(NamedTuple):
-    """Where a training is: complete epochs, and batches of the next one that are done. They are ordered so."""
+    """Progress of a training: number of complete epochs, and of complete batches of the next one."""
 
     epoch: int = 0
     batch: int = 0
@@ -54,30 +55,38 @@ class Position(NamedTuple):
 START = Position()
 
 
-@dataclass(frozen=True)
-class Written:
-    """A file of a checkpoint: its size, and XXH3-128 of its bytes in hexadecimal digits."""
+class Written(msgspec.Struct, frozen=True):
+    """Size of a checkpoint's file, and XXH3-128 of its bytes in hexadecimal digits."""
 
     bytes: int
-    digest: str
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class _Manifest(msgspec.Struct, omit_defaults=True):
+    """Content of a manifest, without its own digest."""
+
+    epoch: int
+    files: dict[str, Written]
+    version: int
+    format: Literal["mgg-checkpoint"]
+    batch: int = 0
 
 
 @dataclass(frozen=True)
 class Found:
-    """A sound checkpoint. skipped: a line for each newer one that is damaged."""
+    """An undamaged checkpoint."""
 
     folder: Path
     at: Position
-    skipped: tuple[str, ...] = ()
 
 
 def name_of(epoch: int, batch: int = 0) -> str:
-    """Return the name of the folder of a checkpoint after an epoch, or after batches of the one that follows it."""
+    """Return the name of the checkpoint folder written after an epoch, or after ``batch`` batches of the next one."""
     return f"epoch-{epoch:07d}-batch-{batch:07d}" if batch else f"epoch-{epoch:07d}"
 
 
 def make(parent: Path) -> None:
-    """Make the folder of checkpoints, if it is not there. Raises InputError where it cannot be written to."""
+    """Make the folder that holds the checkpoints, unless it exists. Raises InputError if it cannot be written to."""
     try:
         make_folders(parent, PRIVATE_FOLDER)
         parent.chmod(PRIVATE_FOLDER)
@@ -96,7 +105,10 @@ def draft(parent: Path, epoch: int, batch: int = 0) -> Path:
 
 
 def write_file(path: Path, pieces: Iterable[Any]) -> Written:
-    """Write a new file from its bytes (``bytes`` or uint8 arrays), and wait until it is on the disk. Raises OSError."""
+    """Write a new file and wait until it is on the disk. Raises OSError.
+
+    pieces: consecutive parts of the content, ``bytes`` or uint8 arrays.
+    """
     digest, size = xxhash.xxh3_128(), 0
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE)
     try:
@@ -116,16 +128,13 @@ def write_file(path: Path, pieces: Iterable[Any]) -> Written:
 
 
 def commit(folder: Path, epoch: int, files: Mapping[str, Written], batch: int = 0) -> Path:
-    """Write the manifest of a draft and give it its name; returns the checkpoint. Raises OSError.
+    """Write the manifest of a temporary folder, rename it to its final name and return that. Raises OSError.
 
-    Another checkpoint of this place is replaced.
+    An existing checkpoint of the same position is replaced.
     """
-    content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "epoch": epoch}
-    if batch:
-        content["batch"] = batch
-    content["files"] = {name: asdict(file) for name, file in sorted(files.items())}
-    content["digest"] = _digest(content)
-    write_file(folder / MANIFEST, [json.dumps(content, indent=1).encode()])
+    manifest = _Manifest(epoch, dict(sorted(files.items())), VERSION, "mgg-checkpoint", batch)
+    content = msgspec.to_builtins(manifest)
+    write_file(folder / MANIFEST, [json.dumps(content | {"digest": _digest(content)}, indent=1).encode()])
     sync(folder)
     made = folder.parent / name_of(epoch, batch)
     if made.exists():
@@ -136,21 +145,21 @@ def commit(folder: Path, epoch: int, files: Mapping[str, Written], batch: int = 
 
 
 def discard(folder: Path) -> None:
-    """Remove a draft or a checkpoint, as far as that is possible."""
+    """Remove a temporary folder or a checkpoint, as far as possible."""
     with suppress(OSError):
-        (folder / MANIFEST).unlink()  # first: what is half removed must not look like a checkpoint
+        (folder / MANIFEST).unlink()  # first, so that a half-removed folder does not look like a checkpoint
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def prune(parent: Path, keep: int, newest: Position) -> None:
-    """Remove all checkpoints but the newest ``keep``, and drafts that were never committed. No draft is under way.
+    """Remove all checkpoints but the newest ``keep``, and all temporary folders. No checkpoint may be under way.
 
-    newest: where the one is that was committed last. What is later was found damaged when the run went on from an
-    earlier one, and goes too.
+    newest: position of the last committed checkpoint. Later ones were found damaged when the run was resumed from an
+    earlier one, and are removed too.
     """
-    places = sorted(_places(parent), reverse=True)
-    kept = [at for at in places if at <= newest][:keep]
-    for at in places:
+    positions = sorted(_positions(parent), reverse=True)
+    kept = [at for at in positions if at <= newest][:keep]
+    for at in positions:
         if at not in kept:
             discard(parent / name_of(*at))
     for path in drafts(parent):
@@ -158,26 +167,28 @@ def prune(parent: Path, keep: int, newest: Position) -> None:
 
 
 def drafts(parent: Path) -> list[Path]:
-    """Return the temporary folders of checkpoints that are under way, or were when their run was killed."""
+    """Return the temporary folders of checkpoints that are being written, or were when their run was killed."""
     return [path for path in parent.glob(".*.tmp") if _TEMPORARY.fullmatch(path.name)]
 
 
 def newest(parent: Path) -> Found | None:
-    """Return the newest sound checkpoint, or None where there is none at all; all bytes of it have been read.
+    """Return the newest undamaged checkpoint after reading all of it, or None if there is no checkpoint.
 
-    Raises InputError where all are damaged, and for one that a later version of this program has written.
+    Damaged ones are named on stderr. Raises InputError if all are damaged, or for one of a later version of mgg.
     """
-    skipped: list[str] = []
     reason = ""
-    for at in sorted(_places(parent), reverse=True):
+    skipped = []
+    for at in sorted(_positions(parent), reverse=True):
         folder = parent / name_of(*at)
         try:
             verify(folder, *at)
         except DamagedError as error:
             reason = reason or str(error)
-            skipped.append(f"{folder}: damaged ({error}); trying the one before it")
+            skipped.append(f"mgg: warning: {folder}: damaged ({error}); trying the one before it")
             continue
-        return Found(folder, at, tuple(skipped))
+        for line in skipped:
+            write(line)
+        return Found(folder, at)
     if reason:
         raise InputError(
             f"{parent}: no checkpoint is sound ({reason}); put one back, or remove them all to begin again"
@@ -186,14 +197,13 @@ def newest(parent: Path) -> Found | None:
 
 
 def verify(folder: Path, epoch: int, batch: int = 0) -> None:
-    """Raise DamagedError unless a checkpoint has every file that its manifest names, with its bytes."""
+    """Raise DamagedError unless a checkpoint has exactly the files of its manifest, with the same bytes."""
     try:
-        files = _manifest(folder, Position(epoch, batch))
+        files = _files_of(folder, Position(epoch, batch))
         present = {entry.name for entry in folder.iterdir()} - {MANIFEST}
         if present != files.keys():
-            raise DamagedError(
-                f"{shown(sorted(present ^ files.keys())[0])[1:-1]} is missing, or does not belong to it"
-            )
+            odd = sorted(present ^ files.keys())[0]
+            raise DamagedError(f"{shown(odd)[1:-1]} is missing, or does not belong to it")
         for name, file in files.items():
             digest = xxhash.xxh3_128()
             for block in _blocks(folder / name, file.bytes):
@@ -204,35 +214,31 @@ def verify(folder: Path, epoch: int, batch: int = 0) -> None:
         raise DamagedError(f"{Path(error.filename or folder).name}: {error.strerror}") from error
 
 
-def _manifest(folder: Path, at: Position) -> dict[str, Written]:
-    """Return the files that a checkpoint must have. Raises DamagedError, OSError, InputError for a later version."""
+def _files_of(folder: Path, at: Position) -> dict[str, Written]:
+    """Return the files in a checkpoint's manifest. Raises DamagedError, OSError, InputError for another version."""
     data = b"".join(_blocks(folder / MANIFEST, None, _LARGEST_MANIFEST))
     try:
         content: dict[str, Any] = json.loads(data)
-        told = content.pop("digest")
-        if told != _digest(content) or content["format"] != FORMAT:
+        if content.pop("digest") != _digest(content):
             raise DamagedError(f"{MANIFEST} has other bytes than were written")
-        version, files = content["version"], content["files"]
-        of = Position(content["epoch"], content.get("batch", 0))
-        found = {name: Written(file["bytes"], file["digest"]) for name, file in files.items()}
-        sound = all(_is_sound(file) for file in found.values()) and {type(version), *map(type, of)} == {int}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        manifest = msgspec.convert(content, _Manifest)
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        msgspec.MsgspecError,
+    ) as error:
         raise DamagedError(f"{MANIFEST} is not one") from error
-    if not sound:
-        raise DamagedError(f"{MANIFEST} is not one")
-    if version != VERSION:
+    if manifest.version != VERSION:
         raise InputError(
-            f"{folder}: is a checkpoint of version {shown(version)}, and this program reads version {VERSION}; "
-            "resume it with the version of mgg that wrote it"
+            f"{folder}: is a checkpoint of version {shown(manifest.version)}, and this program reads version "
+            f"{VERSION}; resume it with the version of mgg that wrote it"
         )
-    if of != at:
-        raise DamagedError(f"{MANIFEST} is of {shown(str(of))[1:-1]}")
-    return found
-
-
-def _is_sound(file: Written) -> bool:
-    """Whether a manifest has a file's size and digest in the right types."""
-    return type(file.bytes) is int and type(file.digest) is str and _DIGEST.fullmatch(file.digest) is not None
+    if (found := Position(manifest.epoch, manifest.batch)) != at:
+        raise DamagedError(f"{MANIFEST} is of {shown(str(found))[1:-1]}")
+    return manifest.files
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -240,7 +246,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def _blocks(path: Path, size: int | None, most: int = 1 << 62) -> Iterator[bytes]:
-    """Yield the bytes of a regular file. Raises DamagedError for anything else, and for another size."""
+    """Yield the bytes of a regular file. Raises DamagedError for anything else, and unless it has ``size`` bytes."""
     # Only regular files are accepted: a link could lead out of the checkpoint, and reading a pipe could block.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -257,7 +263,7 @@ def _blocks(path: Path, size: int | None, most: int = 1 << 62) -> Iterator[bytes
         os.close(descriptor)
 
 
-def _places(parent: Path) -> list[Position]:
-    """Return the places of which there is a checkpoint, sound or not."""
+def _positions(parent: Path) -> list[Position]:
+    """Return the positions that have a checkpoint, damaged or not."""
     found = (_NAME.fullmatch(entry.name) for entry in parent.iterdir()) if parent.is_dir() else ()
     return [Position(int(match[1]), int(match[2] or 0)) for match in found if match]

@@ -1,4 +1,4 @@
-"""Checkpoints for a training loop of one's own: `checkpointed`."""
+"""Checkpoints for a user's own training loop: `checkpointed`."""
 
 from __future__ import annotations
 
@@ -17,37 +17,45 @@ from ...errors import InputError
 from ...nn.layers.random import Dropout
 from ...nn.workspace import as_array
 from ...runtime import mpi, signals
-from ...runtime.exit_code import write
 from . import folders, state
 from .folders import Position
 from .saver import Saver
-from .state import State
+from .state import State, on_host
 
 MODEL, OPTIMIZER = "model.", "optimizer."
-DRAWN, DRAWN_ON_GPU = "torch's random state", "torch's random state on the GPU"  # [ranks, bytes]
+DRAWN, DRAWN_ON_GPU = "torch's random state", "torch's random state on the GPU"  # uint8 [ranks, bytes]
 Number = bool | int | float | None
 
 
 class checkpointed:  # noqa: N801 - it is used as a function
-    """Save a training loop's state as it goes on, and begin where the last one stopped::
+    """Save a training loop's state as it runs, and continue where an earlier run stopped::
 
         with mgg.checkpointed(model, optimizer, "run", every=10) as state:
             for epoch in state.epochs(200):
                 ...
 
-    What is saved: the model's parameters and buffers, the optimiser's state, the state of each rank's generators of
-    torch (another number of ranks gets rank 0's), how often dropout has drawn, and ``state.extra``. Run again, the
-    program goes on after the last epoch that was saved; on as many ranks, with the same bits. SIGTERM, SIGUSR1 and
-    SIGINT save the epoch that runs, and end the program with exit code 3.
+    Saved are the model's parameters and buffers, the optimiser's state, the state of each rank's random generators of
+    torch, the number of draws of each dropout, and ``state.extra``. When the program is run again, it continues after
+    the last saved epoch, with the same bits on as many ranks; on another number of ranks all generators get rank 0's
+    state. SIGTERM, SIGUSR1 and SIGINT save the current epoch and end the program with exit code 3.
 
-    model: the same on all ranks. optimizer: of its parameters, and of ``rows``. folder: of the checkpoints; rank 0
-    makes it. every, minutes: a checkpoint after every so many epochs, or minutes; 0: not by them. keep: number of the
-    newest that stay.
-    rows: parameters [n, F] beside the model, by name, that have a row for each of this rank's nodes, whose ids are
-    ``ids`` (`DistGraph.ids`): any number of ranks goes on with them. comm: of mpi4py. [default: all ranks]
+    Collective. Raises InputError for a checkpoint of another model.
 
-    Attributes: epoch, the last one that is done; extra, a dictionary of what else is to be saved: numbers, texts and
-    lists. Collective. Raises InputError for a checkpoint of another model.
+    Args:
+        model: equal on all ranks.
+        optimizer: of the model's parameters and of ``rows``.
+        folder: of the checkpoints; rank 0 makes it.
+        every: number of epochs between checkpoints; 0 for none.
+        minutes: time between checkpoints; 0 for none.
+        keep: number of the newest checkpoints that are kept.
+        rows: parameters [n, F] by name, outside the model, with a row for each of this rank's nodes. They can be
+            restored on any number of ranks.
+        ids: int64 [n], the ids of these nodes (`DistGraph.ids`).
+        comm: an mpi4py communicator. [default: all ranks]
+
+    Attributes:
+        epoch: the last complete epoch.
+        extra: a dictionary of further values to save: numbers, texts and lists.
     """
 
     def __init__(
@@ -81,8 +89,6 @@ class checkpointed:  # noqa: N801 - it is used as a function
             if comm.rank == 0:
                 folders.make(self._folder)
                 found = folders.newest(self._folder)
-                for line in found.skipped if found else ():
-                    write(f"mgg: warning: {line}")
         found = comm.bcast(found, root=0)
         if found is not None:
             with mpi.agree(comm):
@@ -92,10 +98,9 @@ class checkpointed:  # noqa: N801 - it is used as a function
             comm,
             self._settings,
             self._folder if comm.rank == 0 else None,
-            lambda at: self._capture(at.epoch),
-            apart=bool(self._rows),
-            sound=Position(self.epoch),
-            again="the same command",
+            all_write=bool(self._rows),
+            newest=Position(self.epoch),
+            command="the same command",
         )
         return self
 
@@ -106,22 +111,23 @@ class checkpointed:  # noqa: N801 - it is used as a function
             self._saver.finish()
 
     def epochs(self, last: int) -> Iterator[int]:
-        """Yield the numbers of the epochs that are left, up to ``last``, and save the state after them. Collective."""
+        """Yield the numbers of the remaining epochs up to ``last``, and save the state after them. Collective."""
         if self._saver is None:
             raise RuntimeError("checkpointed: epochs() is for the inside of its with statement")
         for epoch in range(self.epoch + 1, last + 1):
             yield epoch
             self.epoch = epoch
-            self._saver.after_epoch(epoch, last=epoch == last)
+            if self._saver.wants(Position(epoch), last=epoch == last):
+                self._saver.save(Position(epoch), self._capture(epoch))
 
     def _capture(self, epoch: int) -> State:
         generators = self._comm.gather(_generators(), root=0)
-        tensors = {}  # on rank 0
+        tensors = {}
         if generators is not None:
-            tensors = {MODEL + name: _copied(value) for name, value in self._model.state_dict().items()}
+            tensors = {MODEL + name: on_host(value) for name, value in self._model.state_dict().items()}
             for name in set.intersection(*map(set, generators)):
                 tensors[name] = torch.stack([torch.from_numpy(each[name]) for each in generators])
-        rows = {name: as_array(_copied(parameter)) for name, parameter in self._rows.items()}
+        rows = {name: as_array(on_host(parameter)) for name, parameter in self._rows.items()}
         numbers: dict[str, dict[str, Number]] = {}
         for place, parameter in enumerate(self._parameters()):
             name = self._name_of_rows(parameter)
@@ -129,9 +135,9 @@ class checkpointed:  # noqa: N801 - it is used as a function
                 if not isinstance(value, Tensor):
                     numbers.setdefault(str(place), {})[slot] = value
                 elif name and value.shape == parameter.shape:
-                    rows[f"{name}.{slot}"] = as_array(_copied(value))
+                    rows[f"{name}.{slot}"] = as_array(on_host(value))
                 elif self._comm.rank == 0:
-                    tensors[f"{OPTIMIZER}{place}.{slot}"] = _copied(value)
+                    tensors[f"{OPTIMIZER}{place}.{slot}"] = on_host(value)
         groups = self._optimizer.param_groups
         facts = {
             "epoch": epoch,
@@ -141,7 +147,9 @@ class checkpointed:  # noqa: N801 - it is used as a function
             "extra": self.extra,
         }
         try:
-            facts = json.loads(json.dumps(facts))  # a copy: the loop goes on and changes its own
+            facts = json.loads(
+                json.dumps(facts)
+            )  # a copy, since the loop changes its own while a thread writes
         except TypeError as error:
             raise TypeError(
                 f"checkpointed: {error}; state.extra and groups of the optimizer hold numbers, texts and lists"
@@ -150,15 +158,14 @@ class checkpointed:  # noqa: N801 - it is used as a function
 
     def _restore(self, folder: Path) -> None:
         facts, tensors = state.read(folder)
-        state.copy_into(str(folder), tensors, MODEL, self._model.state_dict())
+        model = {MODEL + name: value for name, value in self._model.state_dict().items()}
+        state.copy_into(str(folder), tensors, MODEL, model)
         names = [name for path in folder.glob("rows.0.*.npy") if (name := path.name[7:-4]) != state.IDS]
         rows: dict[str, Any] = {}
         if self._rows and self._ids is not None:
             rows = state.read_rows(folder, names, self._ids)
             given = {name: torch.from_numpy(rows[name]) for name in self._rows if name in rows}
-            state.copy_into(
-                str(folder), given, "", {name: each.detach() for name, each in self._rows.items()}
-            )
+            state.copy_into(str(folder), given, "", {name: own.detach() for name, own in self._rows.items()})
         try:
             slots = {
                 place: self._slots(place, parameter, tensors, rows) | facts["numbers"].get(str(place), {})
@@ -178,7 +185,7 @@ class checkpointed:  # noqa: N801 - it is used as a function
 
     def _restore_generators(self, tensors: Mapping[str, Tensor]) -> None:
         states = {name: tensors[name] for name in (DRAWN, DRAWN_ON_GPU) if name in tensors or name == DRAWN}
-        for name, every in states.items():  # older checkpoints have rank 0's alone
+        for name, every in states.items():  # older checkpoints have rank 0's only
             same = every.dim() > 1 and len(every) == self._comm.size
             mine = every if every.dim() == 1 else every[self._comm.rank if same else 0].clone()
             if name == DRAWN:
@@ -189,7 +196,7 @@ class checkpointed:  # noqa: N801 - it is used as a function
     def _slots(
         self, place: int, parameter: Tensor, tensors: Mapping[str, Tensor], rows: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the optimiser's tensors of one parameter that a checkpoint has."""
+        """Return the optimiser's tensors of one parameter from a checkpoint. place: the parameter's index."""
         prefix, name = f"{OPTIMIZER}{place}.", self._name_of_rows(parameter)
         found = {slot.removeprefix(prefix): each for slot, each in tensors.items() if slot.startswith(prefix)}
         if name:
@@ -207,19 +214,15 @@ class checkpointed:  # noqa: N801 - it is used as a function
         return next((name for name, rows in self._rows.items() if rows is parameter), "")
 
     def _dropouts(self) -> Iterator[tuple[str, Dropout]]:
-        """Yield the modules that count their own draws, by name."""
+        """Yield the modules that count their own draws, with their names."""
         for name, module in self._model.named_modules():
             if isinstance(module, Dropout) and module.counts:
                 yield name, module
 
 
 def _generators() -> dict[str, Any]:
-    """Return the states of this rank's generators of torch, uint8 arrays, by name."""
+    """Return the states of this rank's random generators of torch, uint8 arrays by name."""
     found = {DRAWN: torch.get_rng_state().numpy()}
     if torch.cuda.is_initialized():
         found[DRAWN_ON_GPU] = torch.cuda.get_rng_state().numpy()
     return found
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).contiguous()

@@ -1,4 +1,4 @@
-"""Go on with a run: which one, from which checkpoint, and what may have changed since."""
+"""Copy a training's state for a checkpoint, and restore it in a resumed run: equal bits on as many ranks."""
 
 from __future__ import annotations
 
@@ -11,37 +11,47 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ... import config
+from ... import __version__, config
 from ...config import PlanSettings, Settings
 from ...data.readers.limits import shown
 from ...errors import InputError
 from ...nn.graph.loading import Part
+from ...nn.workspace import as_array
 from ...runtime import mpi
-from ...runtime.exit_code import write
+from ...runtime.backends.native import instruction_set
 from .. import run_folder
+from ..history import History
+from ..job import Job, resolved
 from ..metrics import Scores
-from ..tuning.kept import Kept
+from ..trainer import Trainer
+from ..tuning.target import TunedRow
+from ..tuning.tuner import Tuner
 from . import folders, state
-from .capture import TIMES
 from .folders import START, Position
+from .state import State, on_host
+from .weights import LEARNED
 
-# Keys that may be others than when the run began; the graph is known by its contents, not by its path.
+# Keys that may differ from the run's start; the graph is known by its content, not by its path.
 FREE = {"train.epochs", "train.patience", "train.prefetch"}
 FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
 
+MODEL, ADAM, CHOSEN, TIMES = "model.", "adam.", "chosen.", "times."  # prefixes of tensors' names
+ROWS, CHOSEN_ROWS = "rows", "chosen"  # names of learned rows; their moments have the names of `Adam.slots`
+_TIMES = ("epoch_ms", "eval_ms", "aggregate_ms")
+_MOVED = ("local_bytes", "remote_bytes", "remote_rows", "messages")
 
 Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
 class _SoFar(msgspec.Struct):
-    """Types of `Trainer.under_way`: the summed loss, and the seconds, of the batches of an epoch that are done."""
+    """Summed loss and seconds of the complete batches of an epoch."""
 
     loss: float
     seconds: Annotated[float, msgspec.Meta(ge=0)]
 
 
-class _Facts(msgspec.Struct):
-    """The types of what `capture.capture` writes; a checkpoint's digests do not prove who wrote it."""
+class Facts(msgspec.Struct, kw_only=True):
+    """Content of state.json. Types are checked on reading, as a checkpoint's digests do not prove who wrote it."""
 
     epoch: Whole
     metrics_bytes: Whole
@@ -49,34 +59,151 @@ class _Facts(msgspec.Struct):
     best_epoch: Whole
     best: tuple[float, float]
     scores: Scores
-    moved: Annotated[list[Whole], msgspec.Meta(min_length=3, max_length=4)]  # older ones lack messages
+    moved: Annotated[list[Whole], msgspec.Meta(min_length=3, max_length=4)]  # older checkpoints lack messages
     graph: str
     job: str
     environment: dict[str, int | str | list[int]]
-    tuning: list[Kept] = []  # checkpoints of earlier versions have none, as of the next two
+    # Checkpoints of earlier versions lack the rest.
+    tuning: list[TunedRow] = []
     batch: Whole = 0
     so_far: _SoFar | None = None
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run to go on with. at: where its newest sound checkpoint was written; START where there is none."""
+    """A run to resume. at: position of its newest undamaged checkpoint; START, with ``facts`` None, without one."""
 
     run: Path
     at: Position = START
     checkpoint: Path = Path()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Facts | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
-    def metrics_bytes(self) -> int:
-        """Length of metrics.csv there."""
-        return int(self.facts.get("metrics_bytes", 0))
-
-    @property
     def saved(self) -> str:
-        """What there is to go on with, for messages."""
+        """Description of the saved state, for messages."""
         return f"{self.at} is saved" if self.at != START else "there was nothing to save"
+
+
+def environment(job: Job) -> dict[str, Any]:
+    """Return the properties of the ranks, machine and libraries that must be equal for equal bits. Collective."""
+    return {
+        "ranks": job.comm.size,
+        "threads": job.comm.allgather(job.backend.options.threads),
+        "backend": job.backend.capabilities.name,
+        "instruction set": instruction_set(),
+        "torch's instruction set": torch.backends.cpu.get_cpu_capability(),
+        "torch": str(torch.__version__),
+        "mgg": __version__,
+    }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a phrase for each entry of `environment` that has changed."""
+    return [
+        f"{name} {_short(now.get(name))} in place of {_short(value)}"
+        for name, value in before.items()
+        if now.get(name) != value and not (name == "threads" and before.get("ranks") != now.get("ranks"))
+    ]
+
+
+def _short(value: Any) -> str:
+    return str(value[0] if isinstance(value, list) and len(set(value)) == 1 else value)
+
+
+def _trained(job: Job, trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors that training changes, by their names in a checkpoint: shared ones, and learned rows."""
+    names = {id(parameter): name for name, parameter in job.model.named_parameters()}
+    tensors = {MODEL + name: value for name, value in job.model.state_dict().items()}
+    rows = {} if job.learned is None else {ROWS: job.learned.detach()}
+    for parameter, slots in trainer.optimizer.slots():
+        for slot, value in slots.items():
+            if parameter is job.learned and slot != "steps":
+                rows[slot] = value
+            else:
+                tensors[f"{ADAM}{slot}.{names.get(id(parameter), LEARNED)}"] = value
+    return tensors, rows
+
+
+def capture(
+    job: Job,
+    trainer: Trainer,
+    tuner: Tuner,
+    history: History,
+    *,
+    at: Position,
+    metrics_bytes: int,
+    same: Mapping[str, Any],
+) -> State:
+    """Return a copy in the host's memory of this rank's state at a position. Waits for the device.
+
+    metrics_bytes: length of metrics.csv on rank 0. same: the job's `environment`.
+    """
+    so_far = trainer.so_far
+    facts = Facts(
+        epoch=at.epoch,
+        batch=at.batch,
+        so_far=_SoFar(so_far.loss, so_far.seconds) if at.batch else None,
+        metrics_bytes=metrics_bytes,
+        loss=history.loss,
+        best_epoch=history.best_epoch,
+        best=history.best,
+        scores=history.scores,
+        moved=[getattr(history.moved, name) for name in _MOVED],
+        graph=job.part.uuid,
+        job=config.dumps(resolved(job)),
+        environment={**same, **tuner.environment},
+        tuning=tuner.rows(),
+    )
+    tensors, rows = _trained(job, trainer)
+    if job.learned is not None:
+        rows[CHOSEN_ROWS] = history.state[LEARNED]
+    tensors |= {CHOSEN + name: value for name, value in history.state.items() if name != LEARNED}
+    tensors |= {TIMES + name: torch.tensor(getattr(history, name), dtype=torch.float64) for name in _TIMES}
+    return State(
+        msgspec.to_builtins(facts),
+        {name: on_host(value) for name, value in tensors.items()} if job.comm.rank == 0 else {},
+        job.part.slice.ids if rows else None,
+        {name: as_array(on_host(value)) for name, value in rows.items()},
+    )
+
+
+def restore(resumed: Resumed, job: Job, trainer: Trainer) -> History:
+    """Copy a checkpoint's state into a model and an optimiser that have taken no step; return the history until then.
+
+    Not collective, but all ranks call it: each reads the learned rows of its own nodes. Raises InputError if the
+    checkpoint does not fit the job.
+    """
+    facts, tensors, where = resumed.facts, resumed.tensors, str(resumed.checkpoint)
+    assert facts is not None
+    trained, rows = _trained(job, trainer)
+    state.copy_into(where, tensors, (MODEL, ADAM), trained)
+    chosen: dict[str, Tensor] = {}
+    if facts.best_epoch:  # within the first epoch nothing is chosen
+        chosen = {CHOSEN + name: torch.empty_like(value) for name, value in job.model.state_dict().items()}
+        state.copy_into(where, tensors, CHOSEN, chosen)
+        chosen = {name.removeprefix(CHOSEN): value for name, value in chosen.items()}
+    if job.learned is not None:
+        rows[CHOSEN_ROWS] = chosen[LEARNED] = torch.empty_like(job.learned)
+        found = state.read_rows(resumed.checkpoint, rows, job.part.slice.ids)
+        state.copy_into(where, {name: torch.from_numpy(array) for name, array in found.items()}, "", rows)
+    if facts.so_far is not None:
+        trainer.skip(facts.epoch + 1, facts.batch, loss=facts.so_far.loss, seconds=facts.so_far.seconds)
+    epoch_ms, eval_ms, aggregate_ms = (tensors[TIMES + name].tolist() for name in _TIMES)
+    history = History(
+        epoch_ms=epoch_ms,
+        eval_ms=eval_ms,
+        aggregate_ms=aggregate_ms,
+        best_epoch=facts.best_epoch,
+        best=facts.best,
+        scores=facts.scores,
+        state=chosen,
+        loss=facts.loss,
+    )
+    if job.comm.rank == 0:  # the counts are rank 0's; the next epoch counts anew
+        for name, count in zip(_MOVED, facts.moved, strict=False):
+            setattr(history.moved, name, count)
+    return history
 
 
 def is_finished(run: Path) -> bool:
@@ -85,16 +212,12 @@ def is_finished(run: Path) -> bool:
 
 
 def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
-    """Return a run's newest sound checkpoint, and the settings to go on with. Collective. Raises InputError.
+    """Return a run's newest undamaged checkpoint, and the settings to continue with. Collective. Raises InputError.
 
-    settings: those of now. Damaged checkpoints are named on stderr, and the ones before them are tried.
+    settings: of the present job. Damaged checkpoints are named on stderr.
     """
     with mpi.agree(comm):
-        found = None
-        if comm.rank == 0:
-            found = folders.newest(run / run_folder.CHECKPOINTS)
-            for line in found.skipped if found else ():
-                write(f"mgg: warning: {line}")
+        found = folders.newest(run / run_folder.CHECKPOINTS) if comm.rank == 0 else None
     found = comm.bcast(found, root=0)
     with mpi.agree(comm):
         before = config.load(run / run_folder.JOB)
@@ -105,46 +228,44 @@ def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
                     f"{run}: has finished without a checkpoint ([checkpoint]); train anew, in another run"
                 )
             return Resumed(run), settings
-        facts, tensors = state.read(found.folder)
-        check_facts(found.folder, found.at, facts, tensors)
-        ranks = facts["environment"].get("ranks")
-        kept = (
-            config.parse(facts["job"], str(found.folder / state.FACTS)).plan if ranks == comm.size else None
-        )
+        given, tensors = state.read(found.folder)
+        facts = _checked(found.folder, found.at, given, tensors)
+        kept = None
+        if facts.environment.get("ranks") == comm.size:
+            kept = config.parse(facts.job, str(found.folder / state.FACTS)).plan
         settings = msgspec.structs.replace(settings, plan=plan_of(kept, before.plan, settings.plan))
         return Resumed(run, found.at, found.folder, facts, tensors), settings
 
 
-def check_facts(folder: Path, at: Position, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Raise InputError for a checkpoint that lacks something, or has it in another type, or of another place."""
+def _checked(folder: Path, at: Position, given: Any, tensors: Mapping[str, Tensor]) -> Facts:
+    """Return a checkpoint's facts. Raises InputError if any is missing, of another type, or of another position."""
+    wrong = ""
     try:
-        told = msgspec.convert(facts, _Facts)
+        facts = msgspec.convert(given, Facts)
     except msgspec.ValidationError as error:
-        raise InputError(
-            f"{folder}: {state.FACTS} is not of a run of mgg ({str(error)[:200]}); remove this checkpoint to resume "
-            "from the one before"
-        ) from error
-    wrong, of, epoch = "", Position(told.epoch, told.batch), at.epoch
-    if of != at or told.best_epoch > epoch or bool(told.batch) != (told.so_far is not None):
-        wrong = f"{state.FACTS} is of {of}, the best epoch of them {told.best_epoch}"
-    for name, at_most in (("epoch_ms", False), ("eval_ms", False), ("aggregate_ms", True)):
-        times = tensors.get(TIMES + name)
-        count = -1 if times is None or times.ndim != 1 or times.dtype != torch.float64 else len(times)
-        if count < 0 or count > epoch or (count < epoch and not at_most):
-            wrong = wrong or f"{state.TENSORS} has no times of {epoch} epochs ({TIMES}{name})"
+        wrong = f"{state.FACTS} is not of a run of mgg ({str(error)[:200]})"
+    else:
+        found, epoch = Position(facts.epoch, facts.batch), at.epoch
+        if found != at or facts.best_epoch > epoch or bool(facts.batch) != (facts.so_far is not None):
+            wrong = f"{state.FACTS} is of {found}, the best epoch of them {facts.best_epoch}"
+        for name in _TIMES:
+            times = tensors.get(TIMES + name)
+            count = -1 if times is None or times.ndim != 1 or times.dtype != torch.float64 else len(times)
+            # Epochs that replayed a CUDA graph have no times of aggregations.
+            if count != epoch and not (name == "aggregate_ms" and 0 <= count < epoch):
+                wrong = wrong or f"{state.TENSORS} has no times of {epoch} epochs ({TIMES}{name})"
     if wrong:
         raise InputError(f"{folder}: {wrong}; remove this checkpoint to resume from the one before")
+    return facts
 
 
 def check_settings(run: Path, before: Settings, now: Settings) -> None:
-    """Raise InputError for a key that must not change while a run goes on."""
+    """Raise InputError for a changed key that must stay the same in a resumed run."""
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     for section, keys in old.items():
-        if section in FREE_SECTIONS:
-            continue
         for key, value in keys.items():
             name = f"{section}.{key}"
-            if name not in FREE and new[section][key] != value:
+            if section not in FREE_SECTIONS and name not in FREE and new[section][key] != value:
                 raise InputError(
                     f"{run}: was started with {name} = {value!r}, and now it is {new[section][key]!r}; "
                     'put it back, or begin another run (mgg train, run.resume = "never")'
@@ -152,11 +273,11 @@ def check_settings(run: Path, before: Settings, now: Settings) -> None:
 
 
 def plan_of(kept: PlanSettings | None, before: PlanSettings, now: PlanSettings) -> PlanSettings:
-    """Return [plan] to go on with.
+    """Return the section [plan] to continue with.
 
-    kept: as it was resolved for the checkpoint, if there are as many ranks now; else None. before: of the run's job
-    file. now: of the job; a key that differs from ``before`` and is not "auto" is asked for. Others are as they were
-    kept, or "auto"; how a graph is streamed is never chosen.
+    kept: as resolved for the checkpoint, or None on another number of ranks. before: of the run's job file. now: of the
+    present job, of which a key counts if it differs from ``before`` and is not "auto". All others are taken from
+    ``kept``, or are "auto"; memory and scratch, which are never chosen, are always those of ``now``.
     """
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     others = msgspec.to_builtins(kept) if kept else dict.fromkeys(new, "auto")
@@ -166,10 +287,9 @@ def plan_of(kept: PlanSettings | None, before: PlanSettings, now: PlanSettings) 
 
 
 def check_graph(resumed: Resumed, part: Part) -> None:
-    """Raise InputError for another graph than the run was training on."""
-    wanted = resumed.facts.get("graph", part.uuid)
-    if part.uuid != wanted:
+    """Raise InputError unless the graph is the one that the run was training on."""
+    if resumed.facts is not None and part.uuid != resumed.facts.graph:
         raise InputError(
-            f"{part.path}: is graph {part.uuid}, but {resumed.run} was training on {shown(wanted)[1:-1]}; "
-            "put that one back, or name its file by --set graph.file=FILE"
+            f"{part.path}: is graph {part.uuid}, but {resumed.run} was training on "
+            f"{shown(resumed.facts.graph)[1:-1]}; put that one back, or name its file by --set graph.file=FILE"
         )

@@ -1,10 +1,12 @@
-"""What a checkpoint holds: everything that decides how training goes on.
+"""Content of a checkpoint: everything that decides how a training continues.
 
-``state.safetensors``: weights, Adam's moments and steps, the weights chosen so far, and the times of the epochs.
-``state.json``: epoch, scores, the length of metrics.csv, the graph's uuid, the resolved job, and what must be the same
-for the same bits. ``rows.RANK.*.npy``, of a learned input: the ids of that rank's nodes in the imported numbering, and
-their rows, moments and chosen rows; any number of ranks reads those that it needs. Draws are counters: seed and epoch
-are their whole state.
+- ``state.safetensors``: weights, Adam's moments and step counts, the best weights so far, and the times of all epochs.
+- ``state.json``: epoch, scores, length of metrics.csv, the graph's uuid, the resolved job, and the environment that
+  must be equal for equal bits.
+- ``rows.RANK.*.npy``, for learned input rows only: the ids of that rank's nodes in the imported numbering, and their
+  rows, moments and best rows. Any number of ranks can read these files; each takes the rows of its own nodes.
+
+Random draws are functions of seed and epoch, so they need no further state.
 """
 
 from __future__ import annotations
@@ -31,14 +33,25 @@ from ...errors import InputError
 FACTS, TENSORS = "state.json", "state.safetensors"
 IDS = "ids"
 LARGEST_FACTS = 64 << 20  # bytes
+# Exceptions of reading damaged files; safetensors raises KeyError and AttributeError for types that torch lacks.
+UNREADABLE = (
+    SafetensorError,
+    OSError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    EOFError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)
 class State:
     """One rank's part of a checkpoint, in memory of its own.
 
-    facts: for JSON; rank 0's. tensors: the same on all ranks; rank 0's are written. ids: int64 [n] of this rank's
-    nodes, and rows: [n, F] arrays by name; None and empty without a learned input.
+    facts: content of state.json, written by rank 0. tensors: equal on all ranks, written by rank 0. ids: int64 [n] of
+    this rank's nodes, and rows: [n, F] arrays by name; None and empty without learned rows.
     """
 
     facts: Mapping[str, Any]
@@ -47,7 +60,7 @@ class State:
     rows: Mapping[str, NDArray[Any]]
 
     def files(self, rank: int) -> Iterator[tuple[str, Iterable[Any]]]:
-        """Yield the names and the bytes of the files that a rank writes."""
+        """Yield name and content of each file that a rank writes."""
         if rank == 0:
             yield FACTS, [json.dumps(self.facts, indent=1).encode()]
             yield TENSORS, [safetensors.torch.save(dict(self.tensors))]
@@ -63,8 +76,13 @@ def _npy(array: NDArray[Any]) -> Iterator[Any]:
     yield from byte_slices(array)
 
 
+def on_host(tensor: Tensor) -> Tensor:
+    """Return a contiguous copy in the host's memory."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the facts and the tensors of a verified checkpoint. Raises InputError."""
+    """Return the content of state.json and the tensors of a verified checkpoint. Raises InputError."""
     path = folder / FACTS
     try:
         if path.stat().st_size > LARGEST_FACTS:
@@ -73,77 +91,57 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if not isinstance(facts, dict):
             raise ValueError(f"{FACTS} holds no facts")
         return facts, safetensors.torch.load_file(folder / TENSORS)
-    # KeyError, AttributeError: of safetensors, for types that torch has not.
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        TypeError,
-        RecursionError,
-        SafetensorError,
-    ) as error:
-        raise InputError(
-            f"{folder}: cannot be read ({_reason(error)}); remove it to resume from the one before"
-        ) from error
+    except UNREADABLE as error:
+        reason = f"cannot be read ({_reason(error)}); remove it to resume from the one before"
+        raise InputError(f"{folder}: {reason}") from error
 
 
 def read_rows(folder: Path, names: Iterable[str], ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Return the rows [n, F] of these nodes, by name, from all ranks' files. Raises InputError if some are missing.
+    """Return the rows [n, F] of nodes ``ids`` by name, from the files of all ranks.
 
-    Files of other types or shapes than the first one's are an error; nothing larger than the files is allocated.
+    Raises InputError if a node is missing or occurs twice, or files differ in type or width. Nothing larger than the
+    files is allocated.
     """
-    try:
-        found = _found_rows(folder, list(names), ids)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
-        raise InputError(f"{folder}: learned rows cannot be read ({_reason(error)})") from error
-    return found
-
-
-def _found_rows(folder: Path, names: list[str], ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     order = np.argsort(ids, kind="stable")
     wanted, seen = ids[order], np.zeros(len(ids), dtype=bool)
-    places = []
-    for path in sorted(folder.glob(f"rows.*.{IDS}.npy")):
-        theirs = npy.load(path)
-        if theirs.dtype != np.int64 or theirs.ndim != 1:
-            raise InputError(f"{path}: is {theirs.dtype} {list(theirs.shape)}; expected int64 [nodes]")
-        place = np.searchsorted(wanted, theirs)
-        mine = np.flatnonzero(np.append(wanted, -1)[place] == theirs)
-        again = seen[place[mine]].any() or len(np.unique(place[mine])) < len(mine)
-        if again:
-            raise InputError(f"{path}: has rows of a node that are there already; remove this checkpoint")
-        seen[place[mine]] = True
-        places.append((path.name.split(".")[1], len(theirs), order[place[mine]], mine))
-    if not seen.all():
-        raise InputError(
-            f"{folder}: has rows of {np.count_nonzero(seen):,} of this rank's {len(ids):,} nodes; "
-            "it is of another graph"
-        )
-    return {name: _gathered(folder, name, places, len(ids)) for name in names}
+    parts = []  # of each rank's files: the rank, number of rows, which rows of the result, which rows of the file
+    try:
+        for path in sorted(folder.glob(f"rows.*.{IDS}.npy")):
+            theirs = npy.load(path)
+            if theirs.dtype != np.int64 or theirs.ndim != 1:
+                raise InputError(f"{path}: is {theirs.dtype} {list(theirs.shape)}; expected int64 [nodes]")
+            at = np.searchsorted(wanted, theirs)
+            mine = np.flatnonzero(np.append(wanted, -1)[at] == theirs)
+            if seen[at[mine]].any() or len(np.unique(at[mine])) < len(mine):
+                raise InputError(f"{path}: has rows of a node that are there already; remove this checkpoint")
+            seen[at[mine]] = True
+            parts.append((path.name.split(".")[1], len(theirs), order[at[mine]], mine))
+        if not seen.all():
+            raise InputError(
+                f"{folder}: has rows of {np.count_nonzero(seen):,} of this rank's {len(ids):,} nodes; "
+                "it is of another graph"
+            )
+        return {name: _gathered(folder, name, parts, len(ids)) for name in names}
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise InputError(f"{folder}: learned rows cannot be read ({_reason(error)})") from error
 
 
-def _gathered(folder: Path, name: str, places: list[tuple[str, int, Any, Any]], count: int) -> NDArray[Any]:
-    """Return ``count`` rows of one name; places: by file, its rank, its rows, and which of them go where."""
+def _gathered(folder: Path, name: str, parts: list[tuple[str, int, Any, Any]], count: int) -> NDArray[Any]:
+    """Return ``count`` rows of one name, from the parts that `read_rows` has found."""
     made: NDArray[Any] | None = None
-    for rank, rows, to, of in places:
+    for rank, rows, to, source in parts:
         path = folder / f"rows.{rank}.{name}.npy"
         found = npy.load(path)
         sound = found.ndim > 0 and len(found) == rows and found.dtype.isnative and found.dtype.itemsize <= 8
-        if not sound or (made is not None and not _alike(made, found)):
-            raise InputError(
-                f"{path}: is {found.dtype} {list(found.shape)}; expected {rows} rows as the others have"
-            )
-        if made is None:
+        if sound and made is None:
             made = np.empty((count, *found.shape[1:]), found.dtype)
-        made[to] = found[of]
+        if not sound or made is None or (made.dtype, made.shape[1:]) != (found.dtype, found.shape[1:]):
+            kind = f"{found.dtype} {list(found.shape)}"
+            raise InputError(f"{path}: is {kind}; expected {rows} rows as the others have")
+        made[to] = found[source]
     if made is None:
         raise InputError(f"{folder}: has no rows of {name}")
     return made
-
-
-def _alike(made: NDArray[Any], found: NDArray[Any]) -> bool:
-    return made.dtype == found.dtype and made.shape[1:] == found.shape[1:]
 
 
 def _reason(error: Exception) -> str:
@@ -151,18 +149,26 @@ def _reason(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:200]
 
 
-def copy_into(where: str, given: Mapping[str, Tensor], prefix: str, target: Mapping[str, Tensor]) -> None:
-    """Copy tensors whose names begin with a prefix over those of the same name. Raises InputError for other ones."""
-    found = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
-    for name in sorted(found.keys() | target.keys()):
-        mine, theirs = (_kind(each.get(name)) for each in (target, found))
-        if mine != theirs:
-            raise InputError(
-                f"{where}: {shown(prefix + name)[1:-1]} is {theirs}, and the job's model has {mine}"
-            )
+def copy_into(
+    where: str, given: Mapping[str, Tensor], prefixes: str | tuple[str, ...], targets: Mapping[str, Tensor]
+) -> None:
+    """Copy the tensors whose names begin with one of the prefixes into the targets of the same names.
+
+    Raises InputError, beginning with ``where``, unless names, types and shapes are equal.
+    """
+    found = {name: value for name, value in given.items() if name.startswith(prefixes)}
+    check_alike(where, found, targets, "and the job's model has")
     with torch.no_grad():
-        for name, tensor in target.items():
+        for name, tensor in targets.items():
             tensor.copy_(found[name])
+
+
+def check_alike(where: str, found: Mapping[str, Tensor], needed: Mapping[str, Tensor], but: str) -> None:
+    """Raise InputError, "WHERE: NAME is KIND, BUT KIND", for a tensor of another type or shape, or a missing one."""
+    for name in sorted(found.keys() | needed.keys()):
+        theirs, mine = _kind(found.get(name)), _kind(needed.get(name))
+        if theirs != mine:
+            raise InputError(f"{where}: {shown(name)[1:-1]} is {theirs}, {but} {mine}")
 
 
 def _kind(tensor: Tensor | None) -> str:

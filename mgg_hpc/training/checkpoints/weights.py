@@ -1,4 +1,4 @@
-"""Save and load what was trained: weights as safetensors, learned input rows as .npy; neither holds code."""
+"""The result of a training on disk: weights as safetensors, learned input rows as .npy. Neither can hold code."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ import safetensors.torch
 import torch
 import xxhash
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from ...data import row_files
 from ...data.readers import npy
-from ...data.readers.limits import shown
 from ...errors import InputError
 from ...nn.graph.loading import Part
 from ...nn.workspace import as_array
 from ..run_folder import CHECKPOINTS, write_whole
+from .state import UNREADABLE, check_alike
 
-WEIGHTS = "model.safetensors"  # the weights that train.select chose
-ROWS = "input.npy"  # learned input rows [N, F] of that epoch, in the user's numbering
-DIGEST = "xxh3_128"  # name, in the metadata, of the digest of everything else; older files have none
+WEIGHTS = "model.safetensors"  # the weights chosen by train.select
+ROWS = "input.npy"  # learned input rows [N, F] of the same epoch, in the user's numbering
+DIGEST = "xxh3_128"  # metadata key of the digest of everything else in the file; older files lack it
 LEARNED = "input.rows"  # name of a rank's learned rows among the weights
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The graph that a run's weights were trained on; the model has its widths.
+    """Facts of the graph that a run's weights were trained on.
 
     uuid: "" to accept any graph with as many features.
     """
@@ -46,23 +45,72 @@ class Fitted:
 
 
 def save(comm: Any, folder: Path | None, part: Part, state: Mapping[str, torch.Tensor]) -> None:
-    """Write the weights of a model for this graph, and learned rows if there are any. Collective.
+    """Write the weights of a model for this graph, and its learned rows if it has any. Collective.
 
-    folder: the run's on rank 0, None elsewhere.
+    folder: the run folder on rank 0, None on other ranks.
     """
     if folder is not None:
         about = {"uuid": part.uuid, "features": part.features, "classes": part.classes}
         about["multilabel"] = int(part.multilabel)
         save_weights(folder, {name: value for name, value in state.items() if name != LEARNED}, about)
-    ids, bounds = part.slice.ids, part.bounds
     if LEARNED in state:
         path = (folder or Path()) / CHECKPOINTS / ROWS
         rows = {"rows": as_array(state[LEARNED].cpu())}
-        row_files.write(comm, path, ids, rows, bounds, {}, mode=0o600)
+        row_files.write(comm, path, part.slice.ids, rows, part.bounds, {}, mode=0o600)
+
+
+def save_weights(
+    folder: Path, state: Mapping[str, torch.Tensor], about: Mapping[str, object] | None = None
+) -> Path:
+    """Write a model's parameters into a run folder, and return the file. about: further metadata of the file."""
+    path = folder / CHECKPOINTS / WEIGHTS
+    tensors = {name: value.contiguous() for name, value in state.items()}
+    texts = {name: str(value) for name, value in (about or {}).items()}
+    texts[DIGEST] = _digest(tensors, texts)
+    write_whole(path, safetensors.torch.save(tensors, texts))
+    return path
+
+
+def _digest(state: Mapping[str, torch.Tensor], texts: Mapping[str, str]) -> str:
+    """Return XXH3-128 of contiguous tensors on the host, and of a file's metadata without the digest itself."""
+    found = xxhash.xxh3_128()
+    for name in sorted(texts.keys() - {DIGEST}):
+        found.update(json.dumps([name, texts[name]]).encode())
+    for name in sorted(state):
+        kind = [name, str(state[name].dtype), list(state[name].shape)]
+        found.update(json.dumps(kind).encode())
+        found.update(state[name].cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return str(found.hexdigest())
+
+
+def fitted(folder: Path) -> Fitted:
+    """Return the facts of the graph that a run was trained on, from its weights file. Raises InputError."""
+    path = folder / CHECKPOINTS / WEIGHTS
+    with _reading(path, "no weights", "does not tell what it was trained on"):
+        with safetensors.safe_open(path, "pt") as file:
+            told = file.metadata() or {}
+        features, classes, multilabel = (int(told[name]) for name in ("features", "classes", "multilabel"))
+        # A model has weights for each feature and each class, so neither number exceeds the file's size.
+        if not (1 <= features <= path.stat().st_size and 1 <= classes <= path.stat().st_size):
+            raise ValueError(f"{features} features and {classes} classes")
+        return Fitted(folder.name, told["uuid"], features, classes, bool(multilabel))
+
+
+def load_weights(folder: Path, model: torch.nn.Module) -> None:
+    """Load a run's chosen weights into a model built from the run's settings. Raises InputError."""
+    path = folder / CHECKPOINTS / WEIGHTS
+    with _reading(path, "no weights", "not a safetensors file"):
+        with safetensors.safe_open(path, "pt") as file:
+            texts = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+        if DIGEST in texts and texts[DIGEST] != _digest(state, texts):
+            raise ValueError("its bytes are others than were written")
+    check_alike(str(path), state, model.state_dict(), "but graph and job file need")
+    model.load_state_dict(state)
 
 
 def load_rows(folder: Path, ids: NDArray[np.int64], nodes: int, rows: torch.nn.Parameter) -> None:
-    """Copy a run's learned rows of these nodes into ``rows`` [n, F]. Raises InputError."""
+    """Copy a run's learned rows of nodes ``ids`` [n] into ``rows`` [n, F]. nodes: of the graph. Raises InputError."""
     path, wanted = folder / CHECKPOINTS / ROWS, (nodes, rows.shape[1])
     with _reading(path, "no learned input", "not a NumPy array"):
         found = npy.load(path)
@@ -75,84 +123,21 @@ def load_rows(folder: Path, ids: NDArray[np.int64], nodes: int, rows: torch.nn.P
         rows.copy_(torch.from_numpy(found[ids]))
 
 
-def save_weights(
-    folder: Path, state: Mapping[str, torch.Tensor], about: Mapping[str, object] | None = None
-) -> Path:
-    """Write a model's parameters to the run's checkpoints and return the path. about: metadata of the file."""
-    path = folder / CHECKPOINTS / WEIGHTS
-    tensors = {name: value.contiguous() for name, value in state.items()}
-    texts = {name: str(value) for name, value in (about or {}).items()}
-    texts[DIGEST] = _digest(tensors, texts)
-    write_whole(path, safetensors.torch.save(tensors, texts))
-    return path
-
-
-def _digest(state: Mapping[str, torch.Tensor], texts: Mapping[str, str]) -> str:
-    """Return XXH3-128 of contiguous tensors on the host and of the file's metadata, the digest itself aside."""
-    found = xxhash.xxh3_128()
-    for name in sorted(texts.keys() - {DIGEST}):
-        found.update(json.dumps([name, texts[name]]).encode())
-    for name in sorted(state):
-        kind = [name, str(state[name].dtype), list(state[name].shape)]
-        found.update(json.dumps(kind).encode())
-        found.update(state[name].cpu().reshape(-1).view(torch.uint8).numpy().data)
-    return str(found.hexdigest())
-
-
-def fitted(folder: Path) -> Fitted:
-    """Return the description of the graph that a run was trained on, from its weights' file. Raises InputError."""
-    path = folder / CHECKPOINTS / WEIGHTS
-    with _reading(path, "no weights", "does not tell what it was trained on"):
-        with safetensors.safe_open(path, "pt") as file:
-            told = file.metadata() or {}
-        features, classes, multilabel = (int(told[name]) for name in ("features", "classes", "multilabel"))
-        # A model has weights for each feature and each class, so that neither is beyond the file's size.
-        if not (1 <= features <= path.stat().st_size and 1 <= classes <= path.stat().st_size):
-            raise ValueError(f"{features} features and {classes} classes")
-        return Fitted(folder.name, told["uuid"], features, classes, bool(multilabel))
-
-
-def load_weights(folder: Path, model: torch.nn.Module) -> None:
-    """Load a run's chosen weights into a model built from its settings. Raises InputError."""
-    path = folder / CHECKPOINTS / WEIGHTS
-    with _reading(path, "no weights", "not a safetensors file"):
-        with safetensors.safe_open(path, "pt") as file:
-            texts = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-        if DIGEST in texts and texts[DIGEST] != _digest(state, texts):
-            raise ValueError("its bytes are others than were written")
-    mine, theirs = _kinds(model.state_dict()), _kinds(state)
-    for name in sorted(mine.keys() | theirs.keys()):
-        found, needed = theirs.get(name, "nothing"), mine.get(name, "nothing")
-        if found != needed:
-            raise InputError(f"{path}: {shown(name)[1:-1]} is {found}, but graph and job file need {needed}")
-    model.load_state_dict(state)
-
-
 @contextmanager
 def _reading(path: Path, absent: str, damaged: str) -> Iterator[None]:
-    """Turn errors of reading a file of a run into InputError with these words."""
+    """Turn errors of reading a run's file into InputError with these reasons."""
     try:
         yield
     except FileNotFoundError as error:
         raise InputError(f"{path}: {absent}; the run did not finish: go on with it by mgg resume") from error
-    # KeyError, AttributeError: of safetensors, for types that torch has not.
-    except (SafetensorError, OSError, LookupError, AttributeError, TypeError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: {damaged} ({repr(error)[:200]}); train again") from error
 
 
-def _kinds(state: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Return types and shapes by name, as "float32 [16, 64]"."""
-    return {
-        name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-        for name, value in state.items()
-    }
-
-
 def fit_to(part: Part, fitted: Fitted) -> None:
-    """Forget the labels of a graph, for a model that was trained on another one or on the same.
+    """Remove the labels of a graph, for prediction by a model that was trained on it or another graph.
 
-    Raises InputError for a graph that took the place of the one that was trained on, or of another width.
+    Raises InputError if the graph has replaced the one that was trained on, or has another number of features.
     """
     if fitted.uuid and part.uuid != fitted.uuid:
         raise InputError(

@@ -1,1 +1,1 @@
-"""Where the time of an epoch goes: traces, spans, and the share of an exchange that sums hide."""
+"""Time of an epoch: traces, phases, and the share of a transfer that is hidden by sums."""

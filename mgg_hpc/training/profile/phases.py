@@ -1,7 +1,7 @@
-"""Where the time of a run's epochs goes, by phase and rank, without a profiler: the table at the end of a run.
+"""Time of a run's epochs by phase and rank, without a profiler: the table at the end of a run.
 
-On CPUs the spans of an epoch tell (`nn.spans.Clock`). On a GPU the host only launches, so its phases are those that the
-stream's stamps know.
+On CPUs the spans of an epoch are timed (`nn.spans.Clock`). On a GPU the host only launches, so its phases are those
+that stamps of the stream measure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PHASES = (AGGREGATE, WAIT, DENSE, LOSS, GRADIENTS, EVALUATE, CHECKPOINT, PROFILE
 STEP = "rest of the step"  # of GPUs
 
 _OVER_EDGES = ("aggregate", "attend", "extend", "dot products", "edge sums")
-STAGES = {
+STAGES = {  # phase of each span
     **{f"{way}: {stage}": AGGREGATE for way in ("forward", "backward") for stage in _OVER_EDGES},
     "step": DENSE,
     "loss": LOSS,
@@ -39,7 +39,7 @@ BATCH_STAGES = {"sample": SAMPLE, "gather": GATHER}
 class Phases:
     """Seconds of this rank's epochs by phase.
 
-    epochs: number of those counted. device: torch's name. sampled: whether epochs are of batches.
+    device: torch's name. sampled: True if epochs consist of batches. Attribute epochs: number of epochs counted.
     """
 
     def __init__(self, device: str, *, sampled: bool = False) -> None:
@@ -51,7 +51,7 @@ class Phases:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count what runs within."""
+        """Count the time within ``with``."""
         began = time.perf_counter()
         with clocked(self._clock):
             yield
@@ -59,7 +59,7 @@ class Phases:
 
     @contextmanager
     def profiling(self) -> Iterator[None]:
-        """Count what the profiler takes to begin and to end; no span may do so, which it would see half of."""
+        """Count the time that the profiler takes to start or stop. It would see half of a span."""
         if self._clock is not None:
             self._clock.enter("profiler")
         yield
@@ -67,21 +67,21 @@ class Phases:
             self._clock.leave()
 
     def add(self, meter: Meter, step: float, evaluate: float) -> None:
-        """Add an epoch: what its training step has metered, and the seconds of step and evaluation."""
+        """Add an epoch: the meter of its training step, and the seconds of step and evaluation."""
         self.epochs += 1
         self._waited += meter.waited
         self._step, self._aggregate = self._step + step, self._aggregate + meter.seconds
         self._evaluate += evaluate
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each phase; their sum is that of `counted`."""
+        """Return the seconds of each phase, whose sum is the time `counted`."""
         if self._clock is None:
-            known = {
+            return {
                 AGGREGATE: self._aggregate,
                 STEP: self._step - self._aggregate,
                 EVALUATE: self._evaluate,
+                OTHER: self._all - self._step - self._evaluate,
             }
-            return known | {OTHER: self._all - self._step - self._evaluate}
         found = {phase: self._clock.seconds.get(phase, 0.0) for phase in self._phases}
         # A few layers publish before they aggregate.
         within = min(self._waited, found[AGGREGATE])
@@ -93,8 +93,8 @@ class Phases:
 def breakdown(ranks: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
     """Return for each phase its minimum, mean and maximum over ranks, its share of all time, and its imbalance.
 
-    ranks: the time of each phase, in any unit, of each rank. share: of the ranks' time together. imbalance: the maximum
-    over the mean, 1 where all ranks take as long.
+    ranks: the time of each phase, in any unit, of each rank. share: of the sum over ranks. imbalance: the maximum over
+    the mean, 1 if all ranks take equally long.
     """
     total = sum(sum(each.values()) for each in ranks)
     rows = []

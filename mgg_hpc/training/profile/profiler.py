@@ -1,4 +1,4 @@
-"""`mgg train --profile`: trace a few epochs by torch's profiler, and write and summarise a Chrome trace a rank."""
+"""`mgg train --profile`: trace a few epochs with torch's profiler, and write and summarise a Chrome trace per rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,15 @@ from torch.profiler import ProfilerActivity
 
 from ...nn.graph.handle import GraphHandle
 from ...runtime import mpi
+from ...runtime.watchdog import Watchdog
 from .. import run_folder
 from ..job import Job
-from ..report import console, counted
-from . import overlap, stamps, trace
+from ..report import console, counted, print_line
+from . import overlap, trace
 
 FOLDER = "profile"
-WARM, PROFILED = 3, 3  # number of epochs before, and of those that are profiled
-BLOCK = 1 << 26  # number of bytes that are sent at a time
+WARM, PROFILED = 3, 3  # number of epochs before profiling, and of profiled ones
+BLOCK = 1 << 26  # bytes per message
 
 
 def trace_name(rank: int) -> str:
@@ -43,9 +43,11 @@ def _clocks() -> float:
 
 
 class Recorder:
-    """Profiles epochs ``first`` to ``last`` of a run, if possible after those that allocate and start libraries.
+    """Profiles a few epochs of a run, if possible after those that allocate and load libraries.
 
-    last: smaller in a run that ends earlier. content: this rank's trace, as JSON.
+    Attributes:
+        first, last: the profiled epochs; last is smaller in a run that ends earlier.
+        content: this rank's trace as JSON.
     """
 
     def __init__(self, job: Job) -> None:
@@ -54,7 +56,7 @@ class Recorder:
         self.last = min(self.first + PROFILED - 1, total)
         self.content = b""
         self._comm, self._stream, self._clocks = job.comm, job.backend.stream, 0.0
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it prints on stderr when it starts and stops
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else Kineto prints on stderr
         activities = [ProfilerActivity.CPU]
         if job.backend.capabilities.device != "cpu":
             activities.append(ProfilerActivity.CUDA)
@@ -62,7 +64,7 @@ class Recorder:
         self._prepared = self._runs = False
 
     def begin(self, epoch: int) -> None:
-        """Start profiling if this epoch, which begins, is the first to profile. Collective."""
+        """Start profiling if the beginning epoch is the first to profile. Collective."""
         if not self._prepared and epoch >= self.first - 1:
             self._profile.prepare_trace()  # an epoch ahead, since it is slow
             self._prepared = True
@@ -74,7 +76,7 @@ class Recorder:
             mpi.barrier(self._comm)
 
     def end(self, epoch: int, last: bool) -> None:
-        """Stop profiling if this epoch, which has ended, is the last to profile, or the last of the run."""
+        """Stop profiling if the ended epoch is the last to profile, or the last of the run."""
         if self._runs and (epoch == self.last or last):
             self.last = epoch
             self.close()
@@ -86,7 +88,7 @@ class Recorder:
             self.first, self.last = 1, 0
 
     def _with_exchanges(self, content: bytes) -> bytes:
-        """Return a trace with the rounds, or the chunks, of the exchanges that were profiled."""
+        """Return a trace with the events of the profiled halo exchanges."""
         meter = self._stream.meter
         exchanges, meter.exchanges = meter.exchanges, None
         kernels, meter.kernels = meter.kernels, None
@@ -95,32 +97,30 @@ class Recorder:
         found = json.loads(content)
         base, process = found["baseTimeNanoseconds"] / 1e9, os.getpid()
         found["traceEvents"] += [
-            *stamps.events(exchanges or (), self._comm.size, self._clocks, base, process),
-            *stamps.of_kernels([read() for read in kernels or ()], found["traceEvents"], process),
+            *trace.exchange_events(exchanges or (), self._comm.size, self._clocks, base, process),
+            *trace.kernel_events([read() for read in kernels or ()], found["traceEvents"], process),
         ]
         return json.dumps(found).encode()
 
     def close(self) -> None:
-        """Stop profiling. A process that ends while it is profiled crashes."""
+        """Stop profiling. A process that exits while it is profiled crashes."""
         if self._runs:
             self._runs = False
             self._profile.stop_trace()
 
 
-def finish(
-    job: Job, graph: GraphHandle, recorder: Recorder, folder: Path | None, step: Callable[[str], None]
-) -> None:
+def finish(job: Job, graph: GraphHandle, recorder: Recorder, folder: Path | None, dog: Watchdog) -> None:
     """Write every rank's trace and summary.json, and print the summary. Collective.
 
-    folder: rank 0's run folder, None elsewhere. step: called with the name of each step.
+    folder: rank 0's run folder, None elsewhere.
     """
-    step("writing traces")
+    dog.step("writing traces")
     _write_traces(job.comm, recorder.content, folder)
     with mpi.agree(job.comm):
         events = json.loads(recorder.content)["traceEvents"] if recorder.content else []
         found = trace.digest(events)
     every = job.comm.gather(found)
-    exchanges = overlap.measure(job, graph, step)
+    exchanges = overlap.measure(job, graph, dog)
     if every is None or folder is None:
         return
     summary = {
@@ -134,13 +134,12 @@ def finish(
         "waits": trace.waits(every),
         "exchanges": exchanges,
     }
-    print_summary(
-        summary, run_folder.write_summary(folder / FOLDER, summary), job.backend.capabilities.device != "cpu"
-    )
+    path = run_folder.write_json(folder / FOLDER / run_folder.SUMMARY, summary)
+    print_summary(summary, path, job.backend.capabilities.device != "cpu")
 
 
 def _write_traces(comm: Any, content: bytes, folder: Path | None) -> None:
-    """Write rank-<r>.json.gz of each rank, by rank 0, as others may not see the folder. Collective."""
+    """Write rank-<r>.json.gz of each rank from rank 0, as others may not see the folder. Collective."""
     mine = np.frombuffer(gzip.compress(content), dtype=np.uint8)
     if folder is None:
         comm.send(len(mine), 0)
@@ -168,7 +167,7 @@ def print_summary(summary: dict[str, Any], path: Path, on_gpus: bool) -> None:
         lines += [f"{_exchange(each)}: not known, {each['unknown']}" for each in unknown]
     console().print(*tables, sep="\n")
     for line in [*lines, f"traces and their summary: {path.parent}"]:
-        console().print(line, soft_wrap=True)
+        print_line(line)
 
 
 def said_of_epochs(summary: dict[str, Any]) -> list[str]:

@@ -1,1 +1,1 @@
-"""The search for ps, dist and wpb: while a job trains, and before it."""
+"""Search for ps, dist and wpb, while a job trains or before."""

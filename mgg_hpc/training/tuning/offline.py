@@ -1,4 +1,4 @@
-"""`mgg tune`: search for a job's plan without keeping what is trained meanwhile."""
+"""`mgg tune`: search for a job's plan, without keeping the weights that are trained meanwhile."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ... import config
 from ...config import Settings
 from ...errors import InputError
 from ...plan.cost_model import TRANSFERS, choose_each
-from ...plan.tune import Search
 from ...runtime import backends, cores, exit_code, launch, mpi, signals
 from ...runtime.backends.arguments import Geometry
 from ...runtime.watchdog import Watchdog
 from .. import memory, report
 from ..job import Job, build, watchdog
+from ..start import PhaseTimer
 from ..trainer import Trainer
 from .target import Target, shown
 from .tuner import LONGEST, Tuner
@@ -33,7 +33,7 @@ UNMEASURED = (
 
 @dataclass(frozen=True)
 class Found:
-    """Result of a search for the aggregations of some layers: ms an epoch with the default and with ``geometry``."""
+    """Result of a search for the aggregations of some layers: ms of an epoch with the default and with ``geometry``."""
 
     layers: list[tuple[int, str]]
     row_bytes: int
@@ -44,7 +44,7 @@ class Found:
 
 
 def process_tune(path: Path, overrides: tuple[str, ...], transfers: str) -> int:
-    """Search with each transfer, and print what was found; return the exit code. Collective."""
+    """Search with each transfer, and print the settings found; return the exit code. Collective."""
     cores.return_freed_memory()
     launch.remove_leftovers()
     comm = mpi.world()
@@ -58,7 +58,7 @@ def process_tune(path: Path, overrides: tuple[str, ...], transfers: str) -> int:
     found: dict[str, list[Found]] = {}
     for name in names:
         try:
-            found[name] = _search(_by(settings, name), comm)
+            found[name] = _search(settings, name, comm)
         except InputError as error:
             if not found and (transfers != "all" or "plan.transfer" not in str(error)):
                 raise
@@ -79,14 +79,8 @@ def _names(asked: str) -> list[str]:
     return names
 
 
-def _by(settings: Settings, transfer: str) -> Settings:
-    """Return the settings of a search by this transfer."""
-    plan = msgspec.structs.replace(settings.plan, transfer=transfer, tune="full")
-    return msgspec.structs.replace(settings, plan=plan)
-
-
 def _reserve_for_any(settings: Settings, comm: Any) -> None:
-    """Have a symmetric heap that may not grow be as large as any transfer needs, before the first one. Collective.
+    """Reserve what any transfer needs of a symmetric heap that may not grow, before the first search. Collective.
 
     A job that chooses its transfer reserves that much.
     """
@@ -94,54 +88,54 @@ def _reserve_for_any(settings: Settings, comm: Any) -> None:
     if backends.choose(asked.backend, comm, settings.train.dtype, asked.share_gpu).heap_grows:
         return
     with watchdog(settings, comm) as dog:
-        _built(_by(settings, "auto"), comm, dog).backend.memory.close()
+        _built(settings, "auto", comm, dog).backend.memory.close()
 
 
-def _built(settings: Settings, comm: Any, dog: Watchdog) -> Job:
-    """Build a job, and stop where a signal asks for it. Collective."""
+def _built(settings: Settings, transfer: str, comm: Any, dog: Watchdog) -> Job:
+    """Build a job that searches all knobs with a transfer, on the whole graph. Collective.
 
-    def between() -> None:
-        dog.step("the start")
-        signals.check(comm, NOTHING)
-
-    # What is measured are aggregations over the whole graph, which jobs on batches have in their evaluation.
+    Aggregations over the whole graph are measured, which jobs on batches have in their evaluation.
+    """
+    plan = msgspec.structs.replace(settings.plan, transfer=transfer, tune="full")
     train = msgspec.structs.replace(settings.train, mode="full")
-    return build(msgspec.structs.replace(settings, train=train), comm, between=between)
+    settings = msgspec.structs.replace(settings, plan=plan, train=train)
+    return build(settings, comm, phases=PhaseTimer(comm, dog, NOTHING))
 
 
-def _search(settings: Settings, comm: Any) -> list[Found]:
-    """Train until all searches have ended; return what they found. Collective."""
+def _search(settings: Settings, transfer: str, comm: Any) -> list[Found]:
+    """Train until all searches have ended; return their results. Collective."""
     with watchdog(settings, comm) as dog:
-        job = _built(settings, comm, dog)
+        job = _built(settings, transfer, comm, dog)
         with backends.closed_on_error(job.close):
             memory.check(job, memory.estimate(job))
             trainer = Trainer(job, job.graph(), records=False)
             tuner = Tuner(job, LONGEST, trainer.replayed, None, known=False)
-            meter, epoch = job.backend.stream.meter, 0
+            epoch = 0
             while tuner.searching:
                 epoch += 1
                 dog.step(f"epoch {epoch}", repeats=True)
                 tuner.before(epoch)
-                meter.taken()
-                trainer.step(epoch)
+                for _ in trainer.run(epoch):
+                    pass
                 job.backend.stream.finish()
-                taken = meter.taken()
-                taken.settle()
-                tuner.after(taken)
+                trainer.cost.meter.settle()
+                tuner.after(trainer.cost.meter)
                 signals.check(comm, NOTHING)
         job.backend.memory.close()
     if comm.rank == 0:
-        report.print_line(f"{settings.plan.transfer}: {epoch} epochs")
-    return [_found(target, target.search) for target in tuner.targets if target.search is not None]
+        report.print_line(f"{transfer}: {epoch} epochs")
+    return [_found(target) for target in tuner.targets if target.search is not None]
 
 
-def _found(target: Target, search: Search) -> Found:
-    default, best = (1e3 * seconds for seconds in search.seconds)
-    return Found(target.layers, target.format.row_bytes, default, best, search.points, target.geometry)
+def _found(target: Target) -> Found:
+    assert target.search is not None
+    default, best = (1e3 * seconds for seconds in target.search.seconds)
+    points = target.search.points
+    return Found(target.layers, target.format.row_bytes, default, best, points, target.geometry)
 
 
 def _print(settings: Settings, ranks: int, found: dict[str, list[Found]]) -> None:
-    """Print a table of all settings that were found, and the lines for the job file, or that nothing was measured."""
+    """Print a table of all settings found and the lines for the job file, or that nothing was measured."""
     if not any(found.values()):
         report.print_line(UNMEASURED)
         return
@@ -171,7 +165,7 @@ def _print(settings: Settings, ranks: int, found: dict[str, list[Found]]) -> Non
 
 
 def _by_layer(rows: list[Found], layers: int) -> list[float]:
-    """Return the ms of each layer's aggregations."""
+    """Return the ms of each layer's aggregations; layers measured together share their time equally."""
     ms = [0.0] * layers
     for row in rows:
         for layer, _ in row.layers:

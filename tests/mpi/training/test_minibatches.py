@@ -10,6 +10,7 @@ import pytest
 import runs
 from jobs import blocks, write_job
 from mpi4py import MPI
+from runs import losses
 from test_training import GRAPHS, TOLERANCE, with_flow
 
 from mgg_hpc import config
@@ -39,22 +40,14 @@ def settings(
     return runs.settings(path, model={"hidden": 8, "dropout": 0.5} | chosen, train=wanted)
 
 
-def losses(chosen: config.Settings, comm: MPI.Intracomm, epochs: int = 4) -> np.ndarray:
-    """The loss of each epoch, and the final validation loss."""
-    job = build(chosen, comm)
-    values = runs.train(job, epochs).losses
-    job.close()
-    return np.array(values)
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["dense", "directed-sparse", "directed-weighted", "lopsided", "tiny"])
 @pytest.mark.parametrize("model", MODELS)
 def test_one_batch_of_all_rows_and_edges_is_full_graph_training(comm, stored, kind, model):
     path = stored(f"{kind} flow", with_flow(GRAPHS[kind]()))
-    wanted = losses(settings(path, model, full=True), MPI.COMM_SELF)
+    wanted = losses(settings(path, model, full=True), MPI.COMM_SELF, 4)
     assert len(set(wanted)) == len(wanted)
-    found = losses(settings(path, model), comm)
+    found = losses(settings(path, model), comm, 4)
     np.testing.assert_allclose(found, wanted, rtol=TOLERANCE["float64"], atol=0)
 
 
@@ -66,8 +59,8 @@ def test_losses_do_not_depend_on_the_number_of_ranks(comm, stored, kind, model, 
     fanouts = [3, 2, 2][: MODELS[model].get("layers", 2)]
     path = stored(f"{kind} flow", with_flow(GRAPHS[kind]()))
     chosen = settings(path, model, dtype=dtype, fanouts=fanouts, batch_size=7)
-    alone = losses(chosen, MPI.COMM_SELF)
-    np.testing.assert_allclose(losses(chosen, comm), alone, rtol=TOLERANCE[dtype], atol=0)
+    alone = losses(chosen, MPI.COMM_SELF, 4)
+    np.testing.assert_allclose(losses(chosen, comm, 4), alone, rtol=TOLERANCE[dtype], atol=0)
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_all_training_rows(comm, stored):

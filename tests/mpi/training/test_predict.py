@@ -122,8 +122,12 @@ def test_losses_and_predictions_do_not_depend_on_the_order_of_the_file(
     runs = trained(GRAPHS[kind](), 2, epochs=20, select="last")
     predict("imported.h5")
     order = ["-n", str(comm.size), "--order", method]
-    first(lambda: main(["partition", str(folder / "g.h5"), *order]))
-    assert mgg("train", folder / "job.toml").codes == {0}
+    for computed in (True, False):
+        if not computed:
+            first(lambda: main(["partition", str(folder / "g.h5"), *order]))
+        done = mgg("train", folder / "job.toml", *(["--dry-run"] if computed else []))
+        assert done.codes == {0}
+        assert ("edge-balanced bounds were computed" in done.out[0]) == (computed and comm.size > 1)
     predict("moved.h5")
     imported, moved = ([float(line[1]) for line in metrics(runs / name)] for name in ("001", "002"))
     assert len(set(imported)) == 20  # it learns, and dropout is on

@@ -53,22 +53,16 @@ def stop(comm):
 
     @contextlib.contextmanager
     def stop(epoch: int, batch: int = 0, ranks: int = comm.size) -> Iterator[None]:
-        after_epoch, after_batch = train.Saver.after_epoch, train.Saver.after_batch
+        wants = train.Saver.wants
 
-        def signalled(saver: train.Saver, now: int, **more: bool) -> None:
-            if now == epoch and not batch and comm.rank == ranks - 1:
+        def signalled(saver: train.Saver, at: folders.Position, **more: bool) -> bool:
+            if at == (epoch, batch) and comm.rank == ranks - 1:
                 signals._note(signal.SIGTERM, None)
-            after_epoch(saver, now, **more)
-
-        def signalled_within(saver: train.Saver, now: int, batches: int) -> None:
-            if (now, batches) == (epoch, batch) and comm.rank == ranks - 1:
-                signals._note(signal.SIGTERM, None)
-            after_batch(saver, now, batches)
+            return wants(saver, at, **more)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(signals, "_first", [])
-            patch.setattr(train.Saver, "after_epoch", signalled)
-            patch.setattr(train.Saver, "after_batch", signalled_within)
+            patch.setattr(train.Saver, "wants", signalled)
             yield
 
     return stop
@@ -87,56 +81,39 @@ def job(folder, first):
     return job
 
 
+BATCHES = {"mode": "sampled", "fanouts": [3, 4], "batch_size": 5, "epochs": 4, "seed": 5}
+STOPPED = [("gcn", (5, 0)), ("gat", (5, 0)), ("gin", (1, 0)), ("gcn", (2, 3)), ("gat", (0, 2))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "epoch"), [("gcn", 5), ("gat", 5), ("gin", 1)])
-def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop, model, epoch):
+@pytest.mark.parametrize(("model", "at"), STOPPED)
+def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop, model, at):
+    """After a stop between two epochs, or between two batches of one."""
+    at = folders.Position(*at)
     sections = {"checkpoint": {"every_epochs": EPOCHS - 1}, "plan": {"transfer": TRANSFERS[model]}}
-    assert mgg("train", job("whole", MODELS[model], **sections)).codes == {0}
-    path = job("parts", MODELS[model], **sections)
-    with stop(epoch):
+    chosen, epochs = MODELS[model], EPOCHS
+    if at.batch:
+        sections, chosen, epochs = sections | {"train": BATCHES}, chosen | {"input": "features"}, 4
+    assert mgg("train", job("whole", chosen, **sections)).codes == {0}
+    path = job("parts", chosen, **sections)
+    with stop(*at):
         stopped = mgg("train", path)
     assert stopped.codes == {3}
-    assert f"after epoch {epoch}, which is saved; mgg resume" in "".join(stopped.err)
+    assert f"after {at}, which is saved; mgg resume" in "".join(stopped.err)
+    one, other = folder / "whole" / "001", folder / "parts" / "001"
+    assert len(metrics(other)) == at.epoch
+    assert [each.name for each in (other / "checkpoints").glob("epoch*")] == [folders.name_of(*at)]
+    folders.verify(other / "checkpoints" / folders.name_of(*at), *at)
     resumed = mgg("resume", folder / "parts")
     assert resumed.codes == {0}
-    assert f"going on after epoch {epoch} " in resumed.out[0] and "rounding" not in resumed.out[0]
-    one, other = folder / "whole" / "001", folder / "parts" / "001"
-    assert assert_same_runs(one, other, EPOCHS) >= 1
+    assert f"going on after {at} of" in resumed.out[0] and "rounding" not in resumed.out[0]
+    assert assert_same_runs(one, other, epochs) >= 1
     kept = [json.loads((run / "summary.json").read_text()) for run in (one, other)]
     for name in ("best_epoch", "val_accuracy", "test_accuracy", "final_loss", "bytes", "epochs"):
         assert kept[0][name] == kept[1][name], name
     assert (folder / "parts" / "latest").readlink() == Path("001")
-    for each in other.rglob("*"):  # what other ranks than the first write, too
+    for each in other.rglob("*"):  # of all ranks
         assert each.stat().st_mode & 0o777 == (0o700 if each.is_dir() else 0o600), each
-
-
-BATCHES = {"mode": "sampled", "fanouts": [3, 4], "batch_size": 5, "epochs": 4, "seed": 5}
-
-
-@pytest.mark.slow
-@pytest.mark.sampled
-@pytest.mark.parametrize("place", [(0, 2), (2, 3)])
-@pytest.mark.parametrize("model", ["gcn", "gat"])
-def test_a_run_that_was_stopped_within_an_epoch_goes_on_with_the_same_bits(
-    mgg, folder, job, stop, model, place
-):
-    dense = {"gcn": MODELS["gcn"], "gat": MODELS["gat"] | {"input": "features"}}[model]
-    sections = {"train": BATCHES, "plan": {"transfer": TRANSFERS[model]}}
-    assert mgg("train", job("whole", dense, **sections)).codes == {0}
-    path = job("parts", dense, **sections)
-    with stop(*place):
-        stopped = mgg("train", path)
-    assert stopped.codes == {3}
-    where = f"batch {place[1]} of epoch {place[0] + 1}"
-    assert f"after {where}, which is saved; mgg resume" in "".join(stopped.err)
-    other = folder / "parts" / "001"
-    assert len(metrics(other)) == place[0]
-    assert [each.name for each in (other / "checkpoints").glob("epoch*")] == [folders.name_of(*place)]
-    folders.verify(other / "checkpoints" / folders.name_of(*place), *place)
-    resumed = mgg("resume", folder / "parts")
-    assert resumed.codes == {0}
-    assert f"going on after {where} of" in resumed.out[0] and "rounding" not in resumed.out[0]
-    assert assert_same_runs(folder / "whole" / "001", other, BATCHES["epochs"]) >= 1
 
 
 @pytest.mark.slow

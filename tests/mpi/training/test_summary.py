@@ -1,9 +1,11 @@
-"""summary.json: times are those of the slowest rank, counts those of all ranks, and each is under its own name."""
+"""summary.json: times of the slowest rank, counts of all ranks, each under its own name; and the ranks' traces."""
 
 from __future__ import annotations
 
+import gzip
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import runs
 from jobs import blocks
@@ -11,11 +13,11 @@ from jobs import blocks
 from mgg_hpc.nn.graph import transfer
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.base import Meter
-from mgg_hpc.training.history import History
+from mgg_hpc.training.history import BatchCounts, History
 from mgg_hpc.training.job import build
 from mgg_hpc.training.metrics import Scores
-from mgg_hpc.training.minibatch.counts import Counts
-from mgg_hpc.training.profile.summary import summarise
+from mgg_hpc.training.profile import profiler
+from mgg_hpc.training.summary import summarise
 
 pytestmark = pytest.mark.mpi
 
@@ -36,7 +38,7 @@ def test_made_up_histories_are_put_together(comm, stored, mode):
         loss=0.8,
         timed_epochs=3,
         phases={"aggregate": 0.5 + rank},
-        batches=Counts(batches=6, edges=60 + rank, rows=30 + rank, waited=0.25 * (last - rank)),
+        batches=BatchCounts(batches=6, edges=60 + rank, rows=30 + rank, waited=0.25 * (last - rank)),
         recorded=True,
         not_recorded="why",
     )
@@ -101,3 +103,14 @@ def test_a_transfer_is_chosen_by_what_the_slowest_rank_would_take(comm, stored, 
         if comm.size > 1:
             each = "direct 3000.0 + 3000.0, get 4500.0 + 4500.0, halo 2500.0 + 2500.0"
             assert job.transfer.why == f"remote rows, ms an epoch by layer: {each}"
+
+
+@pytest.mark.parametrize("size", [0, 1, 6, 7, 8, 1000])
+def test_traces_cross_in_pieces(comm, folder, monkeypatch, size):
+    monkeypatch.setattr(profiler, "BLOCK", 7)
+    every = comm.allgather(np.random.default_rng(comm.rank).bytes(size))
+    profiler._write_traces(comm, every[comm.rank], folder if comm.rank == 0 else None)
+    comm.Barrier()
+    found = {path.name: gzip.decompress(path.read_bytes()) for path in (folder / "profile").iterdir()}
+    with mpi.agree(comm):
+        assert found == {f"rank-{rank}.json.gz": content for rank, content in enumerate(every)}

@@ -14,6 +14,7 @@ import torch
 from convolutions import gcn_matrix
 from jobs import blocks, dense_features, directed_weighted, renumbered, with_sparse_features
 from mpi4py import MPI
+from runs import losses
 
 from mgg_hpc import config
 from mgg_hpc.data.graph import Graph, csr_from_edges
@@ -73,14 +74,6 @@ def with_flow(graph: Graph) -> Graph:
 def settings(path: Path, dtype: str, **model: object) -> config.Settings:
     train = {"dtype": dtype, "seed": 20, "normalize_features": "row" if "sparse" in path.name else "none"}
     return runs.settings(path, model={"hidden": 8, "dropout": 0.5} | model, train=train)
-
-
-def losses(chosen: config.Settings, comm: MPI.Intracomm, epochs: int = 30) -> np.ndarray:
-    """The loss of each epoch, and the final validation loss."""
-    job = build(chosen, comm)
-    values = runs.train(job, epochs).losses
-    job.backend.memory.close()
-    return np.array(values)
 
 
 MODELS = {

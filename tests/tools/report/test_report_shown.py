@@ -17,8 +17,8 @@ from mgg_hpc.tools.report import timeline
 from mgg_hpc.tools.report.page import Crossing, page
 from mgg_hpc.tools.report.read import Run
 from mgg_hpc.tools.report.timeline import Bar, Timeline
-from mgg_hpc.training.profile import stamps
 from mgg_hpc.training.profile.profiler import trace_name
+from mgg_hpc.training.profile.trace import kernel_events
 
 EPOCHS, LEAST = 5, [101, 102]
 COLUMNS = ("loss", "train_accuracy", "val_accuracy", "test_accuracy", "epoch_ms", "val_loss", "eval_ms")
@@ -300,7 +300,7 @@ def test_chunks_of_gpus_stand_where_the_trace_has_their_kernels(tmp_path):
         event("kernel", "ampere_sgemm_128x64_nn", start + 200.0, 30.0),
     ]
     paths = [tmp_path / trace_name(rank) for rank in range(2)]
-    write_trace(paths[0], *trace, *stamps.of_kernels(calls, trace, 99))
+    write_trace(paths[0], *trace, *kernel_events(calls, trace, 99))
     write_trace(paths[1], epoch, event("user_annotation", "loss", start + 10.0, 5.0))
     found = timeline.read(dict(enumerate(paths)), 1)
     assert sorted((*bar[:3], round(bar.begin, 6), round(bar.end, 6)) for bar in found.bars) == [
@@ -319,4 +319,4 @@ def test_chunks_of_gpus_stand_where_the_trace_has_their_kernels(tmp_path):
     assert found.views == [pytest.approx((0.0, 1.0)), pytest.approx((0.1 - 0.006, 0.16 + 0.006))]
     # Some kernels of a trace may be lost, and then it is not known which.
     for those, events in ((calls, [*trace[:3], *trace[4:]]), ([*calls, calls[0]], trace), ([], trace)):
-        assert list(stamps.of_kernels(those, events, 99)) == []
+        assert list(kernel_events(those, events, 99)) == []

@@ -23,7 +23,7 @@ from mgg_hpc.__main__ import main
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
 from mgg_hpc.training import run_folder
-from mgg_hpc.training.checkpoints import capture, folders, resume
+from mgg_hpc.training.checkpoints import folders, resume
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
@@ -201,30 +201,29 @@ def _arrays(folder: Path, rng: Rng) -> str:
 
 
 def _files(folder: Path, rng: Rng) -> str:
-    """A file removed, added, cut, made longer, swapped with another's, or replaced by a link, a pipe or a folder."""
-    name, how = one_of(sorted(each.name for each in folder.iterdir()), rng), int(rng.integers(11))
+    """A file removed, added, made longer, swapped with another's, or replaced by a link, a pipe or a folder."""
+    name = one_of(sorted(each.name for each in folder.iterdir()), rng)
     path, before = folder / name, folder.parent / folders.name_of(EPOCH - 1)
-    data = path.read_bytes()
-    if how in (0, 5, 6, 7, 8):
+    data, target = path.read_bytes(), one_of([before / name, "/dev/zero", path, "/none"], rng)
+    added = folder / one_of(["more", ".hidden", "rows.9.ids.npy", "a\nb"], rng)
+    size = one_of([2**30, 2**40], rng)
+    replacing = [
+        lambda: None,
+        lambda: path.symlink_to(target),
+        lambda: os.mkfifo(path),
+        path.mkdir,
+        lambda: os.link(before / name, path),
+        lambda: shutil.copyfile(before / name, path),
+        lambda: path.write_bytes(data + bytes(one_of([1, 4096], rng))),
+        lambda: path.write_bytes(b"") or os.truncate(path, size),
+    ]
+    how = int(rng.integers(len(replacing) + 2))
+    if how < len(replacing):
         path.unlink()
-    if how == 1:
-        (folder / one_of(["more", ".hidden", "rows.9.ids.npy", "a\nb"], rng)).write_bytes(b"x")
-    elif how in (2, 3):
-        path.write_bytes(data + bytes(one_of([1, 4096], rng)))
-    elif how == 4:
-        shutil.copyfile(before / name, path)
-    elif how == 5:
-        path.symlink_to(one_of([before / name, "/dev/zero", path, "/none"], rng))
-    elif how == 6:
-        os.mkfifo(path)
-    elif how == 7:
-        path.mkdir()
-    elif how == 8:
-        os.link(before / name, path)
-    elif how == 9:
-        path.write_bytes(b"")
-        os.truncate(path, one_of([2**30, 2**40], rng))
-    elif how == 10:
+        replacing[how]()
+    elif how == len(replacing):
+        added.write_bytes(b"x")
+    else:
         shutil.rmtree(folder)
         shutil.copytree(before, folder)
     return f"{name} {how}"
@@ -269,10 +268,10 @@ class Reader:
         learned = "learned" if 'input = "learned"' in (run / run_folder.JOB).read_text() else ""
         settings, job, trainer = self._jobs[learned]
         resumed, _ = resume.load(self.comm, run, settings)
-        capture.restore(resumed.checkpoint, resumed.facts, resumed.tensors, job, trainer)
-        capture.differences(resumed.facts["environment"], capture.environment(job))
+        resume.restore(resumed, job, trainer)
+        resume.differences(resumed.facts.environment, resume.environment(job))
         resume.check_graph(resumed, job.part)
-        run_folder.MetricsFile(run, [], resumed.metrics_bytes).close()
+        run_folder.MetricsFile(run, [], resumed.facts.metrics_bytes).close()
 
 
 if __name__ == "__main__":

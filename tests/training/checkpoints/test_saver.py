@@ -22,31 +22,37 @@ from mgg_hpc.training.checkpoints.state import State
 
 @pytest.fixture
 def saver(tmp_path):
-    """What makes savers of a folder, with other settings."""
+    """saver(...): a saver for a folder with these settings."""
 
-    def saver(comm=MPI.COMM_SELF, folder=tmp_path, sound=START, again="", *, when=None, **more):
+    def saver(comm=MPI.COMM_SELF, folder=tmp_path, newest=START, *, when=None, **more):
         when = CheckpointSettings(**(when or {}))
-        return savers.Saver(comm, when, folder, captured, apart=False, sound=sound, again=again, **more)
-
-    def captured(at):
-        return State({"epoch": at.epoch, "batch": at.batch}, {}, None, {})
+        given = {"all_write": False, "newest": newest, "command": "mgg resume r"} | more
+        return savers.Saver(comm, when, folder, **given)
 
     return saver
 
 
+def after(saver, epoch, batch=0):
+    """Do as a training does after an epoch, or a batch of the next one."""
+    at = Position(epoch, batch)
+    if saver.wants(at):
+        saver.save(at, State({"epoch": epoch, "batch": batch}, {}, None, {}))
+
+
 def test_a_checkpoint_that_is_due_while_another_is_written_begins_after_the_next_batch(saver, tmp_path):
     written = threading.Event()
-    made = saver(when={"every_epochs": 1, "every_minutes": 0}, before=written.wait)
-    made.after_batch(0, 1)
-    made.after_epoch(1)
-    made.after_epoch(2)  # due, and that of epoch 1 is not written yet
+    metrics = SimpleNamespace(sync=written.wait)
+    made = saver(when={"every_epochs": 1, "every_minutes": 0}, metrics=metrics)
+    after(made, 0, 1)
+    after(made, 1)
+    after(made, 2)  # due, and the checkpoint of epoch 1 is not written yet
     written.set()
     made.finish()
     assert [each.name for each in tmp_path.glob("epoch*")] == [folders.name_of(1)]
-    made.after_batch(2, 3)
-    made.after_batch(2, 4)
+    for batch in (3, 4):
+        after(made, 2, batch)
     made.finish()
-    made.after_batch(2, 5)  # none is due
+    after(made, 2, 5)  # none is due
     made.finish()
     names = {each.name for each in tmp_path.glob("epoch*")}
     assert names == {folders.name_of(*at) for at in (Position(1), Position(2, 3))}
@@ -57,7 +63,7 @@ def test_a_checkpoint_is_due_by_the_clock_of_rank_0_from_the_last_one_on(saver, 
     monkeypatch.setattr(savers, "time", SimpleNamespace(monotonic=lambda: clock.now))
     made, began = saver(when=when), []
     for epoch, clock.now in enumerate((1119.0, 1120.0, 1121.0, 1239.0, 1240.5, 1359.0, 1361.0), 1):
-        made.after_epoch(epoch)
+        after(made, epoch)
         began.append(made._latest.epoch)
         made.finish()
     assert began == [0, 2, 2, 2, 5, 5, 7]
@@ -67,19 +73,19 @@ def test_a_checkpoint_is_due_by_the_clock_of_rank_0_from_the_last_one_on(saver, 
 
 
 @pytest.mark.parametrize(
-    ("sound", "can_write", "error", "told"),
+    ("newest", "can_write", "error", "told"),
     [
         (START, True, StoppedBySignal, "after epoch 3, which is saved; mgg resume r goes on from there"),
         (Position(2), False, InputError, r"could not be saved \(.*\); mgg resume r goes on from epoch 2"),
         (START, False, InputError, r"could not be saved \(.*\); nothing is saved"),
     ],
 )
-def test_a_stopped_run_says_what_is_saved(saver, sound, can_write, error, told, tmp_path, monkeypatch):
+def test_a_stopped_run_says_what_is_saved(saver, newest, can_write, error, told, tmp_path, monkeypatch):
     monkeypatch.setattr(signals, "came", lambda: True)
     waits, folder = [], tmp_path if can_write else tmp_path / "absent"
-    made = saver(folder=folder, sound=sound, again="mgg resume r", waits=waits.append)
+    made = saver(folder=folder, newest=newest, dog=SimpleNamespace(step=waits.append))
     with pytest.raises(error, match=f"{told}$"):
-        made.after_epoch(3)
+        after(made, 3)
     assert waits == ["saving the state of epoch 3"]
 
 

@@ -1,4 +1,4 @@
-"""summary.json: what a run has reached, what it took, and what each rank's part of it was."""
+"""summary.json: a run's results, times and traffic, in all and of each rank."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ... import __version__
-from ...nn.graph.handle import GraphHandle
-from ...runtime import cores, mpi
-from ...runtime.backends.native import instruction_set
-from .. import memory, report
-from ..history import History
-from ..job import Job
-from .overlap import exchanges
+from .. import __version__
+from ..nn.graph.handle import GraphHandle
+from ..runtime import cores, mpi
+from ..runtime.backends.native import instruction_set
+from ..runtime.turns import spread
+from . import memory
+from .history import History
+from .job import Job
+from .tuning.target import knobs_of
 
 GRAPH_FACTS = ("name", "nodes", "edges", "features", "classes", "multilabel", "uuid")
 
@@ -24,11 +25,10 @@ def summarise(
     job: Job, graph: GraphHandle, history: History, need: memory.Estimate, peak: memory.Peak
 ) -> dict[str, Any]:
     """Return the content of summary.json. Collective."""
-    comm, part = job.comm, job.part
-    moved = history.moved
-    counted = [moved.local_bytes, moved.remote_bytes, moved.remote_rows, moved.messages]
-    totals = np.array(counted, dtype=np.int64)
-    mpi.sum_in_rank_order(comm, totals)
+    comm, part, moved = job.comm, job.part, history.moved
+    local, remote, remote_rows, messages = _summed(
+        comm, moved.local_bytes, moved.remote_bytes, moved.remote_rows, moved.messages
+    )
     timed = comm.allgather(history.aggregate_ms)
     slowest = np.array([each[: min(map(len, timed))] for each in timed]).max(axis=0)
     phases = comm.allgather(job.phases.seconds)
@@ -40,11 +40,19 @@ def summarise(
         "ranks": comm.size,
         "per_rank": comm.allgather(_rank(job, history)),
         "bounds": part.bounds.tolist(),
-        "exchanges": _exchanges(job),
+        "exchanges": [
+            {
+                "layer": each.layer,
+                "direction": each.direction,
+                "transfer": each.plan.transfer,
+                "row_bytes": each.format.dim * job.dtype.itemsize,  # without padding
+            }
+            for each in job.exchanges()
+        ],
         "machine": _machine(),
         "backend": job.backend.capabilities.name,
         "transfer": str(job.transfer),
-        "plan": report.knobs_of(job.backend.options.geometry),
+        "plan": knobs_of(job.backend.options.geometry),
         "tuned": history.tuned,
         "epochs": len(history.epoch_ms),
         "timed_epochs": history.timed_epochs,
@@ -55,12 +63,12 @@ def summarise(
         **({"test_macro_f1": history.scores.macro[2]} if history.scores.macro else {}),
         "final_loss": history.loss,
         "start_ms": {name: 1e3 * max(each[name] for each in phases) for name in phases[0]},
-        "epoch_ms": report.spread(history.epoch_ms),
-        "eval_ms": report.spread(history.eval_ms),
-        "aggregate_ms": report.spread(slowest.tolist()),
-        "bytes": {"local": int(totals[0]), "remote": int(totals[1])},
-        "remote_rows": int(totals[2]),
-        "messages": int(totals[3]),
+        "epoch_ms": spread(history.epoch_ms),
+        "eval_ms": spread(history.eval_ms),
+        "aggregate_ms": spread(slowest.tolist()),
+        "bytes": {"local": local, "remote": remote},
+        "remote_rows": remote_rows,
+        "messages": messages,
         "peak_rss_bytes": comm.allgather(peak.read(graph.heap_bytes)),
         "estimated_bytes": comm.allgather(need.peak),
         "heap_bytes": graph.heap_bytes,
@@ -75,93 +83,76 @@ def summarise(
     }
 
 
+def _summed(comm: Any, *counts: int) -> list[int]:
+    """Return the sums of counts over all ranks. Collective."""
+    totals = np.array(counts, np.int64)
+    mpi.sum_in_rank_order(comm, totals)
+    return [int(total) for total in totals]
+
+
 def _sampled(job: Job, history: History) -> dict[str, Any]:
-    """Return what is said of batches where there are any: of an epoch, on average. Collective."""
+    """Return the entry of a job on batches, {} for others: means per epoch. Collective."""
     counts = history.batches
     if job.sampled is None or counts is None:
         return {}
-    drawn = np.array([counts.edges, counts.rows], np.int64)
-    mpi.sum_in_rank_order(job.comm, drawn)
-    epochs = max(1, counts.batches) / job.sampled.steps
-    waited = max(job.comm.allgather(counts.waited))
-    how = job.sampled.how
+    edges, rows = _summed(job.comm, counts.edges, counts.rows)
+    epochs, how = max(1, counts.batches) / job.sampled.steps, job.sampled.how
     return {
         "sampled": {
             "fanouts": list(how.fanouts),
             "batch_size": how.batch_size,
-            "edges": round(int(drawn[0]) / epochs),
-            "rows": round(int(drawn[1]) / epochs),
-            "wait_ms": 1e3 * waited / epochs,
+            "edges": round(edges / epochs),
+            "rows": round(rows / epochs),
+            "wait_ms": 1e3 * max(job.comm.allgather(counts.waited)) / epochs,
         }
     }
 
 
 def _streamed(job: Job, history: History) -> dict[str, Any]:
-    """Return what is said of a graph that is streamed: of an epoch on all ranks, ms of the slowest. Collective.
+    """Return the entry of a job on a streamed graph, {} for others: of an epoch on all ranks. Collective.
 
-    loaded_bytes: of chunks, in training alone. moved_bytes: read of stores and written to them, in the epoch and its
-    evaluation. spilled_bytes: of activations, which are written and read.
+    loaded_bytes: of chunks, in training only. moved_bytes: read from stores and written to them, in the epoch and its
+    evaluation. spilled_bytes: of activations, which are written and read. load_ms: of the slowest rank.
     """
-    graph = job.streamed
+    graph, epochs = job.streamed, max(1, history.timed_epochs)
     if graph is None:
         return {}
-    epochs = max(1, history.timed_epochs)
-    counts = history.moved.stored_bytes, graph.pace.nbytes // epochs, graph.spill.written // epochs
-    moved = np.array(counts, np.int64)
-    mpi.sum_in_rank_order(job.comm, moved)
+    loaded, moved, spilled = _summed(
+        job.comm, history.moved.stored_bytes, graph.pace.nbytes // epochs, graph.spill.written // epochs
+    )
     return {
         "streamed": {
             "memory": graph.streaming.memory,
             "in_files": graph.streaming.folder is not None,
-            "loaded_bytes": int(moved[0]),
-            "moved_bytes": int(moved[1]),
-            "spilled_bytes": int(moved[2]),
+            "loaded_bytes": loaded,
+            "moved_bytes": moved,
+            "spilled_bytes": spilled,
             "load_ms": 1e3 * max(job.comm.allgather(history.moved.loading)),
         }
     }
 
 
 def _rank(job: Job, history: History) -> dict[str, Any]:
-    """Return this rank's part: its edges of one aggregation, what an epoch moved, and where its time went."""
+    """Return this rank's entry: its edges of one aggregation, an epoch's traffic, and its time by phase."""
     moved = history.moved
+    if job.streamed is not None:
+        edges = int(job.part.slice.indptr[-1])
+        work = {"rows": job.streamed.rows, "local_edges": edges, "remote_edges": 0, "halo_rows": 0}
+    else:
+        plan = job.layers[0].forward
+        work = {"rows": plan.destinations, "local_edges": plan.local_edges, "remote_edges": plan.remote_edges}
+        work["halo_rows"] = len(plan.halo)
     return {
         "host": platform.node(),
-        **_work(job),
+        **work,
         "remote_rows": moved.remote_rows,
         "bytes": {"local": moved.local_bytes, "remote": moved.remote_bytes},
         "phases_ms": {name: 1e3 * seconds for name, seconds in history.phases.items()},
     }
 
 
-def _work(job: Job) -> dict[str, int]:
-    """Return the rows and edges of this rank in one aggregation."""
-    if job.streamed is not None:
-        edges = int(job.part.slice.indptr[-1])
-        return {"rows": job.streamed.rows, "local_edges": edges, "remote_edges": 0, "halo_rows": 0}
-    plan = job.layers[0].forward
-    return {
-        "rows": plan.destinations,
-        "local_edges": plan.local_edges,
-        "remote_edges": plan.remote_edges,
-        "halo_rows": len(plan.halo),
-    }
-
-
-def _exchanges(job: Job) -> list[dict[str, Any]]:
-    """Return the exchanges of a training step, with the bytes of a row without padding."""
-    return [
-        {
-            "layer": each.layer,
-            "direction": each.direction,
-            "transfer": each.plan.transfer,
-            "row_bytes": each.width * job.dtype.itemsize,
-        }
-        for each in exchanges(job)
-    ]
-
-
 def _machine() -> dict[str, Any]:
-    """Return what rank 0 runs on."""
+    """Return the properties of rank 0's machine."""
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_initialized() else {}
     return gpu | {
         "cpu": cores.processor(),

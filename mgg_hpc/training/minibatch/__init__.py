@@ -1,1 +1,0 @@
-"""Training on mini-batches with sampled neighbourhoods (train.mode = "sampled")."""

@@ -1,1 +1,0 @@
-"""Building blocks of a job: its input rows, and how its graph is streamed."""
