@@ -117,13 +117,5 @@ passes so far. The words are zero at first.)")
            "steps"_a.noconvert(), "calls"_a.noconvert(), "slots"_a, "slot_bytes"_a, "slot_count"_a, "row_bytes"_a,
            "source"_a, "ahead"_a = true, "chain"_a.noconvert().none() = nb::none())
       .def("close", &HostStream::close, "End the thread that loads, wherever the pass is.")
-      .def_prop_ro("ended", [](HostStream& self) { return self.exchange().ended(); }, "Number of calls that have ended.")
-      .def("take_rows_loaded", [](HostStream& self) { return self.exchange().take_rows_loaded(); },
-           "Return the number of rows that came from the store since the last call.")
-      .def("take_rows_passed", [](HostStream& self) { return self.exchange().take_rows_passed(); },
-           "Return the number of rows that came from the rank before in the chain since the last call.")
-      .def("take_seconds_waited", [](HostStream& self) { return self.exchange().take_seconds_waited(); },
-           "Return the seconds that sums have waited for chunks since the last call.")
-      .def("take_seconds_loading", [](HostStream& self) { return self.exchange().take_seconds_loading(); },
-           "Return the seconds that the thread has loaded since the last call.");
+      .def_prop_ro("ended", [](HostStream& self) { return self.exchange().ended(); }, "Number of calls that have ended.");
 }

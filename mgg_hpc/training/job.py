@@ -120,7 +120,7 @@ class Job:
     def records(self) -> bool:
         """Whether epochs may be recorded as a CUDA graph."""
         on_host = isinstance(self.x, HostFeatures | StreamedRows)
-        return self.settings.run.cuda_graphs and self.backend.capabilities.records and not on_host
+        return self.settings.run.cuda_graphs and self.backend.stream.records and not on_host
 
     def close(self) -> None:
         """Free what ranks share. Collective."""

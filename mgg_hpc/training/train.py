@@ -15,7 +15,7 @@ from ..config import CheckpointSettings, Settings
 from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
-from ..runtime import backends, cores, exit_code, launch, mpi, signals
+from ..runtime import backends, cores, exit_code, leftovers, mpi, signals
 from ..runtime.watchdog import Watchdog
 from . import memory, nonfinite, progress, report, run_folder
 from .checkpoints import capture, folders, resume, weights
@@ -231,7 +231,7 @@ def process_train(
     profile: trace a few epochs; no epoch is recorded as a CUDA graph then.
     """
     cores.return_freed_memory()
-    launch.remove_leftovers()
+    leftovers.remove_stale()
     comm = mpi.world()
     with mpi.agree(comm):
         settings = config.load(path, overrides)
@@ -246,7 +246,7 @@ def process_train(
 def process_resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
     """`mgg resume`: go on with a run from its newest sound checkpoint; return the exit code."""
     cores.return_freed_memory()
-    launch.remove_leftovers()
+    leftovers.remove_stale()
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)

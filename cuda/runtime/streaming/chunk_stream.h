@@ -8,7 +8,8 @@
 //
 // Ranks that run the same steps may form a chain (NGra, section 4): its first rank loads from the store, and each other
 // one copies what it loads from the slots of the rank before. A rank says which steps are there, and which it has
-// copied; it overwrites a slot once the rank after it has copied what lies there.
+// copied; it overwrites a slot once the rank after it has copied what lies there, and so loads the first chunk of a pass
+// only when that rank has begun the pass too.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -68,18 +69,14 @@ class ChunkStream final : public Exchange {
   const Step& step(int64_t round) const { return layout_.steps[first_ + round]; }
   int64_t row_bytes() const { return layout_.row_bytes; }
 
-  // Each of these is counted since the last call of its function: rows that came from the store, or from the rank
-  // before; seconds that sums have waited for chunks; seconds that the thread has loaded.
-  int64_t take_rows_loaded() { return rows_loaded_.exchange(0); }
-  int64_t take_rows_passed() { return rows_passed_.exchange(0); }
-  double take_seconds_waited() { return std::exchange(waited_, 0.0); }
-  double take_seconds_loading();
+  Moved take_moved() override;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  // The greatest number of steps: a rank that could not load one says that so many are there.
-  static constexpr uint64_t failed = UINT64_MAX;
+  // Bit of Signals::there of a rank that could not load a chunk; the other bits are the pass's Chain::first, so that the
+  // error of one pass is none of the next, which a follower may begin first.
+  static constexpr uint64_t failed = uint64_t(1) << 63;
 
   char* slot(const Step& step) const { return layout_.slots + step.slot * layout_.slot_bytes; }
   void run();

@@ -57,7 +57,7 @@ class DistGraph(GraphHandle):
         self, comm: Any, part: Part, backend: Backend, dtype: torch.dtype, transfer: str, widest: int
     ):
         counts = np.diff(part.bounds)
-        if backend.capabilities.heap_grows:  # NVSHMEM tells who is within reach once it runs
+        if backend.memory.grows:  # NVSHMEM tells who is within reach once it runs
             buffers = 2 * int(counts.max()) * row_format(widest, dtype).row_bytes
             backend.memory.reserve(buffers, int(counts.argmax()))
         self._transfer, self.part, self._closed = _reached_by(comm, backend, transfer), part, False
@@ -137,7 +137,7 @@ class DistGraph(GraphHandle):
     def _reserve(self, nbytes: int, instead_of: int = 0) -> None:
         if not nbytes:
             return
-        if not self.heap_bytes and not self.backend.capabilities.heap_grows:
+        if not self.heap_bytes and not self.backend.memory.grows:
             largest, widest = int(self.counts.argmax()), row_format(self._widest, self.dtype)
             buffers = 2 * int(self.counts[largest]) * widest.row_bytes
             self.backend.memory.reserve(SPARE * max(nbytes, buffers), largest)

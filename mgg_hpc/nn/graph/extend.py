@@ -61,7 +61,7 @@ def _planned(graph: GraphHandle, of: Plan) -> _Extension:
     counts = np.array(comm.allgather(len(source)))
     extended = prefix_sum(counts)
     forward = workload.split(rank, bounds, indptr, source)
-    indptr, copies, _ = exchange.transpose(comm, bounds, indptr, source, None, extended)
+    indptr, copies, _ = exchange.transpose(comm, bounds, indptr, source, extended)
     both = Unplanned(forward, workload.split(rank, extended, indptr, copies), None, kind="extension")
     return _Extension(planned(comm, both, [of.transfer], backend.capabilities.halo_rounds)[0], counts)
 

@@ -219,7 +219,9 @@ def matrix_of(
     forward, forward_weight = split(indptr, indices, weight)
     backward, backward_weight = forward, forward_weight
     if part.directed:
-        backward, backward_weight = split(*exchange.transpose(comm, part.bounds, indptr, indices, weight))
+        indptr, indices, crossing = exchange.transpose(comm, part.bounds, indptr, indices)
+        weight = None if weight is None else crossing.carry(comm, weight)
+        backward, backward_weight = split(indptr, indices, weight)
     return Unplanned(
         forward=forward,
         backward=backward,
@@ -246,7 +248,7 @@ def _order_of(
         raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
     indptr, indices = made
     at = one_self_loop_places(int(part.bounds[comm.rank]), *given) if kind == "attention" else None
-    crossing = exchange.transposed(comm, part.bounds, indptr, indices)[2]
+    crossing = exchange.transpose(comm, part.bounds, indptr, indices)[2]
     if not part.directed:
         # The backward sums over the forward's own plan: row u lists v, and the edge u -> v is the one that crosses.
         # Crossing edges come in the order of (u, v); rows may list theirs in another one.

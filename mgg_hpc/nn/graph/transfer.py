@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...plan import cost_model, halo, workload
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan, SplitEdges
-from ...runtime import exchange, mpi, probe
+from ...runtime import exchange, mpi, row_costs
 from ...runtime.backends.base import Backend
 from .edge_data import ordered
 from .handle import buffer_bytes, signal_bytes
@@ -62,7 +62,7 @@ def choose_transfer(
         needs_least = "direct" if backend.capabilities.reaches_peers else "halo"
         return TransferChoice((needs_least,) * len(formats), "no row is remote")
     _reserve(comm, backend, matrix, counts, max([*formats, *filter(None, backward)], key=_row_bytes))
-    costs = probe.measure(comm, backend)
+    costs = row_costs.measure(comm, backend)
     if not _has_gets(backend, by_edge):  # known once memory has been reserved
         costs = {name: cost for name, cost in costs.items() if name != "get"}
     estimates = _estimates(comm, backend, matrix, costs, formats, backward)
@@ -87,7 +87,11 @@ def _check_asked(each: tuple[str, ...], layers: int, backend: Backend, by_edge: 
 
 def _has_gets(backend: Backend, by_edge: bool) -> bool:
     """Return whether layers, of EdgeKernels or not, can have their rows by the transfer "get"."""
-    return not by_edge or backend.capabilities.edge_gets or backend.capabilities.reaches_peers
+    return (
+        not by_edge
+        or backend.capabilities.reaches_peers
+        or (backend.edges is not None and backend.edges.gets)
+    )
 
 
 def _row_bytes(format: RowFormat | None) -> int:
@@ -103,7 +107,7 @@ def _reserve(
         buffer_bytes(counts, widest, comm.size)
         + 2 * halo_rows * widest.row_bytes
         + len(matrix.directions) * signal_bytes(halo.MOST_ROUNDS, comm.size)
-        + probe.symmetric_bytes(backend.capabilities.probe_rows, comm.size),
+        + row_costs.symmetric_bytes(backend),
         int(counts.argmax()),
     )
 
@@ -121,7 +125,7 @@ def _estimates(
     passes = ((matrix.forward, formats), (matrix.backward, backward))
     mine = [
         cost_model.seconds(
-            costs, uses[id(edges)], backend.capabilities.cache_bytes, [_row_bytes(each) for each in rows]
+            costs, uses[id(edges)], backend.memory.cache_bytes, [_row_bytes(each) for each in rows]
         )
         for edges, rows in passes
     ]

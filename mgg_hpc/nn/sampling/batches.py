@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...runtime import mpi
-from ...runtime.sampling.sampler import shuffled
+from ...runtime.sampler import shuffled
 from ..spans import span
 from .batch import Batch
 from .block import Block

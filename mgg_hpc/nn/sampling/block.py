@@ -17,7 +17,7 @@ from torch import Tensor
 from ...plan.blocks import BlockPlans, BlockWeights, block_plans
 from ...plan.workload import Plan
 from ...runtime.backends.arguments import Rows
-from ...runtime.sampling.sampler import Hop
+from ...runtime.sampler import Hop
 from ..graph.edge_data import EdgeValues, LoopFill, values_with_loops
 from ..graph.matrix import Adjacency
 from ..graph.view import GraphView

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...runtime import mpi
-from ...runtime.sampling.sampler import Sampler
-from ...runtime.sampling.structure import Structure, share
+from ...runtime.sampler import Sampler
+from ...runtime.shared_graph import SharedGraph, share
 from ..graph.loading import Part, edge_data_of, weighted_edges
 
 SCALE, LOOP = "gcn scale", "has a self loop"
@@ -33,7 +33,7 @@ class SharedEdges:
         self._changed, self._users, self._closed = threading.Condition(), 0, False
 
     @contextmanager
-    def used(self) -> Iterator[Structure]:
+    def used(self) -> Iterator[SharedGraph]:
         """Yield the arrays, which `close` leaves until the context ends. For any thread.
 
         Raises ValueError once they are closed.
@@ -115,7 +115,7 @@ class SharedEdges:
         self._structure.close()
 
 
-def _structure(comm: Any, part: Part, *, names: frozenset[str], kind: str) -> Structure:
+def _structure(comm: Any, part: Part, *, names: frozenset[str], kind: str) -> SharedGraph:
     """Share the edges of a graph, and what adjacencies of a kind, or of any, take of its nodes. Collective."""
     rows = part.slice
     first = int(part.bounds[comm.rank])

@@ -14,8 +14,8 @@ from ...errors import InputError
 from ...runtime import mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend
-from ...runtime.sampling.gather import take_csr
-from ...runtime.sampling.structure import Structure, share
+from ...runtime.sampler import take_csr
+from ...runtime.shared_graph import SharedGraph, share
 from ..graph.view import rows_over
 from ..inputs.host import HostFeatures, Input
 from ..inputs.sparse import SparseFeatures
@@ -50,7 +50,7 @@ class Source:
         self.comm, self.backend, self.dtype, self.edges = comm, backend, dtype, edges
         self.device, self.bounds = backend.capabilities.device, bounds
         self.workspace = Workspace(backend, varying=True)
-        self._sparse: Structure | None = None
+        self._sparse: SharedGraph | None = None
         self._rows: Rows | None = None
         self._columns = 0
         self.kinds = {kind} if kind else set[str]()

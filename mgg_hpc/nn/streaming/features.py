@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ...data import schema
 from ...data.graph import SparseRows
-from ...runtime.streaming.direct import Pages
-from ...runtime.streaming.file_store import FileStore
+from ...runtime.streaming.files import FileStore, Pages
 from ...runtime.streaming.store import Pace
 from ..graph.loading import Part, divide_by_sums
 from ..inputs import blocks

@@ -18,14 +18,11 @@ from ...plan.streaming.division import ROWS
 from ...runtime import cores, mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend
-from ...runtime.streaming import ring
 from ...runtime.streaming import store as stores
-from ...runtime.streaming.bandwidth import copy_bandwidth
-from ...runtime.streaming.behind import Behind
 from ...runtime.streaming.buffer import ChunkBuffer, slot_bytes
-from ...runtime.streaming.direct import Pages
-from ...runtime.streaming.file_store import FileStore
-from ...runtime.streaming.store import Store
+from ...runtime.streaming.chains import copy_bandwidth, from_tree, measured_tree
+from ...runtime.streaming.files import FileStore, Pages
+from ...runtime.streaming.store import Store, WriteBehind
 from ..graph.dist_graph import DistGraph
 from ..graph.loading import Part
 from ..inputs.host import Input
@@ -92,7 +89,7 @@ class StreamedGraph(DistGraph):
         normalize: str = "none",
     ) -> None:
         with mpi.agree(comm):
-            if not backend.capabilities.reads_host and accumulator(dtype) != dtype:
+            if not backend.memory.holds_stores and accumulator(dtype) != dtype:
                 raise InputError("graphs are streamed through GPUs in float32 (train.dtype)")
             if mpi.node(comm).size != comm.size:
                 raise InputError("graphs are streamed on the ranks of one node, and these are on several")
@@ -105,7 +102,7 @@ class StreamedGraph(DistGraph):
         self.io = threads if streaming.ahead else None
         self._normalize = normalize
         self.block_rows = _block_rows(
-            streaming, row_format(max(1, part.features), dtype).row_bytes, backend.capabilities.reads_host
+            streaming, row_format(max(1, part.features), dtype).row_bytes, backend.memory.holds_stores
         )
         self.streaming, self._pages = streaming, Pages()
         with mpi.agree(comm):
@@ -114,7 +111,7 @@ class StreamedGraph(DistGraph):
         self.pace, self.swapped = stores.Pace(streaming.rate), 0
         self._stores = StorePool(self._made)
         self._chunks: ChunkBuffer | None = None
-        reads_host = backend.capabilities.reads_host
+        reads_host = backend.memory.holds_stores
         self.in_place = streaming.in_place and reads_host
         self._chains = _chains(comm, streaming) if reads_host else []
         self._grids = Grids(
@@ -197,7 +194,7 @@ class StreamedGraph(DistGraph):
                 rate=self.pace,
                 pages=self._pages,
             )
-        return made if self.io is None else Behind(made, self.io)
+        return made if self.io is None else WriteBehind(made, self.io)
 
     def drop(self, store: Store) -> None:
         """Let a store be used again, unless it has been dropped before. Collective."""
@@ -230,7 +227,7 @@ class StreamedGraph(DistGraph):
         that layers take and return; blocks have fewer rows where these are wide. Raises InputError as `grid` does.
         """
         row_bytes = row_format(max(1, widest, self.part.features), self.dtype).row_bytes
-        self.block_rows = _block_rows(self.streaming, row_bytes, self.backend.capabilities.reads_host)
+        self.block_rows = _block_rows(self.streaming, row_bytes, self.backend.memory.holds_stores)
         self.grid(kind, source_columns, target_columns)
 
     def grid(self, kind: str, source_columns: int, target_columns: int, data: tuple[str, ...] = ()) -> Grid:
@@ -286,6 +283,6 @@ def _chains(comm: Any, streaming: Streaming) -> list[list[int]]:
     if isinstance(tree, str):
         # A store that is a file, or that is slowed down, serves no more ranks at once than one.
         shared = streaming.folder is not None or streaming.rate > 0
-        tree = ring.measured_tree(*((1.0, 1.0) if shared else copy_bandwidth(comm)), comm.size)
+        tree = measured_tree(*((1.0, 1.0) if shared else copy_bandwidth(comm)), comm.size)
     with mpi.agree(comm):
-        return ring.chains(comm.bcast(tree), comm.size)
+        return from_tree(comm.bcast(tree), comm.size)

@@ -8,8 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...plan.layout import RowFormat
-from ...runtime.streaming.behind import Behind
-from ...runtime.streaming.store import Place, Store
+from ...runtime.streaming.store import Place, Store, WriteBehind
 
 
 class Lease(Store):
@@ -59,7 +58,7 @@ class StorePool:
     def settle(self) -> None:
         """Wait for all writes that are under way, also of stores that were given back."""
         for store in [*(lease.store for lease in self._leases), *self._free]:
-            if isinstance(store, Behind):
+            if isinstance(store, WriteBehind):
                 store.settle()
 
     def close(self) -> None:

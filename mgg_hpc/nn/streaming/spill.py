@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import InputError
-from ...runtime.streaming.direct import BLOCK, DirectFile, Pages, scratch_file
+from ...runtime.streaming.files import BLOCK, DirectFile, Pages, scratch_file
 
 PENDING = 4  # writes that may be under way; each keeps its tensor in memory
 LEAST = 64 << 10  # bytes of a tensor that is worth a place in the file

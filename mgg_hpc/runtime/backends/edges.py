@@ -95,9 +95,12 @@ class Attention:
 class EdgeKernels(ABC):
     """Kernels of layers beyond weighted sums. Plans are prepared and rows published as for `Backend.aggregate`.
 
-    n: the plan's destinations; [n, H] arrays are contiguous ones of the accumulator's dtype, [n, F] padded or
-    contiguous rows of the rows'. Collective with "halo".
+    n: number of the plan's destinations. [n, H] arrays are contiguous, of the accumulator's dtype; [n, F] arrays are
+    padded or contiguous rows of the rows' dtype. Collective with "halo". gets: kernels take the transfer "get" for rows
+    that no pointer reaches.
     """
+
+    gets = True
 
     @abstractmethod
     def attend(

@@ -127,12 +127,11 @@ class TraversalKernels(ABC):
 
     @abstractmethod
     def check(self, edges: str) -> None:
-        """Raise InputError for a place of edges that this backend does not have."""
+        """Raise InputError if this backend cannot keep edges in this memory, "device" or "host"."""
 
     @abstractmethod
-    def of(self, graph: LocalGraph, *, edges: str = "device") -> Traversal:
-        """Return traversals of a graph. Collective. Frees nothing before the backend is closed.
+    def bind(self, graph: LocalGraph, *, edges: str = "device") -> Traversal:
+        """Return traversals of a graph; their memory is freed when the backend is closed. Collective.
 
-        edges: where a GPU's edges lie, "device" or "host". Raises InputError where a device does not take the
-        graph.
+        edges: memory of a GPU's edges, "device" or "host". Raises InputError where the graph does not fit the device.
         """

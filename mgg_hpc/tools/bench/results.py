@@ -17,7 +17,7 @@ import click
 
 from ...data.atomic_write import check_output, replacement
 from ...errors import InputError
-from ...runtime.turns import ratios, spread
+from ...runtime.timing import ratios, spread
 
 Row = dict[str, Any]
 # Columns that tables of times have.

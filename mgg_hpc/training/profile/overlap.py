@@ -15,7 +15,7 @@ from ...nn.workspace import as_array, row_format
 from ...plan import overlap
 from ...plan.workload import Plan
 from ...runtime import mpi
-from ...runtime.turns import take_turns
+from ...runtime.timing import interleaved
 from ..job import Job
 
 TURNS = 7  # of which the fastest counts: what else a machine does only adds
@@ -70,7 +70,7 @@ def _measured(job: Job, graph: GraphHandle, each: LayerExchange) -> dict[str, An
     rows, _ = graph.exchange(each.width)
     out = backend.memory.padded(plan.destinations, rows.format)
     op, edge = "copy" if each.weight is None else "mul", as_array(each.weight)
-    alone = backend.phases(plan, op, rows, out, edge=edge)
+    alone = backend.profiling.phases(plan, op, rows, out, edge=edge)
 
     def both() -> None:
         backend.aggregate(plan, op, "sum", rows, out, edge=edge)
@@ -84,7 +84,7 @@ def _measured(job: Job, graph: GraphHandle, each: LayerExchange) -> dict[str, An
         return ended()
 
     actions = {"transfer": alone.transfer_only, "both": both, "sums": alone.compute_only}
-    taken = take_turns({name: partial(timed, action) for name, action in actions.items()}, 1 + TURNS)
+    taken = interleaved({name: partial(timed, action) for name, action in actions.items()}, 1 + TURNS)
     # The first turn allocates. Of the others the fastest counts, as its slowest rank took.
     ranks = comm.allgather({name: seconds[1:] for name, seconds in taken.items()})
     transfer, together, sums = (

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backends.base import KernelStamps
+from ...runtime.backends.profiling import KernelStamps
 
 CATEGORY = "exchange"
 PUSH, WAIT, SEE = "halo: push", "halo: wait for", "halo: see"  # how names begin
@@ -46,7 +46,7 @@ def unpacked(values: Sequence[float], rounds: int, ranks: int) -> Stamps:
 def events(
     exchanges: Sequence[tuple[Any, Sequence[float]]], ranks: int, offset: float, base: float, process: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events of exchanges. exchanges: of `Meter.exchanges`. offset: seconds from the monotonic clock to
+    """Yield the events of exchanges. exchanges: of `Profiling.taken`. offset: seconds from the monotonic clock to
     Unix time. base: Unix time in seconds at which the trace begins. process: number of this rank's process."""
 
     def event(name: str, line: int, began: float, ended: float, **about: int) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from world import SMALL
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.arguments import Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.runtime.streaming import ring
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
+from mgg_hpc.runtime.streaming.chains import from_tree, measured_tree
 
 
 @pytest.mark.parametrize("chains", [[[0, 1, 2, 3]], [[2, 3], [0, 1]], [[0], [3, 1, 2]], [[1, 0]]])
@@ -91,12 +91,12 @@ THREE = leaf(0), leaf(1), leaf(2)
         (leaf(0), [[0]]),
         # The switch's link is what 0 loads by.
         (switch(switch(leaf(0), leaf(1), speed=4.0), leaf(2, 2.0), speed=6.0), [[0, 1], [2]]),
-        (ring.measured_tree(5.0, 11.0, 4), [[0, 1], [2, 3]]),
-        (ring.measured_tree(5.0, 4.0, 2), [[0, 1]]),
+        (measured_tree(5.0, 11.0, 4), [[0, 1], [2, 3]]),
+        (measured_tree(5.0, 4.0, 2), [[0, 1]]),
     ],
 )
 def test_ranks_that_share_a_link_load_once(tree, chains):
-    assert ring.chains(tree, sum(map(len, chains))) == chains
+    assert from_tree(tree, sum(map(len, chains))) == chains
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_ranks_that_share_a_link_load_once(tree, chains):
 )
 def test_what_is_no_tree_is_refused(tree, says):
     with pytest.raises(InputError, match=says):
-        ring.chains(tree, 1)
+        from_tree(tree, 1)

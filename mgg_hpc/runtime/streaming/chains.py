@@ -1,8 +1,9 @@
-r"""Which ranks load chunks, and which take them from the rank before: chains by a bandwidth tree (NGra, section 4.2).
+r"""Chains of ranks that pass chunks on, from a bandwidth tree (NGra, section 4.2).
 
-Leaves of the tree are ranks, its root is what chunks are loaded from, and each link has a bandwidth. Ranks that share a
-link would slow each other down, so of those only as many load as the link can serve at their speed (the paper's maximal
-fat tree). Each of the others comes behind one that loads, in a chain, and copies each chunk from the rank before it.
+Leaves of the tree are ranks, its root is the memory or device that chunks are loaded from, and each link has a
+bandwidth. Ranks that share a link would slow each other down, so only as many of them load as the link can serve at
+their speed (the paper's maximal fat tree). Each other rank follows one that loads, in a chain, and copies each chunk
+from the rank before it.
 
               host, 40 GB/s                      loads: 0, 2
              /             \
@@ -17,26 +18,32 @@ A tree is a table as TOML has them: ``{"gb_per_s": 40, "below": [...]}`` for a s
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from ...errors import InputError
+
+COPY_BYTES = 64 << 20  # of a timed copy: more than caches hold
+REPEATS = 3
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Ranks, the one that loads first. gb_per_s: at which it loads, alone."""
+    """A chain of ranks, of which the first loads. gb_per_s: bandwidth at which it loads alone."""
 
     ranks: tuple[int, ...]
     gb_per_s: float
 
 
-def chains(tree: Mapping[str, Any], ranks: int) -> list[list[int]]:
-    """Return the chains of a bandwidth tree of ranks 0 .. ``ranks`` - 1, each with the rank that loads first.
+def from_tree(tree: Mapping[str, Any], ranks: int) -> list[list[int]]:
+    """Return the chains of a bandwidth tree of ranks 0 .. ``ranks`` - 1, each a list whose first rank loads.
 
-    Raises InputError for a tree that is none, or that has other ranks.
+    Raises InputError for a malformed tree, or one of other ranks.
     """
     found = _below(tree)
     named = sorted(rank for chain in found for rank in chain.ranks)
@@ -46,13 +53,34 @@ def chains(tree: Mapping[str, Any], ranks: int) -> list[list[int]]:
 
 
 def measured_tree(alone: float, together: float, ranks: int) -> dict[str, Any]:
-    """Return the tree of ranks that share one link: GB/s of one rank that loads alone, and of all that load at once."""
+    """Return the tree of ranks that share one link.
+
+    alone: GB/s of one rank that loads alone. together: GB/s of all ranks that load at once.
+    """
     leaves = [{"gb_per_s": alone, "rank": rank} for rank in range(ranks)]
     return {"gb_per_s": max(alone, together), "below": leaves}
 
 
+def copy_bandwidth(comm: Any) -> tuple[float, float]:
+    """Return the GB/s of a copy of host memory by one rank alone, and by all ranks at once in sum. Collective."""
+    source, target = np.ones(COPY_BYTES, np.uint8), np.zeros(COPY_BYTES, np.uint8)
+
+    def copied() -> float:
+        fastest = float("inf")
+        for _ in range(REPEATS):
+            began = time.perf_counter()
+            target[:] = source
+            fastest = min(fastest, time.perf_counter() - began)
+        return COPY_BYTES / fastest / 1e9
+
+    comm.Barrier()
+    alone = comm.bcast(copied() if comm.rank == 0 else None)
+    comm.Barrier()
+    return alone, sum(comm.allgather(copied()))
+
+
 def _below(node: Mapping[str, Any]) -> list[Chain]:
-    """Return the chains of a part of the tree, as its link above lets them load."""
+    """Return the chains of a subtree, limited by the link above it."""
     if not isinstance(node, Mapping):
         raise InputError(f"the bandwidth tree: {node!r} is no table")
     speed = node.get("gb_per_s")
@@ -68,13 +96,9 @@ def _below(node: Mapping[str, Any]) -> list[Chain]:
         for chain in _below(child)
     ]
     while len(found) > 1 and sum(chain.gb_per_s for chain in found) > speed:
-        found = _joined(found)
+        # Join the two neighbours with the fewest ranks.
+        sizes = [len(one.ranks) + len(other.ranks) for one, other in pairwise(found)]
+        at = sizes.index(min(sizes))
+        one, other = found[at], found[at + 1]
+        found[at : at + 2] = [Chain((*one.ranks, *other.ranks), one.gb_per_s)]
     return found
-
-
-def _joined(found: list[Chain]) -> list[Chain]:
-    """Return chains of which the two neighbours with the fewest ranks are one."""
-    sizes = [len(one.ranks) + len(other.ranks) for one, other in pairwise(found)]
-    at = sizes.index(min(sizes))
-    one, other = found[at], found[at + 1]
-    return [*found[:at], Chain((*one.ranks, *other.ranks), one.gb_per_s), *found[at + 2 :]]
