@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -17,18 +16,15 @@ def interleaved(
     repeats: int | Mapping[Name, int],
     *,
     pause: float = 0.0,
-    deadline: float = math.inf,
 ) -> dict[Name, list[Result]]:
     """Call all runs in turn, ``repeats`` times (A B C, A B C, ...), and return the results of each.
 
     What slows the machine for a while slows all of them. repeats: of all runs, or of each. pause: seconds before each
-    call. deadline: `time.monotonic()` after which no repetition begins but the first.
+    call.
     """
     counts = repeats if isinstance(repeats, Mapping) else dict.fromkeys(runs, repeats)
     found: dict[Name, list[Result]] = {name: [] for name in runs}
     for repeat in range(max(counts.values(), default=0)):
-        if repeat and time.monotonic() > deadline:
-            break
         for name, measure in runs.items():
             if repeat < counts[name]:
                 time.sleep(pause)

@@ -95,12 +95,12 @@ int main(int argc, char** argv) {
   auto* signals = static_cast<uint64_t*>(mgg::shmem::allocate(size * sizeof(uint64_t)));
   for (size_t i = 0; i < words; ++i) source[i] = word(me, i, 0);
   for (int pe = 0; pe < size; ++pe) signals[pe] = 0;
-  mgg::shmem::barrier();
+  shmem_barrier_all();
   mgg::Transport& transport = mgg::shmem::transport();
   check(transport.pointer(source, me) == source, "no pointer to its own memory");
   if (rounds) {
     gets(transport, source);
-    mgg::shmem::barrier();
+    shmem_barrier_all();
     puts(transport, inbox, signals, rounds);
   }
   mgg::shmem::finish();

@@ -19,9 +19,10 @@ SIGNALS = RowFormat(np.dtype(np.uint64), 2)  # two words of each rank of a chain
 class ChunkBuffer:
     """Memory for slots, allocated once, and used for passes over rows of any width, one after another.
 
-    backend: the Backend of this rank. nbytes: size of all slots, rounded up to whole pages. chains: ranks of each chain,
-    the first of which loads (chains.py). [default: each rank loads its own chunks] Ranks of a chain make the same
-    passes, with the same steps, over slots of the same size. With chains the constructor and `close` are collective.
+    backend: the Backend of this rank. nbytes: size of all slots, rounded up to whole pages. chains: ranks of each
+    chain, the first of which loads (chains.py). [default: each rank loads its own chunks] Ranks of a chain make the
+    same passes, with the same steps, over slots of the same size. With chains the constructor and `close` are
+    collective.
     """
 
     def __init__(self, backend: Any, nbytes: int, chains: Sequence[Sequence[int]] = ()) -> None:

@@ -5,6 +5,7 @@ tests/mpi/runtime/test_chained_ranks.py has the sums of all cases.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import cases
@@ -59,6 +60,37 @@ def test_a_rank_whose_file_ends_early_ends_those_behind_it(rng, tmp_path, chains
         buffer.close()
     spent = [(each.stream.meter.stored_bytes, each.stream.meter.remote_bytes) for each in backends]
     assert spent == [(0 if rank in behind else nbytes, nbytes) for rank in range(4)]
+
+
+def test_a_rank_that_begins_the_pass_after_a_failed_one_first_waits_for_it(rng, tmp_path):
+    """The same buffers serve both passes; the rank that loads begins the second one long after the others."""
+    case, world = cases.CASES["ordinary"](rng, 3), World(3)
+    x = rng.standard_normal((case.nodes, 8)).astype(np.float32)
+    backends = [SerialBackend(rank, world, Options(SMALL, 1)) for rank in range(3)]
+    store, (parts, order) = store_of("dataset", x, tmp_path), chained(case, 13, 16, 2)
+    nbytes = 2 * slot_bytes(order.capacity, store.format)
+    buffers = [ChunkBuffer(each, nbytes, [[0, 1, 2]]) for each in backends]
+
+    def run(rank):
+        return parts[rank].sums(backends[rank], store, order, buffers[rank])
+
+    def fails(rank):
+        with pytest.raises((OSError, RuntimeError), match=r"ends at byte|the rank before"):
+            run(rank)
+
+    whole = (tmp_path / "dataset").read_bytes()
+    with ThreadPoolExecutor(3) as pool:
+        (tmp_path / "dataset").write_bytes(whole[:1000])
+        list(pool.map(fails, range(3)))
+        (tmp_path / "dataset").write_bytes(whole)
+        late = [pool.submit(run, rank) for rank in (2, 1)]
+        time.sleep(0.05)
+        assert not any(each.done() for each in late)
+        out = np.concatenate([run(0), late[1].result(10), late[0].result(10)])
+    wanted, bound = (
+        of(*case.edge_list, case.nodes, x) for of in (reference.aggregate, reference.error_bound)
+    )
+    assert (np.abs(out - wanted) <= bound).all()
 
 
 def test_chains_need_memory_within_reach():
