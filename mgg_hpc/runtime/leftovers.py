@@ -72,19 +72,23 @@ def _unused(start: float, end: float) -> list[Path]:
     """Return shared memory made between two times that no process maps, and MPICH's files that no rank will read."""
     paths = [path for path, made in _files(SHARED_MEMORY, PATTERNS) if start <= made < end]
     used = in_use(SHARED_MEMORY) if paths else set()
-    notes = [
-        (path, made) for path, made in _files(NOTES_FOLDER, (_NOTES,)) if made >= start
-    ]  # before looking for managers, so that no new one is missed
+    # Before looking for managers, so that no new one is missed.
+    notes = [(path, made) for path, made in _files(NOTES_FOLDER, (_NOTES,)) if made >= start]
     oldest = time.time() - _STARTING_SECONDS if notes and _manager_runs() else float("inf")
     return [path for path in paths if str(path) not in used] + [path for path, made in notes if made < oldest]
 
 
+def _processes() -> list[Path]:
+    """Return the folders in /proc of all processes."""
+    return [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+
+
 def _manager_runs() -> bool:
     """Return whether a process manager of MPICH of this user runs."""
-    for process in Path("/proc").iterdir():
+    for process in _processes():
         with contextlib.suppress(OSError):
-            mine = process.name.isdigit() and process.stat().st_uid == os.getuid()
-            if mine and (process / "comm").read_text().strip() == _MANAGER:
+            name = (process / "comm").read_text().strip()
+            if name == _MANAGER and process.stat().st_uid == os.getuid():
                 return True
     return False
 
@@ -119,19 +123,17 @@ def job_processes(status: Path) -> dict[int, list[bytes]]:
     They are those that inherited MGG_STATUS.
     """
     found, mark = {}, f"{STATUS}={status}".encode()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                variables = (folder / "environ").read_bytes().split(b"\0")
-                if mark in variables:
-                    found[int(folder.name)] = variables
+    for process in _processes():
+        with contextlib.suppress(OSError):
+            variables = (process / "environ").read_bytes().split(b"\0")
+            if mark in variables and int(process.name) != os.getpid():
+                found[int(process.name)] = variables
     return found
 
 
 def in_use(folder: Path) -> set[str]:
     """Return the names below ``folder`` that some process maps or holds open, as far as this user may look."""
-    processes = (each for each in Path("/proc").iterdir() if each.name.isdigit())
-    return set().union(*(files_of(process, f"{folder}/") for process in processes))
+    return set().union(*(files_of(process, f"{folder}/") for process in _processes()))
 
 
 def files_of(process: Path, prefix: str) -> set[str]:

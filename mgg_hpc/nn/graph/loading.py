@@ -219,9 +219,9 @@ def matrix_of(
     forward, forward_weight = split(indptr, indices, weight)
     backward, backward_weight = forward, forward_weight
     if part.directed:
-        indptr, indices, crossing = exchange.transpose(comm, part.bounds, indptr, indices)
-        weight = None if weight is None else crossing.carry(comm, weight)
-        backward, backward_weight = split(indptr, indices, weight)
+        starts, targets, crossing = exchange.transpose(comm, part.bounds, indptr, indices)
+        crossed = None if weight is None else crossing.carry(comm, weight)
+        backward, backward_weight = split(starts, targets, crossed)
     return Unplanned(
         forward=forward,
         backward=backward,

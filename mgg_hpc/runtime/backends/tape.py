@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +93,5 @@ class Tape:
         values = [(KINDS.index(v.kind), v.index, v.type, v.narrow) for v in self.values]
         steps = [(OPS.index(s.op), s.out, s.a, s.b, s.value) for s in self.steps]
         outputs = [(o.value, o.type, o.width) for o in self.outputs]
-        return _bytes(values, VALUE), _bytes(steps, STEP), _bytes(outputs, OUTPUT)
-
-
-def _bytes(rows: list[tuple[Any, ...]], dtype: np.dtype[Any]) -> NDArray[np.uint8]:
-    return np.array(rows, dtype=dtype).view(np.uint8)
+        structs = np.array(values, VALUE), np.array(steps, STEP), np.array(outputs, OUTPUT)
+        return structs[0].view(np.uint8), structs[1].view(np.uint8), structs[2].view(np.uint8)

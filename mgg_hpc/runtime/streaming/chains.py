@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -32,24 +31,16 @@ COPY_BYTES = 64 << 20  # of a timed copy: more than caches hold
 REPEATS = 3
 
 
-@dataclass(frozen=True)
-class Chain:
-    """A chain of ranks, of which the first loads. gb_per_s: bandwidth at which it loads alone."""
-
-    ranks: tuple[int, ...]
-    gb_per_s: float
-
-
 def from_tree(tree: Mapping[str, Any], ranks: int) -> list[list[int]]:
     """Return the chains of a bandwidth tree of ranks 0 .. ``ranks`` - 1, each a list whose first rank loads.
 
     Raises InputError for a malformed tree, or one of other ranks.
     """
     found = _below(tree)
-    named = sorted(rank for chain in found for rank in chain.ranks)
+    named = sorted(rank for chain, _ in found for rank in chain)
     if named != list(range(ranks)):
         raise InputError(f"the bandwidth tree: its ranks are {named}, and there are {ranks}, from 0 on")
-    return [list(chain.ranks) for chain in found]
+    return [chain for chain, _ in found]
 
 
 def measured_tree(alone: float, together: float, ranks: int) -> dict[str, Any]:
@@ -79,8 +70,8 @@ def copy_bandwidth(comm: Any) -> tuple[float, float]:
     return alone, sum(comm.allgather(copied()))
 
 
-def _below(node: Mapping[str, Any]) -> list[Chain]:
-    """Return the chains of a subtree, limited by the link above it."""
+def _below(node: Mapping[str, Any]) -> list[tuple[list[int], float]]:
+    """Return the chains of a subtree, each with the GB/s at which its first rank loads alone."""
     if not isinstance(node, Mapping):
         raise InputError(f"the bandwidth tree: {node!r} is no table")
     speed = node.get("gb_per_s")
@@ -89,16 +80,12 @@ def _below(node: Mapping[str, Any]) -> list[Chain]:
     if ("rank" in node) == ("below" in node) or set(node) - {"gb_per_s", "rank", "below"}:
         raise InputError(f"the bandwidth tree: {sorted(node)}: a link has gb_per_s and either rank or below")
     if "rank" in node:
-        return [Chain((int(node["rank"]),), float(speed))]
-    found = [
-        Chain(chain.ranks, min(chain.gb_per_s, float(speed)))
-        for child in node["below"]
-        for chain in _below(child)
-    ]
-    while len(found) > 1 and sum(chain.gb_per_s for chain in found) > speed:
+        return [([int(node["rank"])], float(speed))]
+    found = [(chain, min(each, float(speed))) for child in node["below"] for chain, each in _below(child)]
+    while len(found) > 1 and sum(each for _, each in found) > speed:
         # Join the two neighbours with the fewest ranks.
-        sizes = [len(one.ranks) + len(other.ranks) for one, other in pairwise(found)]
+        sizes = [len(one) + len(other) for (one, _), (other, _) in pairwise(found)]
         at = sizes.index(min(sizes))
-        one, other = found[at], found[at + 1]
-        found[at : at + 2] = [Chain((*one.ranks, *other.ranks), one.gb_per_s)]
+        (one, alone), (other, _) = found[at : at + 2]
+        found[at : at + 2] = [(one + other, alone)]
     return found

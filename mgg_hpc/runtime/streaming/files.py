@@ -118,13 +118,9 @@ def scratch_file(folder: Path, nbytes: int = 0) -> int:
     try:
         try:
             file = os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
-        except (IsADirectoryError, NotImplementedError):  # older kernels
-            file = -1
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
+            if error.errno != errno.EOPNOTSUPP:  # by the file system
                 raise
-            file = -1
-        if file < 0:
             file, name = tempfile.mkstemp(dir=folder, prefix="mgg-")
             Path(name).unlink()
     except OSError as error:

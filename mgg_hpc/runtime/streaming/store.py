@@ -157,13 +157,12 @@ class HostStore(Store):
     ) -> None:
         self.format, self.count, self._pace = format, count, paced(rate)
         self._window: SharedWindow | None = None
-        if rows is None and node is not None and node.size > 1:
-            self._window = SharedWindow(node, count * format.row_bytes, one=True)
-            flat = self._window.buffer(0).view(format.dtype)
-            rows = flat.reshape(count, format.stride)[:, : format.dim]
-        elif rows is None:
-            whole = new_pages(count * format.row_bytes).view(format.dtype)
-            rows = whole.reshape(count, format.stride)[:, : format.dim]
+        if rows is None:
+            nbytes = count * format.row_bytes
+            if node is not None and node.size > 1:
+                self._window = SharedWindow(node, nbytes, one=True)
+            whole = new_pages(nbytes) if self._window is None else self._window.buffer(0)
+            rows = whole.view(format.dtype).reshape(count, format.stride)[:, : format.dim]
         self._rows: NDArray[Any] = rows
         check_rows(self, 0, rows)
         apart = self.place.row_bytes

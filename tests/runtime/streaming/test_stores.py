@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 
 import numpy as np
 import pytest
@@ -96,16 +95,6 @@ def test_what_belongs_to_nobody_may_be_overwritten(rng, tmp_path):
     file.write(BLOCK, values, to_end=True)
     np.testing.assert_array_equal(file.read(BLOCK + 5, size - 5), values[5:])
     assert not file.read(0, BLOCK).any()
-    file.close()
-
-
-def test_a_file_that_ends_before_says_where(tmp_path):
-    (tmp_path / "short").write_bytes(bytes(BLOCK + 100))
-    number = os.open(tmp_path / "short", os.O_RDONLY)
-    file = DirectFile(number, Pages(), direct=True, writes=False, name="short")
-    assert len(file.read(BLOCK, 100)) == 100
-    with pytest.raises(OSError, match=rf"short ends at byte {BLOCK + 100}"):
-        file.read(BLOCK, 101)
     file.close()
 
 

@@ -36,14 +36,15 @@ def _block_edges(geometry: Geometry) -> int:
 class HostBackend(Backend):
     """Kernels over rows that this process holds, reads through pointers, fetches, or is sent.
 
-    memory: says where symmetric rows live, and by which transport they move.
+    memory: allocates symmetric rows, and has the transport that moves them. comm: communicator of all ranks, or None
+    where one process simulates them.
     """
 
     def __init__(
-        self, memory: HostMemory, collectives: HostCollectives, options: Options, capabilities: Capabilities
+        self, memory: HostMemory, options: Options, capabilities: Capabilities, comm: Any = None
     ) -> None:
-        self.options = options
-        self._memory, self._collectives, self._stream = memory, collectives, HostStream()
+        self.options, self._memory, self._stream = options, memory, HostStream()
+        self._collectives = HostCollectives(memory.rank, memory.size, comm)
         self._capabilities, self._profiling = capabilities, HostProfiling(self)
         self._schedules: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
         self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
@@ -159,7 +160,7 @@ class HostBackend(Backend):
         epilogue: Epilogue | None = None,
         arrived: bool = False,
     ) -> None:
-        """Sum rows, as `Backend.aggregate` does. arrived: sum what `transfer_only` brought, and exchange nothing."""
+        """Sum rows, as `Backend.aggregate` does. arrived: sum the halo that `transfer_only` brought."""
         check_operation(op, reduce, edge)
         if tuple(out.shape) != (plan.destinations, src.format.dim) or out.dtype != src.format.dtype:
             raise ValueError(
@@ -225,7 +226,7 @@ class HostBackend(Backend):
         )
 
     def transfer_only(self, plan: Plan, src: Rows) -> None:
-        """Exchange the halo of a prepared plan and sum nothing; `aggregate` with ``arrived`` sums it. Collective."""
+        """Exchange the halo of a prepared plan, which `aggregate` with ``arrived`` sums. Collective."""
         address = int(src.addresses[self.collectives.rank])
         self._exchanges[plan].native.transfer(address, src.format.row_bytes)
 
@@ -289,16 +290,14 @@ class SerialBackend(HostBackend):
     """
 
     def __init__(self, rank: int, world: World, options: Options) -> None:
-        collectives = HostCollectives(rank, world.size)
-        super().__init__(SerialMemory(rank, world), collectives, options, Capabilities("serial"))
+        super().__init__(SerialMemory(rank, world), options, Capabilities("serial"))
 
 
 class SharedBackend(HostBackend):
     """One rank of a node: rows of peers lie in MPI shared-memory windows and are read by pointer."""
 
     def __init__(self, comm: Any, options: Options) -> None:
-        collectives = HostCollectives(comm.rank, comm.size, comm)
-        super().__init__(SharedMemory(comm), collectives, options, Capabilities("shm"))
+        super().__init__(SharedMemory(comm), options, Capabilities("shm"), comm)
 
 
 class HostEdges(EdgeKernels):

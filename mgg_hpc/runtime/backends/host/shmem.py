@@ -21,7 +21,7 @@ from ....plan.layout import RowFormat
 from ... import cores, find_mpi, mpi
 from ..arguments import Options, Rows
 from ..base import Capabilities
-from .components import HostCollectives, HostMemory
+from .components import HostMemory
 from .kernels import HostBackend
 
 INSTALL = "install it (Debian, Ubuntu: apt install openmpi-bin libopenmpi-dev)"
@@ -156,8 +156,7 @@ class ShmemBackend(HostBackend):
     def __init__(self, comm: Any, options: Options) -> None:
         # The node that holds all ranks is the node of each, so that all ranks get the same answer.
         capabilities = Capabilities("shmem", reaches_peers=mpi.node(comm).size == comm.size)
-        collectives = HostCollectives(comm.rank, comm.size, comm)
-        super().__init__(ShmemMemory(comm), collectives, options, capabilities)
+        super().__init__(ShmemMemory(comm), options, capabilities, comm)
 
 
 def _check_room(node: Any, heap: int) -> None:
