@@ -1,4 +1,4 @@
-// Python methods of schedules for what is computed edge by edge (cpu/edges.h): attention, maxima, dot products.
+// Python methods of schedules for kernels over edges (cpu/edges.h): attention, maxima, dot products, tapes.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

@@ -30,7 +30,7 @@ using mgg::require;
 // ---- instruction sets
 
 #if MGG_HAVE_AVX2 || MGG_HAVE_AVX512
-// The features that -march=x86-64-v3 and -v4 may use, one by one, since older compilers cannot be asked for the levels.
+// The features that -march=x86-64-v3 and -v4 may use, one by one, since older compilers do not know the levels here.
 bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
          __builtin_cpu_supports("bmi2");
@@ -125,9 +125,9 @@ rows: that a halo has pushed, or that came from a store. passed: rows that came 
 messages: packets pushed. waited, loading: seconds that sums have waited, and that a stream's thread has loaded.)");
   nb::class_<mgg::Reach>(m, "Reach", R"(Where the rows of a call lie, and how rows of other ranks reach it.
 
-addresses uint64 [P], counts int64 [P]: row 0 and number of rows of each PE. exchange: of a plan with rounds, or None;
-arrived: what it has moved is summed, and nothing is exchanged. transport: its address for a schedule with gets, else
-0.)")
+addresses uint64 [P], counts int64 [P]: address of row 0 and number of rows of each PE. exchange: exchange of a plan with
+rounds, or None. arrived: sum the rows that it has moved, and exchange nothing. transport: address of the transport for a
+schedule with gets, else 0.)")
       .def(nb::init<Flat<const uint64_t>, Flat<const int64_t>, int, int, HostExchange*, bool, uint64_t>(),
            nb::keep_alive<1, 6>(), "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a, "threads"_a = 1,
            "exchange"_a.none() = nb::none(), "arrived"_a = false, "transport"_a = 0);
@@ -150,11 +150,12 @@ Its begin and its end; [rounds] when this rank began to wait for a round; [round
 this rank had pushed a round to a PE, 0 where it pushes none.)");
   m.def("signal_count", &mgg::HaloExchange::signal_count, "rounds"_a, "size"_a,
         "Return the number of words of 8 bytes that an exchange needs.");
-  nb::class_<HostSchedule> schedule(m, "Schedule", R"(Who sums what on one host, made once for a plan.
+  nb::class_<HostSchedule> schedule(m, "Schedule", R"(The division of a plan's sums among the threads of one host, made once for a plan.
 
-chunks, segments: the plan's structs as uint8. indices: int32 [E]. block_edges: edges that a thread claims at once, of
-whole destinations. part_edges: a destination of more edges is a hub, whose parts of so many edges threads share; results
-depend on it, and on no other size. gets: remote rows are fetched by gets. Raises ValueError where they disagree.)");
+chunks, segments: the plan's structs as uint8. indices: int32 [E]. block_edges: number of edges that a thread claims at
+once, of whole destinations. part_edges: a destination of more edges is a hub, whose parts of so many edges threads share;
+results depend on it, and on no other size. gets: remote rows are fetched by gets. Raises ValueError where arrays
+disagree.)");
   schedule.def(
       nb::init<Flat<const uint8_t>, Flat<const uint8_t>, Flat<const int32_t>, int64_t, int64_t, int64_t, bool>(),
       "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "block_edges"_a,

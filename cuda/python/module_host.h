@@ -112,7 +112,7 @@ class HostHalo final : public HostExchange {
 
 Reduce reduction_of(const std::string& name);  // host_schedule.cpp
 
-// Where a call's rows lie, and how those of others reach it; of `threads` threads. arrived: they have, and nothing moves.
+// Where a call's rows lie, and how rows of other PEs reach it. arrived: the exchange is over, and its rows are summed.
 struct Reach {
   Flat<const uint64_t> addresses;
   Flat<const int64_t> counts;
@@ -122,20 +122,20 @@ struct Reach {
   uint64_t transport;
 };
 
-// What is defined elsewhere is in host_schedule.cpp.
+// Member functions without a body here are in host_schedule.cpp.
 class HostSchedule {
  public:
   HostSchedule(Flat<const uint8_t> chunks, Flat<const uint8_t> segments, Flat<const int32_t> indices,
                int64_t destinations, int64_t block_edges, int64_t part_edges, bool gets);
 
-  // S: what rows are stored in; T: the type of the arrays that hold them (uint16 for halves).
+  // S: storage type of rows; T: type of the arrays that hold them (uint16 for halves).
   template <class S, class T>
   void aggregate(const Reach& reach, std::optional<Flat<const Accumulator<S>>> weight, Matrix<T> out,
                  std::optional<Flat<const Accumulator<S>>> scale, std::optional<Flat<const Accumulator<S>>> bias,
                  bool relu, const std::string& reduce);
 
-  // Runs kernel(EdgeCall) over rows of `values` columns of S and a tail of `tail` values of what they are summed in;
-  // `id`: whether 8 bytes of an id follow. state: values that the kernel keeps for a destination.
+  // Runs kernel(EdgeCall) over rows of `values` columns of S and a tail of `tail` accumulator values. id: 8 bytes of an
+  // id follow. state: values that the kernel keeps for a destination.
   template <class S>
   void over_edges(const Reach& reach, int64_t values, int64_t tail, bool id, int64_t state,
                   const std::function<void(const EdgeCall<S>&)>& kernel);

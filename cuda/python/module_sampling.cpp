@@ -205,9 +205,9 @@ template <class T>
 void bind_csr(nb::module_& m, const char* name) {
   m.def(name, &gather_csr<T>, "indptr"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(),
         "rows"_a.noconvert(), "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "out_values"_a.noconvert(),
-        "threads"_a, R"(Copy rows of a CSR matrix, one behind the other.
+        "threads"_a, R"(Copy rows of a CSR matrix, one after the other.
 
-indptr int64 [N + 1], indices int32 [nnz], values [nnz]: the matrix. rows: int64 [n]. out_indptr: of csr_offsets.
+indptr int64 [N + 1], indices int32 [nnz], values [nnz]: the matrix. rows: int64 [n]. out_indptr: result of csr_offsets.
 out_indices, out_values: [out_indptr[n]]. Raises ValueError for arrays that do not fit.)");
 }
 

@@ -55,8 +55,8 @@ class HaloExchange final : public Exchange {
   // Ends the call: gives the owners their credit, and waits until what was pushed has arrived. By one thread.
   void end() override;
 
-  // A whole call without any sums: what bulk exchanges do, for comparison. Owners may push again at once, so what
-  // arrived is to be read before any rank's next call but one.
+  // A whole call without any sums, as bulk exchanges do. Owners may push again at once, so the rows that arrived have to
+  // be read before any rank's next call but one.
   void transfer(const char* rows, int64_t row_bytes);
 
   Moved take_moved() override {

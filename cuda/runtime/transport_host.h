@@ -26,7 +26,7 @@ class Transport {
   virtual void put_signal_nbi(void* mine, const void* from, size_t bytes, uint64_t* signal, uint64_t value,
                               int pe) = 0;
 
-  // Lets what is under way, from here and to here, go on. Called every few microseconds to milliseconds.
+  // Makes progress on transfers from and to this PE. Called every few microseconds to milliseconds.
   virtual void progress() = 0;
 };
 

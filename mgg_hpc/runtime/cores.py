@@ -65,8 +65,8 @@ def parse_list(text: str) -> frozenset[int]:
 def return_freed_memory(least: int = LARGE) -> None:
     """Make malloc return the pages of arrays of ``least`` bytes and more to the system when they are freed.
 
-    By itself glibc raises its threshold to 32 MiB as a program runs, and the process keeps what is freed below it, in
-    more pieces every epoch. Large rows are reused (nn/workspace.py), so this costs little.
+    By itself glibc raises its threshold to 32 MiB as a program runs, and the process keeps smaller arrays that are
+    freed, in more pieces every epoch. Large rows are reused (nn/workspace.py), so this costs little.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

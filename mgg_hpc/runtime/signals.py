@@ -38,7 +38,7 @@ def _note(number: int, frame: object) -> None:
         return
     _first.append(number)
     if exit_code.is_first():
-        with contextlib.suppress(OSError):  # what reads stderr may have been ended by the same signal
+        with contextlib.suppress(OSError):  # the reader of stderr may have been ended by the same signal
             os.write(2, f"mgg: {name()}: stopping once the state is saved\n".encode())
 
 

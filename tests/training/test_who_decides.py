@@ -108,7 +108,8 @@ def test_what_a_layer_hides_is_of_the_fastest_turn_of_the_slowest_rank(monkeypat
 
     alone = SimpleNamespace(transfer_only=None, compute_only=None)
     memory = SimpleNamespace(padded=lambda *given: None)
-    backend = SimpleNamespace(memory=memory, phases=lambda *given, **named: alone)
+    profiling = SimpleNamespace(phases=lambda *given, **named: alone)
+    backend = SimpleNamespace(memory=memory, profiling=profiling)
     job = SimpleNamespace(backend=backend, comm=Others(told, rank))
     graph = SimpleNamespace(exchange=lambda width: (SimpleNamespace(format=FORMAT), None))
     plan = SimpleNamespace(remote_edges=1, destinations=1)

@@ -1,9 +1,8 @@
-// Chunks of a store that stream past: a thread brings them into slots ahead of the sums, in the order in which schedules
-// want them.
+// Chunks of a store that are streamed: a thread brings them into slots ahead of the sums, in the order of the schedules.
 //
 // A pass is a sequence of steps, cut into calls: a call sums the edges of one interval of destinations, and each of its
 // steps is a round of it. A step names a chunk and the slot that it lies in. The thread loads the chunk of a step as
-// soon as the step that had its slot before is finished: a later wait, or the end of its call, tells so. With two slots
+// soon as the step that had its slot before is finished: a later wait, or the end of its call, says so. With two slots
 // and more, loads overlap with sums, across calls too. (Chunk-based streaming: NGra, section 3.1.)
 //
 // Ranks that run the same steps may form a chain (NGra, section 4): its first rank loads from the store, and each other

@@ -130,7 +130,7 @@ class Memory(ABC):
         memory of a node or a GPU cannot hold it.
         """
 
-    def beside(self, nbytes: int) -> int:
+    def overhead(self, nbytes: int) -> int:
         """Return the bytes of symmetric memory that the backend itself adds to a reservation of ``nbytes``."""
         return 0
 

@@ -85,4 +85,4 @@ class Profiling:
         )
 
     def _prepare(self, plan: Plan, transfer_plan: Plan, src: Rows, here: Plan, rows: Rows) -> None:
-        """Allocate what calls over ``transfer_plan``, which moves what ``plan`` does, and over ``here`` take."""
+        """Allocate for calls over ``transfer_plan``, which moves the same rows as ``plan``, and over ``here``."""

@@ -12,7 +12,7 @@ from the rank before it.
       0      1           2      3                16 GB/s each
 
 A tree is a table as TOML has them: ``{"gb_per_s": 40, "below": [...]}`` for a switch, or the root, and ``{"gb_per_s":
-16, "rank": 0}`` for a rank; the bandwidth is that of the link above.
+16, "rank": 0}`` for a rank; gb_per_s is the bandwidth of the link above.
 """
 
 from __future__ import annotations

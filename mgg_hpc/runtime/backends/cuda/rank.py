@@ -235,7 +235,7 @@ class RankMemory(DeviceMemory):
         backend.join(backend.peers)
         self._map(backend.peers, over_network if backend.has_gets else need, largest)
 
-    def beside(self, nbytes: int) -> int:
+    def overhead(self, nbytes: int) -> int:
         # Before NVSHMEM has started, what is likely.
         backend = self._backend
         if backend.size == 1:

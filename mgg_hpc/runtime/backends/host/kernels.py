@@ -271,7 +271,7 @@ def _bits(value: Any) -> Any:
 
 
 class HostProfiling(Profiling):
-    """Profiles of CPUs. The sums of a halo's rows are those of the rows that the last exchange brought."""
+    """Profiles of CPUs. With a halo, the sums alone are over the rows that the last exchange brought."""
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         backend = self._backend

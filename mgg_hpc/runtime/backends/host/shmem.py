@@ -33,7 +33,7 @@ _PAGE = 2 << 20
 _ALLOCATIONS = 1 << 20
 _QUEUES = 3 * (4 << 20) + (1 << 20)
 
-# UCX copies what it puts or gets over TCP through segments of 8 KiB, and reads 64 KiB at a time. Larger ones halve a
+# UCX copies puts and gets over TCP through segments of 8 KiB, and reads 64 KiB at a time. Larger ones halve a
 # put's cost in processor time, and each call of the library, of which computing ranks make few, moves more.
 _SETTINGS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "256k"}
 
