@@ -24,7 +24,7 @@ from harness.workers import Conditions
 
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.plan import order
-from mgg_hpc.runtime.turns import ratios
+from mgg_hpc.runtime.timing import ratios
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.aggregate import drawn_rows
 from mgg_hpc.tools.bench.results import TIMES, Results, Row, output_files

@@ -30,7 +30,7 @@ from peers.programs import TYPES
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 
@@ -72,7 +72,7 @@ def in_rows(runs: Mapping[str, Worker], turns: int) -> dict[str, list[float]]:
         return statistics.median(worker.ms(name) for _ in range(STEPS))
 
     calls = {name: partial(median, worker, name) for name, worker in runs.items()}
-    return take_turns(calls, turns, pause=workers.BREATH)
+    return interleaved(calls, turns, pause=workers.BREATH)
 
 
 def steps(results: Results, graph: Graph, program: str, width: int, conditions: Conditions) -> None:

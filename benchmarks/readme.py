@@ -31,9 +31,9 @@ from mgg_hpc.plan import adjacency, ranges, workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.arguments import Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.results import Results, output_files
 
 RANKS, WIDTH = 4, 64  # of plans
@@ -47,7 +47,7 @@ def ms(call: Callable[[], Any], turns: int) -> list[float]:
         call()
         return 1e3 * (time.perf_counter() - began)
 
-    return take_turns({"": once}, turns)[""]
+    return interleaved({"": once}, turns)[""]
 
 
 def plan(results: Results, turns: int, graph: str, **_: object) -> None:

@@ -20,7 +20,7 @@ from harness.processes import train
 
 from mgg_hpc import config
 from mgg_hpc.data import writer
-from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import Shape, labelled
 from mgg_hpc.tools.bench.results import Results, output_files
@@ -49,7 +49,7 @@ def main(name: str, ranks: int, backend: str, kept_plans: bool, turns: int, file
         writer.write(folder / "graph.h5", graph)
         if kept_plans:
             train(folder, job, ranks)
-        taken = take_turns({"train": partial(train, folder, job, ranks)}, turns)["train"]
+        taken = interleaved({"train": partial(train, folder, job, ranks)}, turns)["train"]
     about = {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges, "model": str(SHAPE)}
     peak = max(max(each["peak_rss_bytes"]) for each in taken)
     about |= {"ranks": ranks, "backend": taken[0]["backend"], "kept_plans": kept_plans}

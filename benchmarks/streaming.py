@@ -52,7 +52,7 @@ from mgg_hpc.nn.graph.dist_graph import DistGraph
 from mgg_hpc.nn.streaming.graph import SCHEDULES, StreamedGraph, Streaming
 from mgg_hpc.runtime import cores, exit_code, mpi
 from mgg_hpc.runtime.launch import process_launch
-from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import Shape, labelled
 from mgg_hpc.tools.bench.results import Results, output_files
@@ -182,8 +182,8 @@ class Case:
 def in_turns(nets: Mapping[str, Net], turns: int) -> dict[str, list[float]]:
     """Return the milliseconds of each net's step in each turn, after a warm-up."""
     runs = {name: net.ms for name, net in nets.items()}
-    take_turns(runs, 2)
-    return take_turns(runs, turns)
+    interleaved(runs, 2)
+    return interleaved(runs, turns)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from mgg_hpc.nn.layers.networks import MLP
 from mgg_hpc.nn.workspace import accumulator
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
 ALONE = SimpleNamespace(rank=0, size=1, Get_rank=lambda: 0, Get_size=lambda: 1)

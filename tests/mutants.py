@@ -38,7 +38,7 @@ RANKS, NATIVE_SHARE = "3", 0.13
 FOLDERS = {
     "data": (),
     "plan": (),
-    "runtime": ("tests/mpi/test_mpi.py", "tests/mpi/test_shm.py", "tests/mpi/test_structure.py"),
+    "runtime": ("tests/mpi/test_mpi.py", "tests/mpi/test_shm.py", "tests/mpi/test_shared_graph.py"),
     "nn": (),
     "training": ("tests/mpi/test_commands.py", "tests/mpi/test_counted.py"),
     "traversal": (),

@@ -29,15 +29,15 @@ def comm():
 @pytest.fixture
 def no_segments_left():
     """Check that the test maps no other shared memory in its end than before, and leaves none that nobody maps."""
-    from mgg_hpc.runtime import segments
+    from mgg_hpc.runtime import leftovers
 
     def mapped() -> set[str]:
-        return segments._files_of(Path("/proc/self"), "/dev/shm/")
+        return leftovers.files_of(Path("/proc/self"), "/dev/shm/")
 
     before, began = mapped(), time.time()
     yield
     assert mapped() == before
-    programs.wait_until(lambda: not segments.left_since(began), 1, lambda: str(segments.left_since(began)))
+    programs.wait_until(lambda: not leftovers.left_since(began), 1, lambda: str(leftovers.left_since(began)))
 
 
 def pytest_runtest_logreport(report):

@@ -10,7 +10,7 @@ from mgg_hpc.plan import halo, workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.host.components import padded
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
 SMALL = Geometry(ps=2, dist=2, wpb=1)  # blocks of 2 edges: more than 8 make a hub, and every case has some

@@ -26,7 +26,7 @@ from mgg_hpc.runtime.backends.cuda.device_arrays import DeviceArrays, TorchArray
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.launches import default_geometry
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from . import sums
@@ -165,7 +165,7 @@ class Subject:
                 raise AssertionError(f"{name}: some rows were not summed")
             if wrong := sums.differing(expected, found[picked], limit):
                 raise AssertionError(f"{name}: {wrong}")
-        ms = take_turns({name: partial(self.device.ms, each.call) for name, each in variants.items()}, turns)
+        ms = interleaved({name: partial(self.device.ms, each.call) for name, each in variants.items()}, turns)
         row = self.format.dim * self.format.dtype.itemsize
         return ms, {name: {"crossing_bytes": each.crossing * row} for name, each in variants.items()}
 

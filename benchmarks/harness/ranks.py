@@ -25,7 +25,7 @@ from mgg_hpc.plan.overlap import separated
 from mgg_hpc.runtime import backends, exchange, mpi
 from mgg_hpc.runtime.backends import native
 from mgg_hpc.runtime.backends.arguments import Geometry
-from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from . import sums
@@ -100,7 +100,7 @@ class Subject:
         del x
         self.all = self._private(graph.nodes)
         self.out = self.backend.memory.padded(self.plan.destinations, self.format)
-        self.phases = self.backend.phases(self.rounds, "copy", self.own, self.out)
+        self.phases = self.backend.profiling.phases(self.rounds, "copy", self.own, self.out)
         counted = comm.allgather((self.plan.local_edges, self.plan.remote_edges, len(self.plan.halo)))
         self.local_edges, self.remote_edges, self.halo_rows = map(sum, zip(*counted, strict=True))
 
@@ -207,7 +207,7 @@ class Subject:
         """
         self.phases.transfer_only()  # the rows that "sum" sums
         slow = {name: self._checked(name, each) >= SLOW_MS for name, each in variants.items()}
-        taken = take_turns(
+        taken = interleaved(
             {name: partial(timed, self.comm, each) for name, each in variants.items()},
             {name: min(2, turns) if slow[name] else turns for name in variants},
         )

@@ -22,7 +22,7 @@ import numpy as np
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import cores, mpi
-from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.results import words_of
 
@@ -230,7 +230,7 @@ def prepared(
 
 def in_turns(runs: Mapping[str, Worker], turns: int) -> dict[str, list[float]]:
     """Return the milliseconds of each run in each turn."""
-    return take_turns({run: partial(worker.ms, run) for run, worker in runs.items()}, turns, pause=BREATH)
+    return interleaved({run: partial(worker.ms, run) for run, worker in runs.items()}, turns, pause=BREATH)
 
 
 def write_graph(graph: Graph, folder: Path, *, weighted: bool = False) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ import numpy as np
 
 import mgg_hpc as mgg
 import peers
-from mgg_hpc.runtime.sampling.sampler import Sampled, Sampler, shuffled
+from mgg_hpc.runtime.sampler import Sampled, Sampler, shuffled
 
 from . import sampled
 from .sampled import Task

@@ -26,7 +26,7 @@ from harness.study import DIRECT, GET, HALO, ON_CPU, on_ranks
 from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
-from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import Shape, labelled
 from mgg_hpc.tools.bench.results import TIMES, Results
@@ -59,7 +59,7 @@ def main(
                 name: partial(train, folder, job | {"plan": {"transfer": transfer}}, ranks)
                 for name, transfer in TRANSFERS.items()
             }
-            taken = take_turns(runs, turns)
+            taken = interleaved(runs, turns)
             losses = [each["final_loss"] for done in taken.values() for each in done]
             if not max(losses) - min(losses) <= APART * min(losses):
                 raise AssertionError(f"{model}: losses from {min(losses)} to {max(losses)}")

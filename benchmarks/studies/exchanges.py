@@ -38,7 +38,7 @@ from harness.study import BULK, DIRECT, GET, HALO, ON_CPU, ON_GPU, SHOWN
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.overlap import hidden_share
 from mgg_hpc.runtime import exit_code
-from mgg_hpc.runtime.turns import spread
+from mgg_hpc.runtime.timing import spread
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.results import Results
 

@@ -40,7 +40,7 @@ from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import backends, mpi
-from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.results import Results, output_files
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import requests, runs
@@ -130,7 +130,7 @@ def time_searches(graphs: Sequence[Graph], sources: int, backend: Any, files: Se
             name: partial(search, variant_of(whole, backend, name), name, iter(nodes), moved)
             for name in VARIANTS
         }
-        ms = take_turns(calls, len(nodes))
+        ms = interleaved(calls, len(nodes))
         for name, taken in ms.items():
             columns: dict[str, Any] = {"graph": graph.name, "edges": graph.edges}
             if VARIANTS[name][0] == "host":
@@ -146,7 +146,7 @@ def variant_of(whole: Part, backend: Any, name: str) -> Part:
     """Return a part whose searches are by a variant; the first one is checked, and allocates what later ones find."""
     place, item, reads = VARIANTS[name]
     how = {"edges": place, "reads": reads, "wide": item == 8, "bottom_up": False}
-    part = replace(whole, engine=backend.traversal.of(whole.graph, **how))
+    part = replace(whole, engine=backend.traversal.bind(whole.graph, **how))
     list(runs.bfs(part, runs.draw_sources(part, 1, 0)))
     return part
 

@@ -38,7 +38,7 @@ endforeach()
 
 # NOMINSIZE: not for size, since the exchange and the floor are here.
 nanobind_add_module(_host NB_STATIC NOMINSIZE
-  cuda/python/module_edges.cpp cuda/python/module_host.cpp cuda/python/module_gather.cpp cuda/python/module_random.cpp
+  cuda/python/module_edges.cpp cuda/python/module_host.cpp cuda/python/module_random.cpp
   cuda/python/module_sampling.cpp cuda/python/module_streams.cpp cuda/python/module_traversal.cpp
   cuda/python/host_schedule.cpp
   cuda/runtime/halo_exchange.cpp cuda/runtime/streaming/chunk_source.cpp cuda/runtime/streaming/chunk_stream.cpp
@@ -48,7 +48,7 @@ nanobind_add_module(_host NB_STATIC NOMINSIZE
   cuda/bench/module_floor.cpp
   cuda/bench/gather_floor.cpp)
 # These only call what does the work; optimising them took as long as compiling them.
-set_source_files_properties(cuda/python/module_edges.cpp cuda/python/module_host.cpp cuda/python/module_gather.cpp
+set_source_files_properties(cuda/python/module_edges.cpp cuda/python/module_host.cpp
   PROPERTIES COMPILE_OPTIONS -O1)
 target_include_directories(_host PRIVATE cuda cuda/include)
 target_link_libraries(_host PRIVATE OpenMP::OpenMP_CXX)

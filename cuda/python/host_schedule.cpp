@@ -1,4 +1,5 @@
-// Calls over a schedule: what is checked before, and where rows lie. Apart from their bindings, since it does work.
+// Calls over a schedule: checks of their arguments, and the addresses of rows. Apart from the bindings, which are
+// compiled with less optimisation.
 #include <omp.h>
 
 #include <algorithm>
@@ -53,17 +54,11 @@ void HostSchedule::check(const Reach& reach, int64_t row_bytes) const {
   if (exchange) exchange->check(schedule_.chunks, reach.counts.data()[reach.rank], row_bytes);
   require(static_cast<int64_t>(schedule_.stages.size()) == 1 + (exchange ? exchange->exchange().rounds() : 0),
           "a plan with rounds needs its exchange, and no other does");
-  check_sources(reach.addresses, reach.counts, reach.rank);
-}
-
-// Rows that are read through pointers must exist.
-void HostSchedule::check_sources(const Flat<const uint64_t>& addresses, const Flat<const int64_t>& counts,
-                                 int rank) const {
   for (const Chunk& chunk : schedule_.chunks) {
     if (arrives(chunk)) continue;
-    require(chunk.pe >= 0 && static_cast<size_t>(chunk.pe) < addresses.size(), "chunk: no such PE");
-    require(chunk.first_row + chunk.rows <= counts.data()[chunk.pe], "chunk: more rows than its PE published");
-    const auto address = addresses.data()[gets_ ? rank : chunk.pe];
+    require(chunk.pe >= 0 && static_cast<size_t>(chunk.pe) < reach.addresses.size(), "chunk: no such PE");
+    require(chunk.first_row + chunk.rows <= reach.counts.data()[chunk.pe], "chunk: more rows than its PE published");
+    const auto address = reach.addresses.data()[gets_ ? reach.rank : chunk.pe];
     require(chunk.rows == 0 || (address && address % row_alignment == 0),
             "rows: out of reach, or not aligned to 16 bytes");
   }
@@ -90,11 +85,9 @@ void HostSchedule::over(const Reach& reach, int64_t row_bytes, Kernel&& kernel) 
 }
 
 template <class S, class T>
-void HostSchedule::aggregate(Flat<const uint64_t> addresses, Flat<const int64_t> counts, int rank,
-                             std::optional<Flat<const Accumulator<S>>> weight, Matrix<T> out,
+void HostSchedule::aggregate(const Reach& reach, std::optional<Flat<const Accumulator<S>>> weight, Matrix<T> out,
                              std::optional<Flat<const Accumulator<S>>> scale,
-                             std::optional<Flat<const Accumulator<S>>> bias, bool relu, const std::string& reduce,
-                             int threads, HostExchange* exchange, bool arrived, uint64_t transport) {
+                             std::optional<Flat<const Accumulator<S>>> bias, bool relu, const std::string& reduce) {
   using A = Accumulator<S>;
   const int64_t dim = static_cast<int64_t>(out.shape(1));
   const int64_t stride = padded_stride(dim, sizeof(S)), row_bytes = stride * sizeof(S);
@@ -107,15 +100,14 @@ void HostSchedule::aggregate(Flat<const uint64_t> addresses, Flat<const int64_t>
   require(!scale || static_cast<int64_t>(scale->size()) == rows, "scale: one for each destination");
   require(!bias || static_cast<int64_t>(bias->size()) == dim, "bias: one for each column");
   const Reduce reduction = reduction_of(reduce);
-  const Reach reach{addresses, counts, rank, threads, exchange, arrived, transport};
   check(reach, row_bytes);
   std::vector<A> padded_bias(bias ? stride : 0, A(0));
   if (bias) std::memcpy(padded_bias.data(), bias->data(), dim * sizeof(A));
   A* accumulators = nullptr;
   if constexpr (std::is_same_v<S, A>)
-    accumulators = exchange ? reinterpret_cast<A*>(out.data()) : nullptr;
+    accumulators = reach.exchange ? reinterpret_cast<A*>(out.data()) : nullptr;
   else
-    accumulators = exchange ? stage_memory().take<A>(rows * stride) : nullptr;
+    accumulators = reach.exchange ? stage_memory().take<A>(rows * stride) : nullptr;
   // Results that no cache holds until they are read; rows of whole lines.
   constexpr int64_t line = 64, large = 8 << 20;
   const bool streams = rows * row_bytes >= large && row_bytes % line == 0 &&
@@ -127,8 +119,8 @@ void HostSchedule::aggregate(Flat<const uint64_t> addresses, Flat<const int64_t>
     const Aggregation<S> call{&schedule_, sources, indices, schedule_.edges, weight ? weight->data() : nullptr,
                               reinterpret_cast<S*>(out.data()), scale ? scale->data() : nullptr,
                               bias ? padded_bias.data() : nullptr, partials, accumulators, stride, sweep, reduction,
-                              prefetched(sweep * sizeof(S)), relu, streams, threads, exchange_of(reach),
-                              transport_at(transport), &calling_};
+                              prefetched(sweep * sizeof(S)), relu, streams, reach.threads, exchange_of(reach),
+                              transport_at(reach.transport), &calling_};
     run_here(call);
     schedule_.sweeps.took(stride, sizeof(S), sweep, omp_get_wtime() - began);
   });
@@ -152,17 +144,10 @@ void HostSchedule::over_edges(const Reach& reach, int64_t values, int64_t tail, 
   });
 }
 
-int64_t HostSchedule::bytes() const {
-  return static_cast<int64_t>(schedule_.segments.size() * sizeof(Segment) +
-                              schedule_.blocks.size() * sizeof(Block) +
-                              (schedule_.place.size() + schedule_.degree.size()) * sizeof(int32_t));
-}
-
 #define MGG_INSTANTIATE(S, T)                                                                                         \
   template void HostSchedule::aggregate<S, T>(                                                                        \
-      Flat<const uint64_t>, Flat<const int64_t>, int, std::optional<Flat<const Accumulator<S>>>, Matrix<T>,           \
-      std::optional<Flat<const Accumulator<S>>>, std::optional<Flat<const Accumulator<S>>>, bool, const std::string&, \
-      int, HostExchange*, bool, uint64_t);                                                                            \
+      const Reach&, std::optional<Flat<const Accumulator<S>>>, Matrix<T>, std::optional<Flat<const Accumulator<S>>>,  \
+      std::optional<Flat<const Accumulator<S>>>, bool, const std::string&);                                           \
   template void HostSchedule::over_edges<S>(const Reach&, int64_t, int64_t, bool, int64_t,                            \
                                             const std::function<void(const EdgeCall<S>&)>&);
 MGG_INSTANTIATE(float, float)

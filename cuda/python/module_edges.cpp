@@ -1,4 +1,4 @@
-// Python methods of schedules for what is computed edge by edge (cpu/edges.h): attention, maxima, dot products.
+// Python methods of schedules for kernels over edges (cpu/edges.h): attention, maxima, dot products, tapes.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -36,11 +36,6 @@ T* by_edge(const Rows<T>& array, int64_t edges, int heads, const char* what) {
   return values.rows;
 }
 
-Reach reach_of(const Flat<const uint64_t>& addresses, const Flat<const int64_t>& counts, int rank, int threads,
-               HostExchange* exchange, bool arrived, uint64_t transport) {
-  return {addresses, counts, rank, threads, exchange, arrived, transport};
-}
-
 // The edges that attention drops; ids: the original ids of this rank's nodes.
 EdgeDrop drop_of(double p, uint64_t seed, uint32_t epoch, uint32_t stream,
                  const std::optional<Flat<const int64_t>>& ids, int64_t rows) {
@@ -49,16 +44,12 @@ EdgeDrop drop_of(double p, uint64_t seed, uint32_t epoch, uint32_t stream,
   return {p, {seed, epoch, stream}, ids->data()};
 }
 
-#define MGG_REACH_PARAMETERS                                                                                  \
-  HostSchedule &self, Flat<const uint64_t> addresses, Flat<const int64_t> counts, int rank, int threads,      \
-      HostExchange *exchange, bool arrived, uint64_t transport
-#define MGG_REACH reach_of(addresses, counts, rank, threads, exchange, arrived, transport)
-
 template <class S, class T>
-void attend(MGG_REACH_PARAMETERS, int heads, int64_t channels, double slope, double scale,
+void attend(HostSchedule& self, const Reach& reach, int heads, int64_t channels, double slope, double scale,
             Rows<const Accumulator<S>> score, Rows<const T> h, std::optional<Flat<const Accumulator<S>>> bias,
             Rows<T> out, Rows<Accumulator<S>> log_sum, Rows<Accumulator<S>> above, Rows<Accumulator<S>> above_weight,
-            Rows<const Accumulator<S>> edge_score, double p, uint64_t seed, uint32_t epoch, uint32_t stream, std::optional<Flat<const int64_t>> ids) {
+            Rows<const Accumulator<S>> edge_score, double p, uint64_t seed, uint32_t epoch, uint32_t stream,
+            std::optional<Flat<const int64_t>> ids) {
   using A = Accumulator<S>;
   require(heads > 0 && channels > 0, "attention: heads and channels are at least 1");
   require(score.has_value() != h.has_value(), "attention: scores of targets, or their rows for dot products");
@@ -78,15 +69,15 @@ void attend(MGG_REACH_PARAMETERS, int heads, int64_t channels, double slope, dou
   call.above_weight = near<A>(above_weight, rows, heads, "above_weight");
   call.drop = drop_of(p, seed, epoch, stream, ids, rows);
   const int64_t state = columns + 2 * heads + (call.above ? columns + heads : 0);
-  self.over_edges<S>(MGG_REACH, columns, call.score ? heads : 0, p > 0, state, [&](const EdgeCall<S>& edges) {
+  self.over_edges<S>(reach, columns, call.score ? heads : 0, p > 0, state, [&](const EdgeCall<S>& edges) {
     call.call = edges;
     MGG_DISPATCH(attend, call);
   });
 }
 
 template <class S, class T>
-void attend_back(MGG_REACH_PARAMETERS, int heads, int64_t channels, double slope, double scale, bool at_source,
-                 Rows<const Accumulator<S>> score, Rows<const T> h, Rows<const T> gradient,
+void attend_back(HostSchedule& self, const Reach& reach, int heads, int64_t channels, double slope, double scale,
+                 bool at_source, Rows<const Accumulator<S>> score, Rows<const T> h, Rows<const T> gradient,
                  Rows<const Accumulator<S>> log_sum, Rows<const Accumulator<S>> dot, Rows<T> out,
                  Rows<Accumulator<S>> score_gradient, Rows<const Accumulator<S>> edge_score,
                  Rows<Accumulator<S>> edge_score_gradient, double p, uint64_t seed, uint32_t epoch, uint32_t stream,
@@ -112,64 +103,65 @@ void attend_back(MGG_REACH_PARAMETERS, int heads, int64_t channels, double slope
   call.drop = drop_of(p, seed, epoch, stream, ids, rows);
   const int64_t values = at_source && !score ? 2 * columns : columns;
   const int64_t tail = !at_source ? 0 : score ? 3 * heads : 2 * heads;
-  self.over_edges<S>(MGG_REACH, values, tail, p > 0, columns + heads, [&](const EdgeCall<S>& edges) {
+  self.over_edges<S>(reach, values, tail, p > 0, columns + heads, [&](const EdgeCall<S>& edges) {
     call.call = edges;
     MGG_DISPATCH(attend_back, call);
   });
 }
 
 template <class S, class T>
-void max_ties(MGG_REACH_PARAMETERS, Matrix<T> out, Matrix<Accumulator<S>> ties) {
+void max_ties(HostSchedule& self, const Reach& reach, Matrix<T> out, Matrix<Accumulator<S>> ties) {
   const int64_t rows = self.destinations(), columns = static_cast<int64_t>(out.shape(1));
   MaxTies<S> call{{}, near<S>(Rows<T>(out), rows, columns, "out"),
                   near<Accumulator<S>>(Rows<Accumulator<S>>(ties), rows, columns, "ties")};
-  self.over_edges<S>(MGG_REACH, columns, 0, false, 2 * columns, [&](const EdgeCall<S>& edges) {
+  self.over_edges<S>(reach, columns, 0, false, 2 * columns, [&](const EdgeCall<S>& edges) {
     call.call = edges;
     MGG_DISPATCH(max_ties, call);
   });
 }
 
 template <class S, class T>
-void max_back(MGG_REACH_PARAMETERS, Matrix<const T> x, Matrix<T> out) {
+void max_back(HostSchedule& self, const Reach& reach, Matrix<const T> x, Matrix<T> out) {
   const int64_t rows = self.destinations(), columns = static_cast<int64_t>(out.shape(1));
   MaxBack<S> call{{}, near<const S>(Rows<const T>(x), rows, columns, "x"), near<S>(Rows<T>(out), rows, columns, "out")};
-  self.over_edges<S>(MGG_REACH, 2 * columns, 0, false, columns, [&](const EdgeCall<S>& edges) {
+  self.over_edges<S>(reach, 2 * columns, 0, false, columns, [&](const EdgeCall<S>& edges) {
     call.call = edges;
     MGG_DISPATCH(max_back, call);
   });
 }
 
 template <class S, class T>
-void weighted(MGG_REACH_PARAMETERS, Matrix<const Accumulator<S>> weight, Matrix<T> out) {
+void weighted(HostSchedule& self, const Reach& reach, Matrix<const Accumulator<S>> weight, Matrix<T> out) {
   const int heads = static_cast<int>(weight.shape(1));
   const int64_t rows = self.destinations(), columns = static_cast<int64_t>(out.shape(1));
   require(heads > 0 && columns % heads == 0, "weight: its heads do not divide the columns");
   const auto* weights = by_edge<const Accumulator<S>>(weight, self.edges(), heads, "weight");
   WeightedHeads<S> call{{}, heads, columns / heads, weights, near<S>(Rows<T>(out), rows, columns, "out")};
-  self.over_edges<S>(MGG_REACH, columns, 0, false, columns, [&](const EdgeCall<S>& edges) {
+  self.over_edges<S>(reach, columns, 0, false, columns, [&](const EdgeCall<S>& edges) {
     call.call = edges;
     MGG_DISPATCH(weighted, call);
   });
 }
 
 template <class S, class T>
-void sddmm(MGG_REACH_PARAMETERS, Matrix<const T> y, Matrix<Accumulator<S>> out) {
+void sddmm(HostSchedule& self, const Reach& reach, Matrix<const T> y, Matrix<Accumulator<S>> out) {
   const int heads = static_cast<int>(out.shape(1));
   const int64_t rows = self.destinations(), columns = static_cast<int64_t>(y.shape(1));
   require(heads > 0 && columns % heads == 0, "out: its heads do not divide the columns");
   auto* values = by_edge<Accumulator<S>>(out, self.edges(), heads, "out");
   Sddmm<S> call{{}, heads, columns / heads, near<const S>(Rows<const T>(y), rows, columns, "y"), values};
-  self.over_edges<S>(MGG_REACH, columns, 0, false, 0, [&](const EdgeCall<S>& edges) {
+  self.over_edges<S>(reach, columns, 0, false, 0, [&](const EdgeCall<S>& edges) {
     call.call = edges;
     MGG_DISPATCH(sddmm, call);
   });
 }
 
 template <class S>
-void propagate(MGG_REACH_PARAMETERS, int64_t columns, int64_t far_columns, Flat<const uint8_t> values,
-               Flat<const uint8_t> steps, Flat<const uint8_t> outputs, int registers, const std::string& reduce,
-               std::vector<Matrix<const Accumulator<S>>> near_arrays, Flat<const Accumulator<S>> shared,
-               Rows<const Accumulator<S>> edge, std::vector<Matrix<Accumulator<S>>> out) {
+void propagate(HostSchedule& self, const Reach& reach, int64_t columns, int64_t far_columns,
+               Flat<const uint8_t> values, Flat<const uint8_t> steps, Flat<const uint8_t> outputs, int registers,
+               const std::string& reduce, std::vector<Matrix<const Accumulator<S>>> near_arrays,
+               Flat<const Accumulator<S>> shared, Rows<const Accumulator<S>> edge,
+               std::vector<Matrix<Accumulator<S>>> out) {
   using A = Accumulator<S>;
   Propagate<S> call{};
   Tape tape(values, steps, outputs);
@@ -191,15 +183,12 @@ void propagate(MGG_REACH_PARAMETERS, int64_t columns, int64_t far_columns, Flat<
               static_cast<int64_t>(shared.size())},
              call.reduce == Reduce::max, most_values);
   call.values = std::move(tape.values), call.steps = std::move(tape.steps), call.outputs = std::move(tape.outputs);
-  self.over_edges<S>(MGG_REACH, far_columns, 0, false, call.state, [&](const EdgeCall<S>& edges) {
+  self.over_edges<S>(reach, far_columns, 0, false, call.state, [&](const EdgeCall<S>& edges) {
     call.call = edges;
     MGG_DISPATCH(propagate, call);
   });
 }
 
-#define MGG_REACH_NAMES                                                                                          \
-  "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a, "threads"_a, "exchange"_a.none(), "arrived"_a, \
-      "transport"_a
 #define MGG_OPTIONAL(name) name##_a.noconvert().none() = nb::none()
 #define MGG_DRAW "p"_a = 0.0, "seed"_a = 0, "epoch"_a = 0, "stream"_a = 0, MGG_OPTIONAL("ids")
 
@@ -207,7 +196,7 @@ void propagate(MGG_REACH_PARAMETERS, int64_t columns, int64_t far_columns, Flat<
 template <class S, class T>
 void bind(nb::class_<HostSchedule>& schedule, const std::string& type) {
   const auto def = [&](const char* name, auto&& method, auto&&... names) {
-    schedule.def((std::string(name) + "_" + type).c_str(), method, MGG_REACH_NAMES, nb::kw_only(), names...);
+    schedule.def((std::string(name) + "_" + type).c_str(), method, "reach"_a, nb::kw_only(), names...);
   };
   def("attend", &attend<S, T>, "heads"_a, "channels"_a, "slope"_a, "scale"_a, MGG_OPTIONAL("score"), MGG_OPTIONAL("h"),
       MGG_OPTIONAL("bias"), "out"_a.noconvert(), MGG_OPTIONAL("log_sum"), MGG_OPTIONAL("above"),

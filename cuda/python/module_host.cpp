@@ -30,7 +30,7 @@ using mgg::require;
 // ---- instruction sets
 
 #if MGG_HAVE_AVX2 || MGG_HAVE_AVX512
-// The features that -march=x86-64-v3 and -v4 may use, one by one, since older compilers cannot be asked for the levels.
+// The features that -march=x86-64-v3 and -v4 may use, one by one, since older compilers do not know the levels here.
 bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
          __builtin_cpu_supports("bmi2");
@@ -76,17 +76,13 @@ std::string choose_instruction_set() {
 // Nothing is converted: a converted output would be written and thrown away.
 template <class S, class T>
 void bind_aggregate(nb::class_<HostSchedule>& schedule, const char* name) {
-  schedule.def(name, &HostSchedule::aggregate<S, T>, "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a,
-               "weight"_a.noconvert().none(), "out"_a.noconvert(), "scale"_a.noconvert().none() = nb::none(),
-               "bias"_a.noconvert().none() = nb::none(), "relu"_a = false, "reduce"_a = "sum", "threads"_a = 1,
-               "exchange"_a.none() = nb::none(), "arrived"_a = false, "transport"_a = 0,
-               R"(out[v] = relu(scale[v] * reduce over v's edges of (weight * row) + bias).
+  schedule.def(name, &HostSchedule::aggregate<S, T>, "reach"_a, "weight"_a.noconvert().none(), "out"_a.noconvert(),
+               "scale"_a.noconvert().none() = nb::none(), "bias"_a.noconvert().none() = nb::none(), "relu"_a = false,
+               "reduce"_a = "sum", R"(Set out[v] = relu(scale[v] * reduce over v's edges of (weight * row) + bias).
 
-addresses uint64 [P], counts int64 [P]: row 0 and number of rows of each PE. weight [E], scale [destinations] and bias
-[dim] are float32, for rows of float64 float64, or None. out [destinations, dim]: rows padded to 16 bytes; halves are
-passed as uint16. reduce: "sum", "mean" or "max". exchange: of a plan with rounds; arrived: what it has moved is summed,
-and nothing is exchanged. transport: its address for a schedule with gets, else 0. Raises ValueError for arrays that do
-not fit.)");
+weight [E], scale [destinations] and bias [dim] are float32, for rows of float64 float64, or None. out [destinations,
+dim]: rows padded to 16 bytes; halves are passed as uint16. reduce: "sum", "mean" or "max". Raises ValueError for arrays
+that do not fit.)");
 }
 
 }  // namespace
@@ -98,7 +94,6 @@ const std::string& mgg::instruction_set() {
 
 void bind_floor(nb::module_& m);                      // module_floor.cpp
 void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
-void bind_gather(nb::module_& m);                     // module_gather.cpp
 void bind_random(nb::module_& m);                     // module_random.cpp
 void bind_sampling(nb::module_& m);                   // module_sampling.cpp
 void bind_streams(nb::module_& m);                    // module_streams.cpp
@@ -120,7 +115,22 @@ ValueError.)";
       .def_prop_ro("address", [](mgg::PointerTransport& self) {
         return reinterpret_cast<uint64_t>(static_cast<mgg::Transport*>(&self));
       }, "Address of the transport, for HaloExchange and Schedule.");
-  nb::class_<HostExchange>(m, "Exchange", "What brings the chunks of a call, in rounds.");
+  nb::class_<HostExchange>(m, "Exchange", "Brings the chunks of a call, in rounds.")
+      .def("take_moved", [](HostExchange& self) {
+        const mgg::Moved moved = self.exchange().take_moved();
+        return nb::make_tuple(moved.rows, moved.passed, moved.messages, moved.waited, moved.loading);
+      }, R"(Return counts since the last call: (rows, passed, messages, waited, loading).
+
+rows: that a halo has pushed, or that came from a store. passed: rows that came from the rank before in a chain.
+messages: packets pushed. waited, loading: seconds that sums have waited, and that a stream's thread has loaded.)");
+  nb::class_<mgg::Reach>(m, "Reach", R"(Where the rows of a call lie, and how rows of other ranks reach it.
+
+addresses uint64 [P], counts int64 [P]: address of row 0 and number of rows of each PE. exchange: exchange of a plan with
+rounds, or None. arrived: sum the rows that it has moved, and exchange nothing. transport: address of the transport for a
+schedule with gets, else 0.)")
+      .def(nb::init<Flat<const uint64_t>, Flat<const int64_t>, int, int, HostExchange*, bool, uint64_t>(),
+           nb::keep_alive<1, 6>(), "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a, "threads"_a = 1,
+           "exchange"_a.none() = nb::none(), "arrived"_a = false, "transport"_a = 0);
   nb::class_<HostHalo, HostExchange>(m, "HaloExchange", R"(Moves each distinct remote row once a call, in rounds.
 
 send_rows: int32. send_counts, send_places, receive_counts: int64 [rounds * size]. staging: address of symmetric memory
@@ -132,24 +142,20 @@ of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. t
            "transport"_a)
       .def("transfer", &HostHalo::transfer, "rows"_a, "row_bytes"_a,
            "Exchange without sums. rows: address of this rank's row 0. Collective.")
-      .def_prop_ro("arrived", &HostHalo::arrived, "Address of the rows that the last exchange brought.")
-      .def("take_rows_pushed", &HostHalo::take_rows_pushed,
-           "Return the number of rows that this rank has pushed since the last call.")
-      .def("take_messages_pushed", &HostHalo::take_messages_pushed,
-           "Return the number of packets that this rank has pushed since the last call.")
-      .def("take_seconds_waited", &HostHalo::take_seconds_waited,
-           "Return the seconds that this rank has waited for others in exchanges since the last call.")
-      .def("stamps", &HostHalo::stamps, R"(Return the times of the last exchange, in seconds of the monotonic clock.
+      .def_prop_ro("arrived", [](HostHalo& self) { return reinterpret_cast<uint64_t>(self.exchange().rows_of(0, 0)); },
+                   "Address of the rows that the last exchange brought.")
+      .def("stamps", [](HostHalo& self) { return self.exchange().stamps(); }, R"(Return the times of the last exchange, in seconds of the monotonic clock.
 
 Its begin and its end; [rounds] when this rank began to wait for a round; [rounds] when it was there; [rounds * size] when
 this rank had pushed a round to a PE, 0 where it pushes none.)");
   m.def("signal_count", &mgg::HaloExchange::signal_count, "rounds"_a, "size"_a,
         "Return the number of words of 8 bytes that an exchange needs.");
-  nb::class_<HostSchedule> schedule(m, "Schedule", R"(Who sums what on one host, made once for a plan.
+  nb::class_<HostSchedule> schedule(m, "Schedule", R"(The division of a plan's sums among the threads of one host, made once for a plan.
 
-chunks, segments: the plan's structs as uint8. indices: int32 [E]. block_edges: edges that a thread claims at once, of
-whole destinations. part_edges: a destination of more edges is a hub, whose parts of so many edges threads share; results
-depend on it, and on no other size. gets: remote rows are fetched by gets. Raises ValueError where they disagree.)");
+chunks, segments: the plan's structs as uint8. indices: int32 [E]. block_edges: number of edges that a thread claims at
+once, of whole destinations. part_edges: a destination of more edges is a hub, whose parts of so many edges threads share;
+results depend on it, and on no other size. gets: remote rows are fetched by gets. Raises ValueError where arrays
+disagree.)");
   schedule.def(
       nb::init<Flat<const uint8_t>, Flat<const uint8_t>, Flat<const int32_t>, int64_t, int64_t, int64_t, bool>(),
       "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "block_edges"_a,
@@ -159,7 +165,6 @@ depend on it, and on no other size. gets: remote rows are fetched by gets. Raise
   schedule.def("sweep_as", &HostSchedule::sweep_as, "other"_a,
                "Sweep wide rows as another schedule of the same plan has found to be faster.");
   schedule.def_prop_ro("blocks", &HostSchedule::blocks).def_prop_ro("hubs", &HostSchedule::hubs);
-  schedule.def_prop_ro("bytes", &HostSchedule::bytes);
   schedule.def("sweep", &HostSchedule::sweep, "dim"_a, "item_bytes"_a,
                "Columns that the next call's sweeps take of such rows.");
   schedule.attr("SETTLED") = mgg::settled;  // calls after which the way to sweep wide rows is chosen
@@ -169,7 +174,6 @@ depend on it, and on no other size. gets: remote rows are fetched by gets. Raise
   bind_aggregate<mgg::BFloat16, uint16_t>(schedule, "aggregate_bfloat16");
   bind_edges(schedule);
   bind_floor(m);
-  bind_gather(m);
   bind_random(m);
   bind_sampling(m);
   bind_streams(m);

@@ -65,7 +65,7 @@ class Scratch {
 
 inline Transport* transport_at(uint64_t address) { return reinterpret_cast<Transport*>(address); }
 
-// Base of the exchanges that Python makes, which bring the chunks of a call.
+// Base class of the exchanges that Python makes, which bring the chunks of a call.
 class HostExchange {
  public:
   virtual ~HostExchange() = default;
@@ -97,11 +97,6 @@ class HostHalo final : public HostExchange {
     nanobind::gil_scoped_release release;
     exchange_.transfer(reinterpret_cast<const char*>(rows), row_bytes);
   }
-  uint64_t arrived() const { return reinterpret_cast<uint64_t>(exchange_.rows_of(0, 0)); }
-  int64_t take_rows_pushed() { return exchange_.take_rows_pushed(); }
-  int64_t take_messages_pushed() { return exchange_.take_messages_pushed(); }
-  double take_seconds_waited() { return exchange_.take_seconds_waited(); }
-  const std::vector<double>& stamps() const { return exchange_.stamps(); }
 
  private:
   void require_room(int64_t row_bytes) const {
@@ -117,7 +112,7 @@ class HostHalo final : public HostExchange {
 
 Reduce reduction_of(const std::string& name);  // host_schedule.cpp
 
-// Where a call's rows lie, and how those of others reach it. arrived: they have, and nothing moves.
+// Where a call's rows lie, and how rows of other PEs reach it. arrived: the exchange is over, and its rows are summed.
 struct Reach {
   Flat<const uint64_t> addresses;
   Flat<const int64_t> counts;
@@ -127,22 +122,20 @@ struct Reach {
   uint64_t transport;
 };
 
-// What is defined elsewhere is in host_schedule.cpp.
+// Member functions without a body here are in host_schedule.cpp.
 class HostSchedule {
  public:
   HostSchedule(Flat<const uint8_t> chunks, Flat<const uint8_t> segments, Flat<const int32_t> indices,
                int64_t destinations, int64_t block_edges, int64_t part_edges, bool gets);
 
-  // S: what rows are stored in; T: the type of the arrays that hold them (uint16 for halves).
+  // S: storage type of rows; T: type of the arrays that hold them (uint16 for halves).
   template <class S, class T>
-  void aggregate(Flat<const uint64_t> addresses, Flat<const int64_t> counts, int rank,
-                 std::optional<Flat<const Accumulator<S>>> weight, Matrix<T> out,
-                 std::optional<Flat<const Accumulator<S>>> scale,
-                 std::optional<Flat<const Accumulator<S>>> bias, bool relu, const std::string& reduce, int threads,
-                 HostExchange* exchange, bool arrived, uint64_t transport);
+  void aggregate(const Reach& reach, std::optional<Flat<const Accumulator<S>>> weight, Matrix<T> out,
+                 std::optional<Flat<const Accumulator<S>>> scale, std::optional<Flat<const Accumulator<S>>> bias,
+                 bool relu, const std::string& reduce);
 
-  // Runs kernel(EdgeCall) over rows of `values` columns of S and a tail of `tail` values of what they are summed in;
-  // `id`: whether 8 bytes of an id follow. state: values that the kernel keeps for a destination.
+  // Runs kernel(EdgeCall) over rows of `values` columns of S and a tail of `tail` accumulator values. id: 8 bytes of an
+  // id follow. state: values that the kernel keeps for a destination.
   template <class S>
   void over_edges(const Reach& reach, int64_t values, int64_t tail, bool id, int64_t state,
                   const std::function<void(const EdgeCall<S>&)>& kernel);
@@ -158,12 +151,10 @@ class HostSchedule {
     const int64_t stride = padded_stride(dim, item_bytes);
     return gets_ ? stride : schedule_.sweeps.columns(stride, item_bytes, schedule_.edges);
   }
-  int64_t bytes() const;
 
  private:
   int prefetched(int64_t row_bytes) const;
   void check(const Reach& reach, int64_t row_bytes) const;
-  void check_sources(const Flat<const uint64_t>& addresses, const Flat<const int64_t>& counts, int rank) const;
   template <class S, class Kernel>
   void over(const Reach& reach, int64_t row_bytes, Kernel&& kernel);
 

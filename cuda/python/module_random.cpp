@@ -20,7 +20,7 @@ void dropout_here(const Call& call) {
   MGG_DISPATCH(dropout, call);
 }
 
-// S: what rows are stored in; T: the type of the arrays that hold them (uint16 for halves).
+// S: storage type of rows; T: type of the arrays that hold them (uint16 for halves).
 template <class S, class T>
 void dropout_rows(Matrix<const T> x, Matrix<T> out, Flat<const int64_t> node, double p, uint64_t seed,
                   uint32_t epoch, uint32_t stream, int threads) {

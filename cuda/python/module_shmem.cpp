@@ -24,25 +24,22 @@ void require_started() {
 NB_MODULE(_shmem, m) {
   m.doc() = R"(A symmetric heap over OpenSHMEM, and how rows move between PEs.
 
-Addresses are plain numbers. Whatever is called before `start`, beside `version` and `started`, raises RuntimeError.)";
+Addresses are plain numbers. All functions but `version` raise RuntimeError before `start`.)";
   // The interpreter's lock is given up: another thread may report a failure while this one waits.
   const auto released = nb::call_guard<nb::gil_scoped_release>();
   m.def("start", &mgg::shmem::start, "heap_bytes"_a, released,
         "Start OpenSHMEM, once a process and after MPI, with a heap of this size on each PE. Collective.");
   m.def("finish", &mgg::shmem::finish, released,
         "End OpenSHMEM, and MPI with it; does nothing if it has not been started. Collective.");
-  m.def("started", &mgg::shmem::started);
-  m.def("version", &mgg::shmem::version, "Return what the module was built with.");
+  m.def("version", &mgg::shmem::version, "Return the libraries that the module was built with.");
   m.def("me", [] { return require_started(), mgg::shmem::me(); });
   m.def("size", [] { return require_started(), mgg::shmem::size(); });
   m.def("allocate", [](size_t bytes) { return require_started(), number(mgg::shmem::allocate(bytes)); }, "bytes"_a,
         released, "Return the address of new memory on the heap, aligned to 64. Collective; MemoryError on all PEs.");
   m.def("release", [](uintptr_t memory) { require_started(), mgg::shmem::release(address(memory)); }, "memory"_a,
-        released, "Give back what `allocate` returned. Collective.");
+        released, "Free memory that `allocate` returned. Collective.");
   m.def("pointer", [](uintptr_t mine, int pe) { return number(mgg::shmem::pointer(address(mine), pe)); }, "mine"_a,
         "pe"_a, "Return where `mine`, an address in this PE's heap, lies on `pe` for this process; 0: out of reach.");
-  m.def("barrier", [] { require_started(), mgg::shmem::barrier(); }, released,
-        "Wait until all PEs' stores, gets and puts are done. Collective.");
   m.def("transport_address", [] { return number(&mgg::shmem::transport()); },
         "Return the address of the transport that schedules of _host take.");
 }

@@ -1,4 +1,4 @@
-// Python classes of chunks that stream past (runtime/streaming/chunk_stream.h), and of where they come from.
+// Python classes of streamed chunks (runtime/streaming/chunk_stream.h) and of their sources.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -74,7 +74,7 @@ void as_os_error(const std::exception_ptr& thrown, void*) {
 
 void bind_streams(nb::module_& m) {
   nb::register_exception_translator(as_os_error);
-  nb::class_<Pace>(m, "Pace", "Keeps what moves to and from stores to a rate, in bytes per second, all together.")
+  nb::class_<Pace>(m, "Pace", "Limits the rate of transfers to and from stores, in bytes per second in sum.")
       .def(nb::init<double>(), "rate"_a)
       .def(
           "took",
@@ -85,7 +85,7 @@ void bind_streams(nb::module_& m) {
             const auto began = Pace::Clock::now() - duration_cast<Pace::Clock::duration>(gone);
             std::this_thread::sleep_until(self.due(nbytes, began));
           },
-          "nbytes"_a, "seconds"_a, "Sleep until bytes are there whose way began so many seconds ago.");
+          "nbytes"_a, "seconds"_a, "Sleep until bytes are there whose transfer began so many seconds ago.");
   nb::class_<ChunkSource>(m, "ChunkSource", "Rows of a store, in memory or in a file.");
   m.def(
       "memory_source",
@@ -109,7 +109,7 @@ void bind_streams(nb::module_& m) {
 
 steps: structs of the pass as uint8. calls: int64, the number of steps of each call. slots: address of slot_count slots,
 slot_bytes each, which stay. row_bytes: between rows of a slot. ahead: chunks are loaded before they are waited for.
-chain: None, or uint64 [5]: addresses of this rank's two words, of those of the rank before and of the rank after in the
+chain: None, or uint64 [5]: addresses of the two words of this rank, of the rank before and of the rank after in the
 chain, and of the slots of the rank before, each 0 where there is no such rank; and the number of steps of the chain's
 passes so far. The words are zero at first.)")
       .def(nb::init<Flat<const uint8_t>, Flat<const int64_t>, uint64_t, int64_t, int64_t, int64_t,
@@ -117,13 +117,5 @@ passes so far. The words are zero at first.)")
            "steps"_a.noconvert(), "calls"_a.noconvert(), "slots"_a, "slot_bytes"_a, "slot_count"_a, "row_bytes"_a,
            "source"_a, "ahead"_a = true, "chain"_a.noconvert().none() = nb::none())
       .def("close", &HostStream::close, "End the thread that loads, wherever the pass is.")
-      .def_prop_ro("ended", [](HostStream& self) { return self.exchange().ended(); }, "Number of calls that have ended.")
-      .def("take_rows_loaded", [](HostStream& self) { return self.exchange().take_rows_loaded(); },
-           "Return the number of rows that came from the store since the last call.")
-      .def("take_rows_passed", [](HostStream& self) { return self.exchange().take_rows_passed(); },
-           "Return the number of rows that came from the rank before in the chain since the last call.")
-      .def("take_seconds_waited", [](HostStream& self) { return self.exchange().take_seconds_waited(); },
-           "Return the seconds that sums have waited for chunks since the last call.")
-      .def("take_seconds_loading", [](HostStream& self) { return self.exchange().take_seconds_loading(); },
-           "Return the seconds that the thread has loaded since the last call.");
+      .def_prop_ro("ended", [](HostStream& self) { return self.exchange().ended(); }, "Number of calls that have ended.");
 }

@@ -5,6 +5,14 @@
 
 namespace mgg {
 
+// Rows and messages that an exchange has moved. rows: that a halo has pushed, or that a stream has loaded from its
+// store; passed: that a stream has copied from the rank before. waited: seconds that sums have waited; loading: seconds
+// that a stream's thread has loaded.
+struct Moved {
+  int64_t rows = 0, passed = 0, messages = 0;
+  double waited = 0, loading = 0;
+};
+
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -21,6 +29,8 @@ class Exchange {
   virtual void progress() {}
   // Ends the call. Throws where a round could not be brought: the call's sums are worth nothing then. By one thread.
   virtual void end() = 0;
+  // Counts since the last call of this function. Between calls, by one thread.
+  virtual Moved take_moved() = 0;
 
   // Number of rounds of this call; before `begin`, of the next one.
   virtual int64_t rounds() const = 0;

@@ -55,16 +55,13 @@ class HaloExchange final : public Exchange {
   // Ends the call: gives the owners their credit, and waits until what was pushed has arrived. By one thread.
   void end() override;
 
-  // A whole call without any sums: what bulk exchanges do, for comparison. Owners may push again at once, so what
-  // arrived is to be read before any rank's next call but one.
+  // A whole call without any sums, as bulk exchanges do. Owners may push again at once, so the rows that arrived have to
+  // be read before any rank's next call but one.
   void transfer(const char* rows, int64_t row_bytes);
 
-  // Number of rows that this rank has pushed since the last call of this function.
-  int64_t take_rows_pushed() { return rows_pushed_.exchange(0); }
-  // Number of packets that this rank has pushed since the last call of this function.
-  int64_t take_messages_pushed() { return messages_pushed_.exchange(0); }
-  // Seconds that this rank has waited for others inside of calls, since the last call of this function.
-  double take_seconds_waited() { return std::exchange(waited_, 0.0); }
+  Moved take_moved() override {
+    return {rows_pushed_.exchange(0), 0, messages_pushed_.exchange(0), std::exchange(waited_, 0.0), 0};
+  }
   // Times of the last call, in seconds of the monotonic clock: begin and end of the call; when this rank began to wait
   // for each round; when each round had arrived; when each round's last row was pushed to each PE (0: none is pushed).
   const std::vector<double>& stamps() const { return stamps_; }

@@ -36,7 +36,6 @@ class PointerTransport : public Transport {
     if (bytes) std::memcpy(pointer(mine, pe), from, bytes);
     if (signal) store_signal(static_cast<uint64_t*>(pointer(signal, pe)), value);
   }
-  void flush() override {}
   void progress() override {}
 
  private:

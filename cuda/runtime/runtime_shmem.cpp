@@ -54,7 +54,6 @@ class ShmemTransport final : public Transport {
     shmem_fence();
     shmem_putmem_nbi(signal, &word, sizeof(value), pe);
   }
-  void flush() override { shmem_quiet(); }
 
   // Nothing in OpenSHMEM lets its library look at its connections without waiting for something (Open MPI's shmem_test
   // only compares), but MPI and OpenSHMEM share one engine, and a probe that finds nothing turns it once.
@@ -141,7 +140,6 @@ void* allocate(size_t bytes) {
 void release(void* memory) { shmem_free(memory); }
 
 void* pointer(const void* mine, int pe) { return shmem_ptr(mine, pe); }
-void barrier() { shmem_barrier_all(); }
 
 Transport& transport() {
   if (!running) throw std::runtime_error("OpenSHMEM has not been started");

@@ -24,8 +24,6 @@ void* allocate(size_t bytes);
 void release(void* memory);
 // Where `mine`, an address in this PE's heap, lies on `pe` as this process sees it; null if out of reach.
 void* pointer(const void* mine, int pe);
-// Collective: all stores, gets and puts of all PEs are done.
-void barrier();
 
 // Lives from start to finish.
 Transport& transport();

@@ -19,16 +19,14 @@ class Transport {
   // Returns when all gets of this channel have landed, whatever goes on in the other.
   virtual void quiet(int channel) = 0;
 
-  // Starts to copy `from`, which may be any memory and is not written before the bytes have landed (as the next
-  // `flush`, or an answer from pe, tells), to pe's counterpart of `mine`, and then to set pe's counterpart of `signal`
-  // to `value`: a PE that sees the value (load_signal) sees these bytes and those of all puts to `pe` before. Signals
-  // only grow. Without bytes only the signal is set, and without a signal (null) only the bytes are copied.
+  // Starts to copy `from`, which may be any memory and is not written before the bytes have landed (as an answer from pe
+  // tells), to pe's counterpart of `mine`, and then to set pe's counterpart of `signal` to `value`: a PE that sees the
+  // value (load_signal) sees these bytes and those of all puts to `pe` before. Signals only grow. Without bytes only the
+  // signal is set, and without a signal (null) only the bytes are copied.
   virtual void put_signal_nbi(void* mine, const void* from, size_t bytes, uint64_t* signal, uint64_t value,
                               int pe) = 0;
-  // Returns when all puts have landed; takes an answer from their PEs.
-  virtual void flush() = 0;
 
-  // Lets what is under way, from here and to here, go on. Called every few microseconds to milliseconds.
+  // Makes progress on transfers from and to this PE. Called every few microseconds to milliseconds.
   virtual void progress() = 0;
 };
 

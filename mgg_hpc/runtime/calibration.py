@@ -1,4 +1,4 @@
-"""The calibration of this host: costs of sums, products and transfers, kept in the user's cache folder.
+"""The calibration of this host: measured costs of sums, products and transfers, kept in the user's cache folder.
 
 `mgg doctor --calibrate` measures each number of ranks by that many processes at once, since they share caches, memory
 and cores (`tools/calibrate.py`): the cost model (`plan.cost_model`) takes the costs of a rank among so many.
@@ -29,7 +29,10 @@ UNWRITABLE = (
 
 @dataclass(frozen=True)
 class Calibration:
-    """The measurements of a host. cores: that its processes may use. when: UTC. measured: for numbers of ranks."""
+    """The measurements of a host.
+
+    cores: number that its processes may use. when: time in UTC. measured: one System for each number of ranks.
+    """
 
     host: str
     cpu: str
@@ -41,7 +44,7 @@ class Calibration:
     mgg: str = __version__
 
     def system(self, ranks: int) -> System:
-        """Return this host for a number of ranks: as measured, or scaled from the nearest number that was measured.
+        """Return the costs for a number of ranks: as measured, or scaled from the nearest number that was measured.
 
         Raises InputError for several ranks where one alone was measured.
         """
@@ -54,7 +57,7 @@ class Calibration:
 
     @property
     def basis(self) -> str:
-        """What is measured and what is modelled, in sentences."""
+        """Sentences that say which times are measured and which are modelled."""
         numbers = ", ".join(str(each.ranks_a_node) for each in self.measured)
         return (
             f"Times are modelled from costs that were measured on this host ({self.host}: {self.cpu}, {self.cores} "
@@ -69,7 +72,7 @@ def name() -> str:
 
 
 def load() -> Calibration:
-    """Return this host's calibration. Raises InputError, with the reason, where there is none that holds here."""
+    """Return this host's calibration. Raises InputError, with the reason, if there is no valid one."""
     document, wrong = user_cache.read(name(), FORMAT, VERSION)
     if document is None:
         raise InputError(f"{wrong or 'this host was not calibrated yet'}; run '{HOW}' (some two minutes)")
@@ -85,7 +88,7 @@ def load() -> Calibration:
 
 
 def stale(found: Calibration) -> str:
-    """Return why a calibration does not hold here, or nothing."""
+    """Return the reason why a calibration is not valid on this host, or ""."""
     here = {"mgg": __version__, "host": platform.node(), "cpu": cores.processor(), "cores": cores.available()}
     for what, now in here.items():
         was = getattr(found, what)

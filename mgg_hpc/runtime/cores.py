@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use, by the kernel and its control group."""
+"""The cores and the memory that this process may use, as the kernel and control groups limit them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def affinity() -> frozenset[int]:
 
 
 def quota() -> float:
-    """Return the control group's processor time in cores; infinity without a limit."""
+    """Return the limit of the control group on processor time, in cores; infinity without one."""
     limit = float("inf")
     for folder in _groups("cpu"):
         words = _read(folder / "cpu.max").split()  # version 2: "200000 100000" or "max 100000"
@@ -37,7 +37,7 @@ def available() -> int:
 
 
 def processor() -> str:
-    """Return the name of the first core's processor, or the machine's kind where the kernel names none."""
+    """Return the model name of the first core, or the machine's architecture if the kernel gives no name."""
     for line in _read(Path("/proc/cpuinfo")).splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -45,7 +45,7 @@ def processor() -> str:
 
 
 def cache_bytes() -> int:
-    """Return the bytes of the first core's largest data cache per hardware thread; 0 if unknown."""
+    """Return the size of the first core's largest data cache per hardware thread, in bytes; 0 if unknown."""
     largest = 0
     for entry in _CACHES.glob("index*"):
         size, sharing = _read(entry / "size").strip(), _read(entry / "shared_cpu_list").strip()
@@ -56,7 +56,7 @@ def cache_bytes() -> int:
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Return the cores of a list of the kernel such as "0-3,8"."""
+    """Return the cores in a list of the form "0-3,8", as the kernel writes them."""
     parts = (part.partition("-") for part in text.strip().split(","))
     ranges = (range(int(first), int(last or first) + 1) for first, _, last in parts if first.isdigit())
     return frozenset().union(*ranges)
@@ -65,8 +65,8 @@ def parse_list(text: str) -> frozenset[int]:
 def return_freed_memory(least: int = LARGE) -> None:
     """Make malloc return the pages of arrays of ``least`` bytes and more to the system when they are freed.
 
-    By itself glibc raises its threshold to 32 MiB as a program runs, and the process keeps what is freed below it, in
-    more pieces every epoch. Large rows are reused (nn/workspace.py), so this costs little.
+    By itself glibc raises its threshold to 32 MiB as a program runs, and the process keeps smaller arrays that are
+    freed, in more pieces every epoch. Large rows are reused (nn/workspace.py), so this costs little.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -102,7 +102,7 @@ def _file_cache(group: Path) -> int:
 
 
 def _groups(controller: str) -> list[Path]:
-    """Return this process's control group for ``controller`` and those above it, as far as they are visible."""
+    """Return the folders of this process's control groups for ``controller``, from its own to the root."""
     folders = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         number, names, path = line.split(":", 2)

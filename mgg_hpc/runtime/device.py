@@ -1,8 +1,8 @@
 """Assign a GPU to each rank, and find the cores near it.
 
-Slurm may show each rank only its own GPU, or all of the node's; mpirun shows all. So the ranks of a node exchange the
-UUIDs of the GPUs that they see, and each takes one that no other takes. Parts of one GPU (MIG) share an address on the
-bus, but have UUIDs of their own.
+Slurm may show each rank only its own GPU, or all GPUs of the node; mpirun shows all. So the ranks of a node exchange
+the UUIDs of the GPUs that they see, and each takes another one. Parts of one GPU (MIG) share an address on the bus, but
+have UUIDs of their own.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _BUS = Path("/sys/bus/pci/devices")
 
 @dataclass(frozen=True)
 class GpuAssignment:
-    """The GPU of a rank.
+    """The GPU of a rank, or the part of a GPU (MIG).
 
-    device: its number among those that this process sees. uuid: of it, or of the part of a GPU that it is (MIG).
-    place: its address on the bus. ranks: number of its ranks.
+    device: its index among the GPUs that this process sees. place: its address on the PCI bus. ranks: number of ranks
+    that drive it.
     """
 
     device: int
@@ -65,10 +65,10 @@ def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment
 
 
 def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
-    """Return for each rank of a node the number of its GPU among those that the rank sees.
+    """Return for each rank of a node the index of its GPU among the GPUs that the rank sees.
 
-    As many ranks as possible get a GPU of their own (a maximum matching); with ``share`` each other rank gets the GPU
-    with the fewest ranks. Raises InputError with both numbers if there are too few.
+    seen: UUIDs that each rank sees. As many ranks as possible get a GPU of their own (a maximum matching); with
+    ``share`` each other rank gets the GPU with the fewest ranks. Raises InputError if there are too few GPUs.
     """
     owner: dict[str, int] = {}
 
@@ -105,7 +105,7 @@ def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
 
 
 def near_cores(place: str) -> frozenset[int]:
-    """Return the cores on a GPU's side of the machine; none if the kernel does not list them."""
+    """Return the cores near a GPU at a bus address; none if the kernel does not list them."""
     try:
         return cores.parse_list((_BUS / place.lower() / "local_cpulist").read_text())
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def near_cores(place: str) -> frozenset[int]:
 
 
 def stay_near(comm: MPI.Intracomm, assignment: GpuAssignment) -> None:
-    """Bind this process to the cores near its GPU, unless a launcher bound this node's ranks. Collective."""
+    """Bind this process to the cores near its GPU, unless a launcher has bound the ranks of this node. Collective."""
     here, place = mpi.node(comm), assignment.place
     mine = cores.affinity()
     bound = len(set(here.allgather(mine))) > 1

@@ -1,4 +1,4 @@
-"""Exchanges between ranks while a workload is built: edges, and the rows that each rank needs."""
+"""Exchanges between ranks while plans are built: edges, and the rows that each rank needs."""
 
 from __future__ import annotations
 
@@ -18,32 +18,13 @@ from ..plan.workload import HaloLists, Plan, SplitEdges, prefix_sum
 from . import mpi
 
 
-def transpose(
-    comm: Any,
-    bounds: NDArray[np.int64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
-    weight: Weight,
-    destinations: NDArray[np.int64] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.integer], Weight]:
-    """Return the out-edges of this rank's rows, from every rank's in-edges: row u lists the v of edges u -> v.
-
-    indptr int64 [n + 1], indices [E] global, weight float32 [E] or None: this rank's part of the in-edge CSR. The
-    result has the same form. Every edge crosses at most once. Collective.
-
-    bounds: int64 [P + 1], of the sources. destinations: the same of the destinations, where they are other rows.
-    """
-    indptr, indices, crossing = transposed(comm, bounds, indptr, indices, destinations)
-    return indptr, indices, None if weight is None else crossing.carry(comm, weight)
-
-
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """How values of this rank's in-edges reach the ranks whose out-edges these are.
+    """The exchange that carries values of in-edges to the ranks that have the same edges as out-edges.
 
-    send: int64, this rank's in-edges in the order in which they are sent. counts: int64 [P], how many go to each rank.
-    received: int64, for each of this rank's out-edges its place among what arrives. arriving: int64 [P], how many come
-    from each rank.
+    send: int64, this rank's in-edges in the order in which they are sent. counts: int64 [P], number sent to each rank.
+    received: int64, for each of this rank's out-edges its index in the values that arrive. arriving: int64 [P], number
+    that arrives from each rank.
     """
 
     send: NDArray[np.int64]
@@ -52,11 +33,11 @@ class Crossing:
     arriving: NDArray[np.int64]
 
     def carry(self, comm: Any, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values [out-edges, ...] from those of all ranks' in-edges, [in-edges, ...]. Collective."""
+        """Return the values of this rank's out-edges, [out-edges, ...], from values [in-edges, ...]. Collective."""
         return _sent(comm, values[self.send], self.counts, self.arriving)[self.received]
 
     def carry_back(self, comm: Any, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values [in-edges, ...] from those of all ranks' out-edges, [out-edges, ...]. Collective."""
+        """Return the values of this rank's in-edges, [in-edges, ...], from values [out-edges, ...]. Collective."""
         going = np.empty_like(values)
         going[self.received] = values
         back = np.empty((len(self.send), *values.shape[1:]), values.dtype)
@@ -64,14 +45,20 @@ class Crossing:
         return back
 
 
-def transposed(
+def transpose(
     comm: Any,
     bounds: NDArray[np.int64],
     indptr: NDArray[np.int64],
     indices: NDArray[np.integer],
     destinations: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], Crossing]:
-    """Return the edges of `transpose`, destinations ascending in each row, and how values of them cross. Collective."""
+    """Return the out-edges of this rank's rows, from every rank's in-edges, and the exchange of edge values.
+
+    Collective. indptr int64 [n + 1], indices [E] global: this rank's part of the in-edge CSR. The result has the same
+    form: row u lists the v of edges u -> v, ascending. Every edge is sent at most once.
+
+    bounds: int64 [P + 1], rows of the sources. destinations: the same of the destinations, if they are other rows.
+    """
     first = int(bounds[comm.rank])
     number = first if destinations is None else int(destinations[comm.rank])
     destination = np.repeat(np.arange(number, number + len(indptr) - 1, dtype=indices.dtype), np.diff(indptr))
@@ -114,10 +101,10 @@ def check_symmetric(
 def halo_in_rounds(
     comm: Any, edges: SplitEdges, count: int | None = None, *, ordered: bool = False
 ) -> tuple[Plan, NDArray[np.int64] | None]:
-    """Return the plan with a halo in rounds; with ``ordered`` also the place of each of its edges in ``edges``.
+    """Return the plan with a halo in rounds; with ``ordered`` also the index of each of its edges in ``edges``.
 
-    Collective. count: of rounds, the same on all ranks; GPUs, which cut a round into chunks, take 1. None: by the
-    largest halo.
+    Collective. count: number of rounds, the same on all ranks; GPUs, which cut a round into chunks, take 1. [default:
+    by the largest halo]
     """
     from mpi4py import MPI
 
@@ -127,14 +114,14 @@ def halo_in_rounds(
 
 
 def halo_lists(comm: Any, edges: SplitEdges) -> HaloLists:
-    """Return what crosses where the rows of ``edges.halo`` are sent in one round, in that order. Collective."""
+    """Return the lists of an exchange of the rows of ``edges.halo`` in one round, in that order. Collective."""
     counts = np.diff(edges.halo_bounds)[None]
     places = edges.halo_bounds[:-1][None]
     return _answered(comm, halo.Requests(counts, places, np.split(edges.halo, edges.halo_bounds[1:-1])))
 
 
 def _answered(comm: Any, requests: halo.Requests) -> HaloLists:
-    """Return what crosses, from what this rank requests of others and they of it. Collective."""
+    """Return the lists of an exchange that answers the requests of all ranks. Collective."""
     from mpi4py import MPI
 
     count = len(requests.counts)
@@ -150,7 +137,7 @@ def _answered(comm: Any, requests: halo.Requests) -> HaloLists:
 
 
 def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
-    """Send ``values``, cut by ``counts``, to ranks 0, 1, ...; return what arrives, in rank order."""
+    """Send ``values``, cut by ``counts``, to ranks 0, 1, ...; return the values that arrive, in rank order."""
     if comm.size == 1:
         return values
     expected = np.empty(comm.size, dtype=np.int64)
@@ -161,7 +148,7 @@ def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[
 def _sent(
     comm: Any, values: NDArray[Any], counts: NDArray[np.int64], expected: NDArray[np.int64]
 ) -> NDArray[Any]:
-    """Return what `send` does for values [k, ...], where the numbers that arrive from each rank are known."""
+    """Do as `send` for values [k, ...]. expected: number of values that arrive from each rank."""
     if comm is None or comm.size == 1:
         return values
     from mpi4py.util.dtlib import from_numpy_dtype

@@ -27,7 +27,7 @@ STATUS = "MGG_STATUS"  # the file in which the first rank records the job's exit
 RANKS = "MGG_RANKS"  # the number of ranks of ``mgg launch``, which each rank checks
 
 _DEPART_SECONDS = 1.0  # time that a rank which reports an error waits for the others to do the same
-_PASSED_ON_SECONDS = 0.1  # time for a launcher to print the last lines; MPICH's may drop them otherwise
+_PRINT_SECONDS = 0.1  # time for a launcher to print the last lines; MPICH's may drop them otherwise
 _QUIET_SECONDS = 5.0  # time that a rank which failed because of another waits for that one to end the job
 _STAGGER_SECONDS = 0.3  # time between ranks that print an uncaught error
 _POLL_SECONDS = 1e-3
@@ -59,8 +59,7 @@ def join(comm: MPI.Intracomm) -> None:
 def report(message: str, code: int) -> None:
     """Print ``message`` as one line on stderr, once a job, and record ``code`` as the job's exit code.
 
-    Where MPI runs on several ranks this also settles how they end, see `_depart`: it returns on every
-    rank if all of them report, and ends the job if only some do.
+    Where MPI runs on several ranks it returns on every rank if all of them report, and ends the job if only some do.
     """
     line = " ".join(message.split())
     if _ranks_up() > 1:
@@ -76,7 +75,7 @@ def report(message: str, code: int) -> None:
 
 
 def record(code: int) -> None:
-    """Record ``code`` as the job's exit code; ranks other than the first do nothing."""
+    """Record ``code`` as the job's exit code, if this is the first rank."""
     if is_first():
         save(code)
 
@@ -98,10 +97,10 @@ def write(text: str) -> None:
 
 
 def is_first() -> bool:
-    """Return whether this process reports for the job.
+    """Return whether this process reports for the job: MPI's rank 0.
 
-    On several ranks this is MPI's rank 0. Before MPI is started, or where a launcher of another MPI started
-    N worlds of one rank each, it is the first by the process manager's variables.
+    Before MPI is started, or where a launcher of another MPI started N worlds of one rank each, it is the first rank by
+    the process manager's variables.
     """
     if _ranks_up() > 1:
         return sys.modules["mpi4py.MPI"].COMM_WORLD.Get_rank() == 0
@@ -109,7 +108,7 @@ def is_first() -> bool:
 
 
 def _ranks_up() -> int:
-    """Return the number of ranks of the MPI that runs in this process; 0 without one."""
+    """Return the number of ranks of MPI, or 0 if it does not run in this process."""
     mpi = sys.modules.get("mpi4py.MPI")  # never import it: that would start MPI
     if mpi is None or not hasattr(mpi, "COMM_WORLD") or not mpi.Is_initialized() or mpi.Is_finalized():
         return 0
@@ -117,11 +116,11 @@ def _ranks_up() -> int:
 
 
 def _depart(line: str, code: int) -> None:
-    """End this rank's part in the job with an error line; the collective half of `report`.
+    """End this rank's part in the job with an error line.
 
-    If all ranks arrive here within a second (they agreed on the error, or each had it by itself), the
-    lowest one's line is printed, and each returns and ends as usual, so that the launcher prints nothing.
-    Otherwise the others would wait for this rank for ever: print the line and end the job.
+    If all ranks come here within a second (they agreed on the error, or each had it by itself), the line of rank 0 is
+    printed, and each returns and ends as usual, so that the launcher prints nothing. Otherwise the others would wait
+    for this rank for ever: print the line and end the job.
     """
     comm, arrived = _departures[0] if _departures else None, False
     if comm is not None:
@@ -184,5 +183,5 @@ def _flush_files() -> None:
 
 def _abort(code: int) -> None:
     sys.stdout.flush()
-    time.sleep(_PASSED_ON_SECONDS)
+    time.sleep(_PRINT_SECONDS)
     sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(code)

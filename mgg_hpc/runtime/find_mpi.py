@@ -1,8 +1,8 @@
 """Find the MPI library that Python uses, its launcher, and the launcher's settings.
 
-mpi4py chooses its MPI library when it is imported (MPI4PY_LIBMPI, else the environment's own, else the
-system's). A launcher of another MPI would start N worlds of one rank each, so the launcher is searched
-beside the library, and its --version is checked before it is used.
+mpi4py chooses its MPI library when it is imported (MPI4PY_LIBMPI, else the environment's own, else the system's). A
+launcher of another MPI would start N worlds of one rank each, so the launcher is searched for next to the library, and
+its --version is checked before it is used.
 """
 
 from __future__ import annotations
@@ -53,18 +53,19 @@ for line in open('/proc/self/maps'):
 
 @dataclass(frozen=True)
 class Library:
-    """The MPI library that mpi4py loads."""
+    """The MPI library that mpi4py loads. version: text of MPI_Get_library_version. path: None if it is linked in."""
 
-    version: str  # as MPI_Get_library_version returns it
-    path: Path | None  # None if it is linked in
+    version: str
+    path: Path | None
 
     @property
     def family(self) -> str:
+        """Interface of the library and its launcher: "openmpi" or "mpich"."""
         return "openmpi" if "Open MPI" in self.version else "mpich"
 
     @property
     def name(self) -> str:
-        """Name and version without the rest: "Open MPI v4.1.4"."""
+        """Name and version, as "Open MPI v4.1.4"."""
         found = re.match(
             r"(MPICH|Open MPI|Intel\(R\) MPI Library|MVAPICH\d?)\W+(?:Version)?\W*(v?[\w.]+)", self.version
         )
@@ -72,12 +73,13 @@ class Library:
 
     @property
     def major(self) -> int:
+        """Major version, or 0."""
         number = re.search(r"\d+", self.name)
         return int(number[0]) if number else 0
 
     @property
     def settings(self) -> dict[str, str]:
-        """Variables that every process of the library needs, with any launcher.
+        """Environment variables that every process of the library needs, with any launcher.
 
         They turn off components of Open MPI for one-sided windows, which shared memory on a node does not use: version
         4's rdma makes OpenSHMEM crash when it ends, and version 5's ucx prints warnings if UCX finds no network.
@@ -88,12 +90,12 @@ class Library:
 
 
 def library(environment: dict[str, str] | None = None) -> Library:
-    """Return the library that mpi4py loads, by a separate process that does not start MPI. Raises InputError."""
+    """Return the library that mpi4py loads, found by a process that does not start MPI. Raises InputError."""
     probe = [sys.executable, "-c", _PROBE]
-    asked = subprocess.run(probe, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    lines = asked.stdout.splitlines()
-    if asked.returncode or not lines:
-        reason = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+    probed = subprocess.run(probe, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    lines = probed.stdout.splitlines()
+    if probed.returncode or not lines:
+        reason = (probed.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise InputError(
             f"mpi4py found no MPI library ({reason}): pip install mpich, "
             f"or apt install openmpi-bin and run with --mpi system, or name yours in {LIBRARY}"
@@ -116,7 +118,7 @@ def system_library() -> Path:
 
 
 def _library_folders() -> Iterator[Path]:
-    """Yield the folders of LD_LIBRARY_PATH, those beside the launchers on PATH, and those of the loader's cache."""
+    """Yield the folders of LD_LIBRARY_PATH, of the launchers on PATH, and of the dynamic loader's cache."""
     for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if entry:
             yield Path(entry)
@@ -134,13 +136,13 @@ def _library_folders() -> Iterator[Path]:
 
 
 def launcher(found: Library) -> Path:
-    """Return a library's mpiexec: of the same family, and beside it if possible. Raises InputError."""
+    """Return the mpiexec of a library's family, of the same installation if possible. Raises InputError."""
     names = _LAUNCHERS[found.family]
     # .venv/lib/libmpi.so.12 -> .venv/bin; /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40 -> /usr/bin
     prefixes = list(found.path.parents)[1:5] if found.path is not None else []
-    beside = [prefix / "bin" / name for prefix in prefixes for name in names]
-    on_path = [Path(found_there) for found_there in map(shutil.which, names) if found_there]
-    for path in [*(each for each in beside if os.access(each, os.X_OK)), *on_path]:
+    installed = [prefix / "bin" / name for prefix in prefixes for name in names]
+    on_path = [Path(path) for path in map(shutil.which, names) if path]
+    for path in [*(each for each in installed if os.access(each, os.X_OK)), *on_path]:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=60)
         if _ANSWERS[found.family].search(answer.stdout + answer.stderr):
             return path
@@ -151,10 +153,10 @@ def launcher(found: Library) -> Path:
 
 
 def launcher_flags(found: Library) -> list[str]:
-    """Return flags for a job on this machine.
+    """Return the launcher's flags for a job on this machine.
 
-    Ranks are not bound to cores, since they run several threads. MPICH's launcher is told an address where the
-    machine's own name has none, as in some containers and virtual machines.
+    Ranks are not bound to cores, since they run several threads. MPICH's launcher gets an address if the machine's own
+    name has none, as in some containers and virtual machines.
     """
     if found.family == "openmpi":
         return ["--bind-to", "none"]
@@ -166,7 +168,7 @@ def launcher_flags(found: Library) -> list[str]:
 
 
 def launcher_environment(found: Library) -> dict[str, str]:
-    """Return variables for a job on this machine; the user's own settings of them come first.
+    """Return environment variables for a job on this machine, unless the user has set them.
 
     They allow root and more ranks than cores, which Open MPI refuses by default, and turn off the eleven lines that
     version 4 adds to a rank's own error message; version 5's six lines cannot be turned off.

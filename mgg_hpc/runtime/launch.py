@@ -1,8 +1,8 @@
 """Start a job's ranks with the launcher that belongs to Python's MPI, and end all of them together.
 
-The exit code is what the first rank recorded (launchers mangle codes); without a record, 0 if the launcher
+The exit code is the one that the first rank recorded (launchers mangle codes); without a record, 0 if the launcher
 returned 0, 128 + the signal if a signal ended the job (130 after Ctrl-C), else 1. SIGTERM, SIGUSR1 and SIGINT are
-passed on to ranks that save what they have (`signals`), and those are waited for.
+passed on to ranks that save their state (`signals`), and the launcher waits for them.
 """
 
 from __future__ import annotations
@@ -17,36 +17,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import DONE, FAILED, InputError
-from . import cores, exit_code, find_mpi, segments, signals
+from . import cores, exit_code, find_mpi, leftovers, signals
 from .exit_code import RANKS
 
-FOLDER_PREFIX = "mgg-launch-"  # prefix of a launch's folder in the temporary folder
 TERMINAL = "MGG_TERMINAL"  # number of columns of the terminal, to which ranks write through pipes
 
-PARALLEL = (
-    "train",
-    "resume",
-    "predict",
-    "tune",
-    "traverse",
-)  # the verbs that share their work between ranks
-SAVING = ("train", "resume")  # those that save what they have when a signal asks them to end
-SAVE_SECONDS = 120.0  # for that
+PARALLEL = ("train", "resume", "predict", "tune", "traverse")  # commands that share their work between ranks
+SAVING = ("train", "resume")  # commands that save their state when a signal asks them to end
+SAVE_SECONDS = 120.0  # time that they get for it
 
-_STATUS_FILE = "status"
-# Variables in which process managers store a rank's number on its machine: Open MPI, PMIx, MPICH, Slurm.
-_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _START_SECONDS = 20.0  # time between the start of a rank that will save, and its listening to signals
 _GRACE_SECONDS = 2.0  # time between SIGTERM and SIGKILL
 _KILL_SECONDS = 1.5  # time for the kernel to remove killed processes
-_YOUNG_SECONDS = 10.0  # a newer folder may belong to a launch that has no rank yet
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h: a signal for the child when its parent dies
 _prctl = ctypes.CDLL(None).prctl  # before a fork: a child of a program with threads may not look it up
 
@@ -66,25 +54,21 @@ def process_launch(
     dry_run: bool = False,
     save_seconds: float = SAVE_SECONDS,
 ) -> int:
-    """Run ``mgg`` with ``arguments``, or the Python program that they begin with, on ``ranks`` ranks.
-
-    mpi: "system" prefers the MPI of the machine. save_seconds: see `run`.
-    """
-    if arguments[0].endswith(".py"):
+    """Run ``mgg`` with ``arguments``, or the Python program that they begin with, on ``ranks`` ranks; see `run`."""
+    name = arguments[0]
+    if name.endswith(".py"):
         program = [sys.executable, *arguments]
-        return run(program, ranks, mpi=mpi, dry_run=dry_run, save_seconds=save_seconds)
-    if arguments[0] not in PARALLEL:
+    elif name in PARALLEL:
+        # Started from a checkout without an installation, ranks find the package in the current folder;
+        # otherwise that folder's files must not replace Python's own modules.
+        in_checkout = Path(__file__).resolve().parents[2] == Path.cwd()
+        program = [sys.executable, *([] if in_checkout else ["-P"]), "-m", "mgg_hpc", *arguments]
+    else:
         raise InputError(
-            f"mgg launch: {arguments[0]} is not for several ranks; "
+            f"mgg launch: {name} is not for several ranks; "
             f"launch runs {', '.join(PARALLEL)} and Python programs (NAME.py)"
         )
-    # Started from a checkout without an installation, ranks find the package in the current folder;
-    # otherwise that folder's files must not replace Python's own modules.
-    in_checkout = Path(__file__).resolve().parents[2] == Path.cwd()
-    isolation = [] if in_checkout else ["-P"]
-    program = [sys.executable, *isolation, "-m", "mgg_hpc", *arguments]
-    saves = arguments[0] in SAVING
-    return run(program, ranks, mpi=mpi, dry_run=dry_run, saves=saves, save_seconds=save_seconds)
+    return run(program, ranks, mpi=mpi, dry_run=dry_run, saves=name in SAVING, save_seconds=save_seconds)
 
 
 def run(
@@ -98,7 +82,9 @@ def run(
 ) -> int:
     """Run ``command`` as ``ranks`` ranks on this machine and return the job's exit code.
 
-    saves: ranks will listen to signals, and save what they have. save_seconds: time that they get for it.
+    mpi: "system" prefers the MPI of the machine. dry_run: print the command instead. saves: True if ranks will install
+    signal handlers and save their state; after a signal the launcher waits 20 s for them to do so. save_seconds: time
+    that ranks get to save.
     """
     environment = dict(os.environ)
     if mpi == "system" and find_mpi.LIBRARY not in environment:
@@ -113,44 +99,14 @@ def run(
         changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
         print(shlex.join(["env", *(f"{name}={value}" for name, value in sorted(changed.items())), *full]))
         return DONE
-    remove_leftovers()
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    leftovers.remove_stale()
+    folder = Path(tempfile.mkdtemp(prefix=leftovers.LAUNCH_PREFIX))
     try:
-        environment[exit_code.STATUS] = str(folder / _STATUS_FILE)
-        return _run(full, environment, Saving(ranks, saves, save_seconds))
+        status = folder / leftovers.STATUS_FILE
+        environment[exit_code.STATUS] = str(status)
+        return _run(full, environment, status, ranks, saves, save_seconds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_leftovers() -> None:
-    """Remove what killed jobs of this user have left on this machine: segments, and folders of launches.
-
-    Of the ranks that a launcher has started on a machine, the first does it.
-    """
-    if any(os.environ.get(name, "0") != "0" for name in _LOCAL_RANKS):
-        return
-    segments.remove(segments.stale())
-    for folder in stale_folders():
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def stale_folders() -> list[Path]:
-    """Return the folders of launches of this user that were killed before they could remove them."""
-    found = []
-    for path in sorted(Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*")):
-        with contextlib.suppress(OSError):  # removed in the meantime
-            if path.lstat().st_uid == os.getuid() and not is_running(path):
-                found.append(path)
-    return found
-
-
-def is_running(folder: Path) -> bool:
-    """Return whether the job of a launch's folder has a process, or may be about to start one."""
-    try:
-        young = time.time() - folder.stat().st_mtime < _YOUNG_SECONDS
-    except OSError:
-        return False
-    return young or bool(_processes(f"{exit_code.STATUS}={folder / _STATUS_FILE}"))
 
 
 def _settings(found: find_mpi.Library, ranks: int) -> dict[str, str]:
@@ -164,30 +120,27 @@ def _settings(found: find_mpi.Library, ranks: int) -> dict[str, str]:
     return settings
 
 
-@dataclass(frozen=True)
-class Saving:
-    """How ranks end when a signal asks for it: see `run`. expected: they will listen, though they may not yet."""
-
-    ranks: int
-    expected: bool
-    seconds: float
-
-    def is_possible(self, status: Path, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until all ranks listen; return False where they will not, or the job has ended."""
-        deadline = time.monotonic() + (_START_SECONDS if self.expected else 0.0)
-        while process.poll() is None:
-            if len(list(status.parent.glob(f"{status.name}{signals.LISTENS}*"))) >= self.ranks:
-                return True
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        return False
+def _all_listen(status: Path, ranks: int, saves: bool, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until all ranks listen to signals; return False where they will not, or the job has ended."""
+    deadline = time.monotonic() + (_START_SECONDS if saves else 0.0)
+    while process.poll() is None:
+        if len(list(status.parent.glob(f"{status.name}{signals.LISTENS}*"))) >= ranks:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return False
 
 
-def _run(command: list[str], environment: dict[str, str], saving: Saving) -> int:
+def _run(
+    command: list[str],
+    environment: dict[str, str],
+    status: Path,
+    ranks: int,
+    saves: bool,
+    save_seconds: float,
+) -> int:
     """Run the launcher until it ends or a signal comes, remove what remains, and return the exit code."""
-    status = Path(environment[exit_code.STATUS])
-    mark = f"{exit_code.STATUS}={status}"
     start = time.time()
     code = caught = 0
     process = None
@@ -211,21 +164,21 @@ def _run(command: list[str], environment: dict[str, str], saving: Saving) -> int
     except _Signalled as request:
         caught = request.number
         with _handled_by(signal.SIG_IGN):  # a second Ctrl-C changes nothing
-            if process is not None and saving.is_possible(status, process):
-                _signal(_ranks(mark), caught if caught in signals.ASKING else signal.SIGTERM)
+            if process is not None and _all_listen(status, ranks, saves, process):
+                _signal(_ranks(status), caught if caught in signals.ASKING else signal.SIGTERM)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = process.wait(saving.seconds)
+                    code = process.wait(save_seconds)
             else:
-                _signal(_processes(mark), signal.SIGTERM)
+                _signal(leftovers.job_processes(status), signal.SIGTERM)
                 deadline = time.monotonic() + _GRACE_SECONDS
-                while time.monotonic() < deadline and _processes(mark):
+                while time.monotonic() < deadline and leftovers.job_processes(status):
                     time.sleep(0.02)
-            _kill(_processes(mark))
+            _kill(leftovers.job_processes(status))
             if process is not None:
                 process.wait()
     if code or caught:
-        _kill(_processes(mark))
-        segments.remove(segments.left_since(start))
+        _kill(leftovers.job_processes(status))
+        leftovers.remove(leftovers.left_since(start))
     return _job_code(status, code, caught)
 
 
@@ -282,13 +235,13 @@ def _begin() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
-def _signal(processes: list[int], number: int) -> None:
+def _signal(processes: Iterable[int], number: int) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
 
 
-def _kill(processes: list[int]) -> None:
+def _kill(processes: Iterable[int]) -> None:
     """End processes that this job started, and wait until they hold nothing."""
     _signal(processes, signal.SIGKILL)
     deadline = time.monotonic() + _KILL_SECONDS
@@ -305,29 +258,13 @@ def _alive(number: int) -> bool:
     return state not in "ZX"
 
 
-def _processes(mark: str) -> list[int]:
-    """Return the job's processes on this machine, in any session: those that inherited its status file."""
-    return list(_environments(mark))
-
-
-def _ranks(mark: str) -> list[int]:
-    """Return those of the job's processes that are ranks, and no launchers."""
+def _ranks(status: Path) -> list[int]:
+    """Return the job's processes that are ranks, and no launchers."""
     # In a script of Slurm the launcher itself has such a variable, of the step that the script is.
-    names = [f"{name}=".encode() for name in exit_code.RANK_VARIABLES if name not in os.environ]
+    names = tuple(f"{name}=".encode() for name in exit_code.RANK_VARIABLES if name not in os.environ)
+    processes = leftovers.job_processes(status)
     return [
         process
-        for process, variables in _environments(mark).items()
-        if any(each.startswith(name) for each in variables for name in names)
+        for process, variables in processes.items()
+        if any(each.startswith(names) for each in variables)
     ]
-
-
-def _environments(mark: str) -> dict[int, list[bytes]]:
-    """Return the variables of each process, by its number, that has this one."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                variables = (folder / "environ").read_bytes().split(b"\0")
-                if mark.encode() in variables:
-                    found[int(folder.name)] = variables
-    return found

@@ -1,4 +1,4 @@
-"""The world of ranks: start MPI, agree on errors, end together, and compute reproducible sums.
+"""The ranks of a job: start MPI, agree on errors, wait, compute reproducible sums, and share memory on a node.
 
 Nothing here imports torch, and importing this module does not start MPI; `world` does.
 """
@@ -18,12 +18,9 @@ import numpy as np
 from ..errors import InputError
 from . import cores, exit_code, find_mpi
 from .exit_code import RANKS, FailedElsewhere
-from .window import SharedWindow
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-__all__ = ["FailedElsewhere", "SharedWindow"]  # imported here for other modules
 
 # Variables in which process managers store the number of ranks. The first one found counts, because an outer
 # manager's variables reach the ranks of an inner one.
@@ -31,14 +28,20 @@ _SIZE_VARIABLES = (RANKS, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TA
 
 _LONGEST_NAP = 1e-3  # seconds; of a rank that waits while ranks outnumber cores
 
+ALIGNMENT = 64  # bytes of a cache line, and of the widest vector register
+_SHARED_FOLDER = "/dev/shm"  # folder of every MPI's shared memory on Linux
+
+# Names of resources in error messages.
+SHARED, MEMORY = f"free space of {_SHARED_FOLDER}", "available memory"
+
 _keyvals: dict[str, int] = {}
 
 
 def world() -> MPI.Intracomm:
     """Start MPI (once) and return the communicator of all ranks.
 
-    Every rank checks that the launcher started as many ranks, and from here on an uncaught exception on
-    any rank ends all of them.
+    Every rank checks that the launcher started as many ranks. From here on an uncaught exception on any rank ends all
+    of them.
     """
     mpi = _load()
     library = " ".join(mpi.Get_library_version().partition(",")[0].split()[:4])
@@ -80,15 +83,12 @@ def _load() -> Any:
 
 def _check_size(size: int, library: str) -> None:
     """Raise InputError if the launcher started another number of ranks, for example N worlds of one rank."""
-    for name in _SIZE_VARIABLES:
-        text = os.environ.get(name, "").strip()
-        if not text:
-            continue
-        if not text.isdecimal():
-            raise InputError(f"{name}={text!r} is not a number of ranks")
-        if int(text) != size:
-            raise InputError(_mismatch(text, name, size, library))
-        return
+    values = {name: os.environ.get(name, "").strip() for name in _SIZE_VARIABLES}
+    name, text = next((found for found in values.items() if found[1]), ("", str(size)))
+    if not text.isdecimal():
+        raise InputError(f"{name}={text!r} is not a number of ranks")
+    if int(text) != size:
+        raise InputError(_mismatch(text, name, size, library))
 
 
 def _mismatch(promised: str, name: str, size: int, library: str) -> str:
@@ -137,7 +137,7 @@ def barrier(comm: MPI.Intracomm) -> None:
 
 
 def _wait(comm: MPI.Intracomm, start: Callable[..., MPI.Request], *arguments: Any) -> None:
-    """Start a collective and wait for it: in the MPI library, or by polling where cores are short."""
+    """Start a collective and wait for it: in the MPI library, or by polling where ranks outnumber cores."""
     request = start(*arguments)
     if not oversubscribed(comm):
         request.Wait()
@@ -169,19 +169,20 @@ def node(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 def oversubscribed(comm: MPI.Intracomm) -> bool:
-    """Return whether the ranks of some node outnumber its cores. Collective the first time."""
+    """Return whether the ranks of some node outnumber its cores. Collective at the first call."""
     return _layout(comm)[0]
 
 
 def threads_share(comm: MPI.Intracomm) -> int:
-    """Return the number of threads of this rank with which all ranks of its node fit. Collective the first time."""
+    """Return this rank's share of its node's cores, in threads, at least 1. Collective at the first call."""
     return _layout(comm)[1]
 
 
 def threads(comm: MPI.Intracomm, asked: int = 0) -> int:
-    """Return the number of threads of this rank: ``asked``, or else OMP_NUM_THREADS, or else its share.
+    """Return the number of threads of this rank: ``asked`` if not 0, else OMP_NUM_THREADS, else its share.
 
-    Raises InputError where that variable is no number, nor a list of them, of which OpenMP takes the first here.
+    Raises InputError if OMP_NUM_THREADS is neither a number nor a list of numbers, whose first counts here. Collective
+    at the first call.
     """
     share = threads_share(comm)  # collective, so it is called also where ``asked`` is given
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
@@ -193,9 +194,9 @@ def threads(comm: MPI.Intracomm, asked: int = 0) -> int:
 
 
 def _layout(comm: MPI.Intracomm) -> tuple[bool, int]:
-    """Return whether ranks of some node outnumber its cores, and the threads with which all ranks of this node fit.
+    """Return the results of `oversubscribed` and `threads_share`.
 
-    Ranks that are bound to separate cores get those; a core that k ranks share counts 1/k. Collective the first time.
+    Ranks that are bound to separate cores get those; a core that k ranks share counts 1/k.
     """
     from mpi4py import MPI
 
@@ -266,3 +267,121 @@ def sum_in_rank_order(comm: MPI.Intracomm, array: np.ndarray) -> None:
             total += part
         narrow = total.astype(flat.dtype)
     _wait(comm, comm.Iallgatherv, [narrow, mine, kind], [flat, (counts, starts), kind])
+
+
+# ---- shared memory --------------------------------------------------------------------------------------
+
+
+class SharedWindow:
+    """Shared memory that all ranks of a node read and write through pointers: a block of zeros for each rank, or one.
+
+    Collective over ``node``, a communicator of one node, to make and to free. Views of it (`buffer`, or tensors over
+    `address`) may not be used once it is freed.
+
+    nbytes: of a block. one: make a single block for the whole node; `address` and `buffer` are the same for any rank
+    then. A page of it lies near the rank that writes it first. Raises InputError where the node has no room.
+    """
+
+    def __init__(self, node: MPI.Intracomm, nbytes: int, *, one: bool = False) -> None:
+        from mpi4py import MPI
+
+        self.node = node
+        self.nbytes = nbytes
+        # One cache line more than needed: each block's start is rounded up to a line (MPI promises less), and no block
+        # is empty, which some MPI libraries map nowhere.
+        room = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+        resources = {SHARED: free_shared, MEMORY: cores.memory_available}
+        check_room(node, room, resources, blocks=1 if one else node.Get_size())
+        if one and node.Get_rank() > 0:
+            room = ALIGNMENT
+        info = MPI.Info.Create()
+        info.Set("alloc_shared_noncontig", "true")  # separate pages for each rank, in memory near it
+        try:
+            window = MPI.Win.Allocate_shared(room, 1, info, node)
+        except MPI.Exception as error:
+            raise InputError(
+                f"MPI cannot share {_size(room)} on rank {node.Get_rank()} of {node.Get_size()} "
+                f"({error.Get_error_string()}): is {_SHARED_FOLDER} large enough?"
+            ) from error
+        finally:
+            info.Free()
+        self._window: MPI.Win | None = window
+        window.Lock_all(MPI.MODE_NOCHECK)
+        # Pages are mapped whole, so a start is rounded alike in every process.
+        owners = [0 if one else rank for rank in range(node.Get_size())]
+        starts = (window.Shared_query(rank)[0].address for rank in owners)
+        self._addresses = [-(-start // ALIGNMENT) * ALIGNMENT for start in starts]
+        if node.Get_size() == 1:
+            self.buffer(0)[:] = 0  # a lone rank may get plain, used memory; shared pages are new and zero
+        self.sync()
+        node.Barrier()  # no rank reads before the pages of all ranks exist
+
+    def address(self, rank: int) -> int:
+        """Return the address in this process of the block of a rank of the node."""
+        if self._window is None:
+            raise ValueError("the window has been freed")
+        return self._addresses[rank]
+
+    def buffer(self, rank: int) -> np.ndarray:
+        """Return the block of a rank as a uint8 array, without a copy."""
+        from mpi4py import MPI
+
+        if self.nbytes == 0:
+            return np.empty(0, np.uint8)
+        return np.asarray(MPI.buffer.fromaddress(self.address(rank), self.nbytes))
+
+    def sync(self) -> None:
+        """Order this rank's loads and stores before and after the call; with a barrier, writes become readable."""
+        if self._window is None:
+            raise ValueError("the window has been freed")
+        self._window.Sync()
+
+    def free(self) -> None:
+        """Free the memory. Collective."""
+        if self._window is not None:
+            window, self._window = self._window, None
+            window.Unlock_all()
+            window.Free()
+
+
+def check_room(
+    node: MPI.Intracomm, room: int, resources: dict[str, Callable[[], int]], blocks: int | None = None
+) -> None:
+    """Raise InputError on all ranks of a node if shared memory does not fit: they would be killed at first touch.
+
+    room: bytes of a block. resources: functions that return the free bytes of each resource, by its name in the error
+    message. blocks: number of blocks on the node. [default: one for each rank]
+    """
+    refusal = None
+    if node.Get_rank() == 0:
+        blocks = node.Get_size() if blocks is None else blocks
+        total = room * blocks
+        left = {name: measure() for name, measure in resources.items()}
+        name, free = min(left.items(), key=lambda each: each[1])
+        if total > free:
+            refusal = (
+                f"the {node.Get_size()} ranks of this node need {_size(total)} of shared memory "
+                f"({f'{_size(room)} each' if blocks > 1 else 'together'}), but the {name} is {_size(free)}: "
+                "use more nodes, a smaller graph or narrower layers, or give the machine more"
+            )
+    refusal = node.bcast(refusal, root=0)
+    if refusal is not None:
+        raise InputError(refusal)
+
+
+def free_shared() -> int:
+    """Return the free bytes of /dev/shm."""
+    try:
+        state = os.statvfs(_SHARED_FOLDER)
+    except OSError:
+        return 2**63  # this system shares memory elsewhere; the memory check remains
+    return state.f_bavail * state.f_frsize
+
+
+def _size(nbytes: float) -> str:
+    """Format a number of bytes."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} bytes" if unit == "bytes" else f"{nbytes:.1f} {unit}"

@@ -1,6 +1,6 @@
-"""Signals that ask a job to save what it has and end: SIGTERM, SIGINT and SIGUSR1 set a flag.
+"""Signals that ask a job to save its state and end: SIGTERM, SIGINT and SIGUSR1 set a flag.
 
-Ranks look at the flag between steps, where all of them can agree (`check`, and `training.checkpoints.saver`). A second
+Ranks check the flag between steps, where all of them can agree (`check`, and `training.checkpoints.saver`). A second
 signal changes nothing. SIGQUIT ends a process at once.
 """
 
@@ -16,22 +16,20 @@ from ..errors import StoppedBySignal
 from . import exit_code
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-# MGG_STATUS and this and the rank: a file that says to `mgg launch` that the rank listens, and needs time to save.
+# MGG_STATUS, this and the rank are the name of a file by which a rank tells `mgg launch` that it handles signals.
 LISTENS = ".listens."
 
 _first: list[int] = []  # the signal that came first
 
 
 def listen() -> None:
-    """Handle these signals by setting the flag, from now on. In the main thread."""
+    """Handle these signals by setting the flag, from now on. Called in the main thread."""
     for number in ASKING:
         signal.signal(number, _note)
     status = os.environ.get(exit_code.STATUS)
     if status:
         rank = next((os.environ[name] for name in exit_code.RANK_VARIABLES if name in os.environ), "0")
-        with contextlib.suppress(
-            OSError
-        ):  # the folder is on another node, whose launcher asks its own ranks alone
+        with contextlib.suppress(OSError):  # the folder is on another node, with a launcher of its own
             Path(status + LISTENS + rank).touch()
 
 
@@ -40,7 +38,7 @@ def _note(number: int, frame: object) -> None:
         return
     _first.append(number)
     if exit_code.is_first():
-        with contextlib.suppress(OSError):  # what reads stderr may have been ended by the same signal
+        with contextlib.suppress(OSError):  # the reader of stderr may have been ended by the same signal
             os.write(2, f"mgg: {name()}: stopping once the state is saved\n".encode())
 
 
@@ -57,7 +55,7 @@ def name() -> str:
 def check(comm: Any, saved: str) -> None:
     """Raise StoppedBySignal on all ranks if any was sent a signal. Collective.
 
-    saved: what a message says of what is saved.
+    saved: text appended to the message "stopped by ...".
     """
     from . import mpi  # it loads NumPy, and `listen` shall be quick
 

@@ -1,4 +1,4 @@
-"""Ends a job that makes no progress: a rank that waits for one that is gone would wait for ever."""
+"""End a job that makes no progress: a rank that waits for one that is gone would wait for ever."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dataclasses import dataclass
 from ..errors import FAILED
 from . import exit_code
 
-_LOOKS = 20  # number of checks within the allowed time
+_CHECKS = 20  # number of checks within the allowed time
 _OTHERS_SECONDS = 1.0  # time for the other ranks to print their last step
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Seconds that a step may take: ``seconds``; 0 for no limit.
+    """Time that a step may take, in seconds; 0 for no limit.
 
-    For steps that are repeated, once one has been measured, it is ``factor`` times the longest so far, at least
-    ``least`` seconds; with a factor of 0, it stays ``seconds``.
+    A repeated step, once one has been measured, may take ``factor`` times the longest so far, and at least ``least``
+    seconds. With a factor of 0 its limit stays ``seconds``.
     """
 
     seconds: float
     factor: float = 0.0
     least: float = 0.0
 
-    def of(self, longest: float) -> float:
-        """Return the limit of a repeated step, the longest of which took so long; 0 where none was measured."""
+    def repeated(self, longest: float) -> float:
+        """Return the limit of a repeated step. longest: seconds of the longest so far, 0 if none was measured."""
         measured = self.factor > 0 and longest > 0
         return max(self.least, self.factor * longest) if measured else self.seconds
 
@@ -61,7 +61,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def step(self, what: str, *, repeats: bool = False) -> None:
-        """Record progress. what: the step that begins now. repeats: whether it is one of many alike, as an epoch is."""
+        """Record progress. what: name of the step that begins now. repeats: True for one of many alike, as an epoch."""
         now = time.monotonic()
         if self._repeats:
             self._longest = max(self._longest, now - self._since)
@@ -69,8 +69,8 @@ class Watchdog:
 
     @property
     def seconds(self) -> float:
-        """Limit of the present step."""
-        return self._limit.of(self._longest) if self._repeats else self._limit.seconds
+        """Limit of the present step, in seconds."""
+        return self._limit.repeated(self._longest) if self._repeats else self._limit.seconds
 
     def __enter__(self) -> Watchdog:
         self.step(self._last)
@@ -85,12 +85,12 @@ class Watchdog:
             self._thread.join()
 
     def _watch(self) -> None:
-        looked = time.monotonic()
-        while not self._done.wait(pause := min(self.seconds, self._limit.least or self.seconds) / _LOOKS):
+        checked = time.monotonic()
+        while not self._done.wait(pause := min(self.seconds, self._limit.least or self.seconds) / _CHECKS):
             limit, now = self.seconds, time.monotonic()
-            # A look that comes late says that this process was stopped meanwhile, as by Ctrl-Z or a suspended job.
-            self._since += max(0.0, now - looked - max(2 * pause, 1.0))
-            looked = now
+            # A check that comes late means that this process was stopped meanwhile, by Ctrl-Z or a suspended job.
+            self._since += max(0.0, now - checked - max(2 * pause, 1.0))
+            checked = now
             if time.monotonic() - self._since < limit:
                 continue
             stuck = f"rank {self._rank} has made no progress for {limit:g} s"

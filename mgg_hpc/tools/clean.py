@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..data.assembly.work import discard, unfinished
 from ..errors import InputError
-from ..runtime import launch, segments
+from ..runtime import leftovers
 from ..training import run_folder
 from ..training.checkpoints import folders
 
@@ -32,7 +32,7 @@ def process_clean(folder: Path | None, dry_run: bool) -> int:
     """Remove leftovers and print their names; with ``dry_run`` only print them."""
     if folder is not None and not folder.is_dir():
         raise InputError(f"{folder}: not a folder")
-    found, builds = segments.stale() + launch.stale_folders(), list[Path]()
+    found, builds = leftovers.stale(), list[Path]()
     if folder is not None:
         builds = [path for path in unfinished(folder.resolve()) if _is_mine(path)]
         left = [path for path in temporary_files(folder) if path.parent not in builds]
@@ -62,7 +62,7 @@ def temporary_files(folder: Path) -> list[Path]:
         for path in sorted(folder.resolve().rglob(".*.tmp"))
         if _TEMPORARY.fullmatch(path.name) and path.is_file() and not path.is_symlink() and _is_mine(path)
     ]
-    used = segments.in_use(folder.resolve()) if matching else set()
+    used = leftovers.in_use(folder.resolve()) if matching else set()
     return [path for path in matching if str(path) not in used]
 
 

@@ -93,7 +93,7 @@ class Job(Base):
     def records(self) -> bool:
         """Whether steps may be recorded as a CUDA graph."""
         on_host = isinstance(self.x, HostFeatures | StreamedRows)
-        return self.settings.run.cuda_graphs and self.backend.capabilities.records and not on_host
+        return self.settings.run.cuda_graphs and self.backend.stream.records and not on_host
 
     def exchanges(self) -> Iterator[Exchange]:
         """Yield the aggregations of a training step by layer, forward first; none if the graph is streamed."""

@@ -105,7 +105,7 @@ def estimate(
     return Estimate(
         in_use=_on_gpu(job) if on_gpu else _status("VmRSS"),
         plan=_plan_bytes(job) if on_gpu else sum(plan.segments.nbytes for plan in plans),
-        heap=symmetric + job.backend.memory.beside(symmetric),
+        heap=symmetric + job.backend.memory.overhead(symmetric),
         activations=step.of(rows, edges) + _exchanged(job, rows) + batches,
         model=copies,
         before=0 if on_gpu else _status("VmHWM"),

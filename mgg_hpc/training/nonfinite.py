@@ -63,7 +63,7 @@ def _in_input(job: Job) -> str | None:
     what = "the features" if job.learned is None else "the learned input"
     found = _position(job.input)
     if found and isinstance(job.x, SparseFeatures):
-        found = (*job.x.place(found[1]), found[2])  # of a stored value
+        found = (*job.x.position(found[1]), found[2])  # of a stored value
     return _text(job.part.slice.ids, found, what) if found else None
 
 

@@ -12,7 +12,7 @@ from .. import __version__
 from ..nn.graph.handle import GraphHandle
 from ..runtime import cores, mpi
 from ..runtime.backends.native import instruction_set
-from ..runtime.turns import spread
+from ..runtime.timing import spread
 from . import memory
 from .history import History
 from .job import Job

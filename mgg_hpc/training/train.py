@@ -15,7 +15,7 @@ from ..config import CheckpointSettings, Settings
 from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
-from ..runtime import backends, cores, exit_code, launch, mpi
+from ..runtime import backends, cores, exit_code, leftovers, mpi
 from ..runtime.watchdog import Watchdog
 from . import footprint, memory, nonfinite, report, run_folder
 from .checkpoints import folders, resume, weights
@@ -233,7 +233,7 @@ def process_train(
     profile: trace a few epochs; then no step is recorded as a CUDA graph.
     """
     cores.return_freed_memory()
-    launch.remove_leftovers()
+    leftovers.remove_stale()
     comm, options = mpi.world(), Shown(dry_run, shown, profile)
     with mpi.agree(comm):
         settings = config.load(path, overrides)
@@ -246,7 +246,7 @@ def process_train(
 def process_resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
     """`mgg resume`: continue a run from its newest undamaged checkpoint; return the exit code."""
     cores.return_freed_memory()
-    launch.remove_leftovers()
+    leftovers.remove_stale()
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)

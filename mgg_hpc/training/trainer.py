@@ -100,8 +100,7 @@ class Trainer:
             job.learned.grad = torch.zeros_like(job.learned)
         self._trained: list[Tensor] = [*parameters, *([job.learned] if job.learned is not None else [])]
         self._before = [parameter.detach().clone() for parameter in self._trained]
-        if job.backend.capabilities.reads_epoch:
-            job.model.draws.epoch_at = torch.zeros(1, dtype=torch.int32, device=device)
+        job.model.draws.epoch_at = torch.zeros(1, dtype=torch.int32, device=device)
         rate = job.settings.train.learning_rate
         self.optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
         records = records and job.records and job.sampled is None

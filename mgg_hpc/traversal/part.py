@@ -115,7 +115,7 @@ def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edge
         weight=weight,
         out_place=out_place,
         graph=graph,
-        engine=kernels.of(graph, edges=edges),
+        engine=kernels.bind(graph, edges=edges),
         comm=comm,
     )
     part.names = part.halo_of(ids)

@@ -9,7 +9,7 @@ import pytest
 import reference
 import torch
 
-from mgg_hpc.runtime.sampling.sampler import Sampler
+from mgg_hpc.runtime.sampler import Sampler
 from mgg_hpc.tools.bench import graphs
 
 pytestmark = pytest.mark.long

@@ -10,10 +10,10 @@ from world import SMALL
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.streaming import grid
 from mgg_hpc.runtime.backends.arguments import Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
-from mgg_hpc.runtime.streaming.file_store import FileStore
+from mgg_hpc.runtime.streaming.files import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore
 
 PLACES = ("host", "packed", "file", "direct", "dataset")

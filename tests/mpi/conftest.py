@@ -28,7 +28,7 @@ from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime import signals
 from mgg_hpc.runtime.backends.arguments import Options
-from mgg_hpc.runtime.backends.host.shm import SharedBackend
+from mgg_hpc.runtime.backends.host.kernels import SharedBackend
 
 
 @dataclasses.dataclass

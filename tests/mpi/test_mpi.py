@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime import cores, exit_code, mpi, window
+from mgg_hpc.runtime import cores, exit_code, mpi
 from mgg_hpc.runtime.backends.cuda.collectives import NcclSums
 
 pytestmark = pytest.mark.mpi
@@ -77,7 +77,7 @@ def test_agree_prefers_the_lowest_rank_among_different_errors(comm):
     with pytest.raises(InputError, match="the file"), mpi.agree(comm):
         raise InputError("the file") if comm.rank == 0 else ZeroDivisionError
     last = comm.rank == comm.size - 1
-    with pytest.raises(ZeroDivisionError if last else mpi.FailedElsewhere), mpi.agree(comm):
+    with pytest.raises(ZeroDivisionError if last else exit_code.FailedElsewhere), mpi.agree(comm):
         if last:
             raise ZeroDivisionError
 
@@ -149,7 +149,7 @@ def test_window_that_does_not_fit_is_refused_on_all_ranks_with_both_numbers(
 ):
     with pytest.raises(InputError, match=r"need .* GiB .* is .* GiB"):
         mpi.SharedWindow(mpi.node(comm), 1 << 50)
-    monkeypatch.setattr(window, "free_shared", lambda: 3 << 20)
+    monkeypatch.setattr(mpi, "free_shared", lambda: 3 << 20)
     with pytest.raises(InputError, match=r"free space of /dev/shm is 3\.0 MiB"):
         mpi.SharedWindow(mpi.node(comm), 4 << 20)
 

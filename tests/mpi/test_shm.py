@@ -32,7 +32,8 @@ def test_waiting_for_peers_is_metered_and_rounds_are_stamped(rng, comm, backend,
     backend.prepare(plan, format)
     rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
     meter = backend.stream.meter
-    meter.exchanges = []
+    profiling = backend.profiling
+    profiling.begin()
     comm.Barrier()
     if comm.rank == late:
         time.sleep(0.3)
@@ -46,8 +47,8 @@ def test_waiting_for_peers_is_metered_and_rounds_are_stamped(rng, comm, backend,
     with mpi.agree(comm):
         assert 0 <= meter.waited <= ended - began
         assert comm.rank == late or not reads_late or meter.waited > late_by - 0.1
-        assert len(meter.exchanges) == (transfer == "halo")
-        for kept, values in meter.exchanges:
+        assert len(profiling.exchanges) == (transfer == "halo")
+        for kept, values in profiling.exchanges:
             assert kept is plan
             found = trace.unpacked(values, plan.lists.rounds, comm.size)
             assert began <= found.began and found.ended <= ended
@@ -64,7 +65,8 @@ def test_transposing_gives_every_rank_its_out_edges(rng, comm, name, weighted):
     case = cases.CASES[name](rng, comm.size)
     weight = rng.random(len(case.indices)).astype(np.float32) if weighted else None
     own = None if weight is None else weight[case.edges(comm.rank)]
-    indptr, indices, weights = exchange.transpose(comm, case.bounds, *case.part(comm.rank), own)
+    indptr, indices, crossing = exchange.transpose(comm, case.bounds, *case.part(comm.rank))
+    weights = None if own is None else crossing.carry(comm, own)
     source, destination = reference.edge_list(case.indptr, case.indices)
     low, high = int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1])
     wanted = [

@@ -19,7 +19,7 @@ from mgg_hpc.nn.inputs.host import HostFeatures, even_lengths, lengths, on_devic
 from mgg_hpc.nn.workspace import as_tensor, row_format
 from mgg_hpc.runtime.backends.arguments import Options, RngKey
 from mgg_hpc.runtime.backends.base import Capabilities
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
 

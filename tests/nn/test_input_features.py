@@ -20,7 +20,7 @@ from mgg_hpc.nn.inputs.features import input_features
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.inputs.sparse import SparseFeatures
 from mgg_hpc.runtime.backends.arguments import Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
 

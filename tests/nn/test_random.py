@@ -16,7 +16,7 @@ from mgg_hpc.nn.inputs.features import DEGREE_COLUMNS, IDS_A_STREAM, LEARNED, de
 from mgg_hpc.nn.layers.random import fill_by_seed, glorot
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.arguments import Options, RngKey
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.native import uniform
 from mgg_hpc.runtime.backends.simulated import World
 

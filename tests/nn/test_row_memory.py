@@ -22,9 +22,9 @@ from mgg_hpc.nn.workspace import Workspace
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.base import Capabilities
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.runtime.streaming.direct import BLOCK, Pages
+from mgg_hpc.runtime.streaming.files import BLOCK, Pages
 from mgg_hpc.runtime.streaming.store import HostStore
 
 SIZE = 3 * BLOCK // 4  # float32 values of three blocks

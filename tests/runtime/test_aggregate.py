@@ -23,7 +23,7 @@ from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Epilogue, Geometry, Options
 from mgg_hpc.runtime.backends.host.components import padded
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
 HOST = Engine.host()
@@ -205,7 +205,7 @@ def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
     for rows, out in ((96, np.zeros((97, 4), np.float32)), (97, np.zeros((97, 3), np.float32))):
         with pytest.raises(ValueError, match=r"chunk|out"):
             addresses = np.array([x.ctypes.data], np.uint64)
-            schedule.aggregate_float32(addresses, np.array([rows]), 0, None, out)
+            schedule.aggregate_float32(_host.Reach(addresses, np.array([rows]), 0), None, out)
 
 
 def test_nothing_is_converted_behind_the_callers_back(rng):

@@ -16,14 +16,12 @@ from mgg_hpc.plan import halo, workload
 from mgg_hpc.plan.layout import HALO, RowFormat
 from mgg_hpc.plan.streaming import grid
 from mgg_hpc.runtime.backends.arguments import Options, RngKey
-from mgg_hpc.runtime.backends.host import components, serial
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host import components
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.runtime.sampling.gather import take_csr
-from mgg_hpc.runtime.sampling.sampler import Sampler
+from mgg_hpc.runtime.sampler import Sampler, take_csr
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
-from mgg_hpc.runtime.streaming.direct import DirectFile, Pages
-from mgg_hpc.runtime.streaming.file_store import FileStore
+from mgg_hpc.runtime.streaming.files import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore
 
 FAR = 1 << 32  # bytes
@@ -36,8 +34,7 @@ RANK_BOUNDS = np.array([0, ROWS, 2 * ROWS])
 @pytest.fixture(autouse=True)
 def sparse(monkeypatch):
     """Backends allocate memory that is not there before it is touched, and files are not filled."""
-    for module in (components, serial):
-        monkeypatch.setattr(module, "aligned_zeros", untouched)
+    monkeypatch.setattr(components, "aligned_zeros", untouched)
     monkeypatch.setattr(os, "posix_fallocate", lambda file, offset, size: os.truncate(file, offset + size))
 
 
@@ -198,16 +195,3 @@ def test_rows_of_a_store_beyond_4_gib_are_read(rng, tmp_path, place):
         for out in on_both(run):
             np.testing.assert_array_equal(out, wanted)
     store.close()
-
-
-@pytest.mark.parametrize("direct", [True, False])
-def test_bytes_beyond_4_gib_of_a_file_are_written_and_read(rng, tmp_path, direct):
-    """In whole blocks, and in parts of them."""
-    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    opened = DirectFile(file, Pages(), direct=direct, writes=True, name="file")
-    for offset in (FAR, FAR + 4096, FAR + 12345):
-        values = rng.integers(1, 256, 9000, dtype=np.uint8)
-        opened.write(offset, values)
-        np.testing.assert_array_equal(opened.read(offset, 9000), values)
-        assert os.pread(file, 9000, offset) == values.tobytes()
-    opened.close()

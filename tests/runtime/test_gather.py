@@ -12,7 +12,7 @@ from gpu.pes.engine import Engine
 from gpu.pes.played import Played
 
 from mgg_hpc.runtime.backends.host.components import padded
-from mgg_hpc.runtime.sampling.gather import take_csr
+from mgg_hpc.runtime.sampler import take_csr
 
 
 @pytest.mark.parametrize("reached", ["all", "own"])

@@ -20,10 +20,10 @@ def test_chunks_are_packed_then_seen_within_the_kernels_of_both(rng, engine, mon
     monkeypatch.setattr(engine.arrays, "uploaded", lambda array: uploads.append(array) or array.copy())
     assert played.aggregate(rng).tobytes() == plain.tobytes() and uploads == []
     for backend in played.backends:
-        backend.stream.meter.kernels = []
+        backend.profiling.kernels = []
     found = played.calls(rng, [played.rows] * CALLS)
     assert all(out.tobytes() == plain.tobytes() for out in found) and len(uploads) >= 3 * RANKS
-    kept = [[read() for read in backend.stream.meter.kernels] for backend in played.backends]
+    kept = [[read() for read in backend.profiling.kernels] for backend in played.backends]
     assert [len(each) for each in kept] == [CALLS] * RANKS
     source, destination = played.edge_lists()
     owner = np.searchsorted(case.bounds, np.arange(case.nodes), side="right") - 1

@@ -20,16 +20,16 @@ import pytest
 from tiers import long_except
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime import find_mpi, launch, segments
+from mgg_hpc.runtime import find_mpi, launch, leftovers
 
 # A rank writes a file with its pid as name, and the segments that it maps as content.
 PREAMBLE = """
 import os, sys, time
 from pathlib import Path
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime import exit_code, mpi, segments
+from mgg_hpc.runtime import exit_code, leftovers, mpi
 def tell():
-    names = segments._files_of(Path("/proc/self"), "/dev/shm/")
+    names = leftovers.files_of(Path("/proc/self"), "/dev/shm/")
     (Path(__file__).parent / "pids" / str(os.getpid())).write_text("\\n".join(sorted(names)))
 def job():
     global comm
@@ -272,7 +272,7 @@ def test_killed_launch_takes_its_ranks_along(tmp_path, mpi_environment):
         time.sleep(0.05)
     job.process.communicate()
     # What it could not remove itself, the next start of the same user does.
-    time.sleep(max(0.0, segments._YOUNG_SECONDS + 0.1 - (time.monotonic() - start)))
+    time.sleep(max(0.0, leftovers._YOUNG_SECONDS + 0.1 - (time.monotonic() - start)))
     assert Job(tmp_path, mpi_environment, "comm.Barrier()", 2).end()[0] == 0
     assert not remaining_segments(tmp_path)
 

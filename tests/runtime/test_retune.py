@@ -9,7 +9,7 @@ from world import SMALL, plans_of, play
 
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import BY_WIDTH, Geometry, Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
 

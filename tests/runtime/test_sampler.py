@@ -11,7 +11,7 @@ import pytest
 import reference
 from scipy.stats import chi2
 
-from mgg_hpc.runtime.sampling.sampler import Sampled, Sampler, shuffled
+from mgg_hpc.runtime.sampler import Sampled, Sampler, shuffled
 
 SEED = 0x9E3779B97F4A7C15  # above 2^63
 LIKELY = 1e-3  # the smallest probability of a chi-square value that passes; seeds are fixed

@@ -23,5 +23,6 @@ schedule = _host.Schedule(
     plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices, NODES, 16, 64
 )
 addresses = np.array([rows.ctypes.data], np.uint64)
-schedule.aggregate_float32(addresses, np.array([NODES]), 0, weight, np.zeros((NODES, 4), np.float32))
+reach = _host.Reach(addresses, np.array([NODES]), 0)
+schedule.aggregate_float32(reach, weight, np.zeros((NODES, 4), np.float32))
 print("unnoticed")

@@ -16,7 +16,7 @@ SIGNALS = "runtime/transport_host.h"
 
 # What is replaced, in which file, by what, and for how many ranks at least that is a fault.
 COPIED = "load_signal(&chain.after->copied) >= copied"
-THERE = "(there = load_signal(&chain.before->there)) >= wanted"
+THERE = "there < failed && there >= wanted"
 RELEASED = "store(value, std::memory_order_release"
 FAULTS = {
     "a slot is filled while it is read": (STREAM, "finished_ > before_[step] &&", "", 1),

@@ -14,7 +14,7 @@ import os
 import numpy as np
 from memory import array_at, heap_zeros
 
-from mgg_hpc.runtime.backends.host import components, serial
+from mgg_hpc.runtime.backends.host import components
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -35,6 +35,5 @@ def guarded_zeros(size: int) -> np.ndarray:
 
 
 zeros = {"heap": heap_zeros, "guard": guarded_zeros}[os.environ["MGG_TEST_ROWS"]]
-for module in (components, serial):
-    assert hasattr(module, "aligned_zeros")
-    module.aligned_zeros = zeros
+assert hasattr(components, "aligned_zeros")
+components.aligned_zeros = zeros

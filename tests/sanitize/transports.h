@@ -27,10 +27,6 @@ class FarTransport : public mgg::Transport {
     void* to = bytes ? addresses_.pointer(mine, pe) : nullptr;
     puts_.push_back({to, from, bytes, signal ? addresses_.pointer(signal, pe) : nullptr, value});
   }
-  void flush() override {
-    for (const Copy& put : puts_) deliver(put);
-    puts_.clear();
-  }
   void progress() override {
     if (puts_.empty()) return;
     deliver(puts_.front());

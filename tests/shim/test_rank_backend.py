@@ -106,7 +106,7 @@ def test_over_nodes_the_larger_heap_is_announced_at_the_start(made):
     assert (
         far_seen.reserved
         == [need + heap.beside(need, far.limits, far.geometry)]
-        == [need + far.memory.beside(600 * MIB) - heap.SMALL]
+        == [need + far.memory.overhead(600 * MIB) - heap.SMALL]
     )
     for seen in (near_seen, far_seen):
         assert seen.announced[0] >= seen.reserved[0]

@@ -25,7 +25,7 @@ from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
 from mgg_hpc.runtime.backends.cuda.transfers import streaming as copies
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer
-from mgg_hpc.runtime.streaming.file_store import FileStore
+from mgg_hpc.runtime.streaming.files import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore
 
 NODES, CHANNELS, TYPES = 500, 32, 3

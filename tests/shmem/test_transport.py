@@ -32,8 +32,6 @@ try:
     backend = backends.make(backends.choose("shmem", comm), comm)
     backend.memory.reserve(int(sys.argv[1]))
 except InputError as error:
-    from mgg_hpc import _shmem
-    assert not _shmem.started()
     exit_code.report(f"mgg: error: {error}", 2)
     sys.exit(2)
 rows = backend.rows(np.full(comm.size, 100), RowFormat(np.dtype(np.float32), 16), symmetric=True)

@@ -1,6 +1,7 @@
 // Every promise of mgg::Transport, kept by OpenSHMEM between all PEs of a run: exits with 0, or says which was broken.
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
+#include <shmem.h>
 
 #include <chrono>
 #include <cstdio>
@@ -74,9 +75,8 @@ void puts(mgg::Transport& transport, uint32_t* inbox, uint64_t* signals, uint64_
       for (size_t i = 0; i < count; ++i)
         check(inbox[pe * words + i] == word(pe, i, round), "a signal was seen before what it stands for");
     }
-    transport.flush();
-    for (uint32_t& value : out) value = 0;  // what was sent may be written again
-    mgg::shmem::barrier();                  // and what was received too
+    shmem_barrier_all();  // all puts have landed: what was sent may be written again, and what was received too
+    for (uint32_t& value : out) value = 0;
   }
 }
 
@@ -95,12 +95,12 @@ int main(int argc, char** argv) {
   auto* signals = static_cast<uint64_t*>(mgg::shmem::allocate(size * sizeof(uint64_t)));
   for (size_t i = 0; i < words; ++i) source[i] = word(me, i, 0);
   for (int pe = 0; pe < size; ++pe) signals[pe] = 0;
-  mgg::shmem::barrier();
+  shmem_barrier_all();
   mgg::Transport& transport = mgg::shmem::transport();
   check(transport.pointer(source, me) == source, "no pointer to its own memory");
   if (rounds) {
     gets(transport, source);
-    mgg::shmem::barrier();
+    shmem_barrier_all();
     puts(transport, inbox, signals, rounds);
   }
   mgg::shmem::finish();

@@ -11,7 +11,7 @@ from programs import wait_until
 
 from mgg_hpc.data.assembly.work import WorkFolder
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime import launch, segments
+from mgg_hpc.runtime import leftovers
 from mgg_hpc.tools.clean import process_clean
 
 
@@ -20,10 +20,10 @@ def places(tmp_path, monkeypatch):
     """Stand-ins for /dev/shm and the temporary folder."""
     (tmp_path / "shm").mkdir()
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(segments, "FOLDER", tmp_path / "shm")
-    monkeypatch.setattr(segments, "NOTES_FOLDER", tmp_path / "tmp")
-    monkeypatch.setattr(segments, "_YOUNG_SECONDS", -1.0)
-    monkeypatch.setattr(launch, "_YOUNG_SECONDS", -1.0)
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(leftovers, "NOTES_FOLDER", tmp_path / "tmp")
+    monkeypatch.setattr(leftovers, "_YOUNG_SECONDS", -1.0)
+    monkeypatch.setattr(leftovers, "_LAUNCHING_SECONDS", -1.0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
 
 

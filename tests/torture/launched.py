@@ -17,7 +17,7 @@ import programs
 import safetensors.torch
 import torch
 
-from mgg_hpc.runtime import exit_code, segments
+from mgg_hpc.runtime import exit_code, leftovers
 from mgg_hpc.training.checkpoints import folders, state
 from mgg_hpc.training.checkpoints.weights import ROWS, WEIGHTS
 
@@ -73,7 +73,7 @@ class Launched:
 
     def mapped(self) -> set[Path]:
         """Return the files of shared memory that the job maps or holds open now."""
-        names = (segments._files_of(Path(f"/proc/{number}"), "/dev/shm/") for number in self.processes())
+        names = (leftovers.files_of(Path(f"/proc/{number}"), "/dev/shm/") for number in self.processes())
         return {Path(name) for each in names for name in each}
 
     def kill(self, what: str, rng: np.random.Generator) -> None:

@@ -98,7 +98,9 @@ def test_what_a_layer_hides_is_of_the_fastest_turn_of_the_slowest_rank(monkeypat
         "sums": [[0.0, 4.0, 9.0, 9.0], [0.0, 3.0, 1.0, 1.0], [0.0, 3.5, 1.0, 1.0]],
     }
     every = [{name: ranks[of][1:] for name, ranks in turns.items()} for of in range(3)]
-    monkeypatch.setattr(overlap, "take_turns", lambda runs, count: {name: turns[name][rank] for name in runs})
+    monkeypatch.setattr(
+        overlap, "interleaved", lambda runs, count: {name: turns[name][rank] for name in runs}
+    )
     monkeypatch.setattr(overlap, "_has_room", lambda job, each: True)
 
     def told(mine):
@@ -106,7 +108,8 @@ def test_what_a_layer_hides_is_of_the_fastest_turn_of_the_slowest_rank(monkeypat
 
     alone = SimpleNamespace(transfer_only=None, compute_only=None)
     memory = SimpleNamespace(padded=lambda *given: None)
-    backend = SimpleNamespace(memory=memory, phases=lambda *given, **named: alone)
+    profiling = SimpleNamespace(phases=lambda *given, **named: alone)
+    backend = SimpleNamespace(memory=memory, profiling=profiling)
     job = SimpleNamespace(backend=backend, comm=Others(told, rank))
     graph = SimpleNamespace(exchange=lambda width: (SimpleNamespace(format=FORMAT), None))
     plan = SimpleNamespace(remote_edges=1, destinations=1)

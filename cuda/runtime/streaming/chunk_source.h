@@ -1,4 +1,4 @@
-// Where the rows of a store lie that stream past: in memory, or in a file.
+// Sources of streamed rows: a store in memory, or in a file.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace mgg {
 
-// Keeps what moves to and from stores to a rate, for studies of slow ones. Stores that share it are one device's.
+// Limits the rate of transfers to and from stores, for studies of slow ones. Stores on one device share it.
 class Pace {
  public:
   using Clock = std::chrono::steady_clock;
@@ -17,8 +17,8 @@ class Pace {
   // rate: bytes per second.
   explicit Pace(double rate);
   double rate() const { return rate_; }
-  // Returns when bytes are there whose way began at `began`: after all others. By any thread, which wakes in time from
-  // then on: sleeps last 50 microseconds longer otherwise.
+  // Returns when bytes are there whose transfer began at `began`: after all others. By any thread, which wakes in time
+  // from then on: sleeps last 50 microseconds longer otherwise.
   Clock::time_point due(int64_t bytes, Clock::time_point began);
 
  private:
@@ -39,7 +39,7 @@ class ChunkSource {
   // Throws std::system_error where they cannot be read. By one thread.
   virtual bool read(int64_t first_row, int64_t rows, char* to, int64_t apart) = 0;
 
-  // Rows that one `read` takes at most: those of about 4 MiB.
+  // Most rows of one `read`: about 4 MiB.
   int64_t rows_at_once() const;
   int64_t rows() const { return rows_; }
   int64_t row_bytes() const { return row_bytes_; }

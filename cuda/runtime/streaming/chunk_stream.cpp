@@ -38,11 +38,9 @@ ChunkStream::ChunkStream(Layout layout, std::shared_ptr<ChunkSource> source)
     before_.push_back(before);
     last[step.slot] = i;
   }
-  // The former pass is over, also where it was left before its end.
-  if (layout_.chain.mine) {
-    store_signal(&layout_.chain.mine->there, layout_.chain.first);
-    store_signal(&layout_.chain.mine->copied, layout_.chain.first);
-  }
+  // The former pass is over here, also where it was left before its end. What `there` says of it is too small, or an
+  // error of that pass, and stays: the rank after this one may still be in that pass.
+  if (layout_.chain.mine) store_signal(&layout_.chain.mine->copied, layout_.chain.first);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -80,9 +78,10 @@ void ChunkStream::end() {
   throw std::runtime_error("stream: it was closed before its chunks were there");
 }
 
-double ChunkStream::take_seconds_loading() {
+Moved ChunkStream::take_moved() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(loading_, 0.0);
+  return {rows_loaded_.exchange(0), rows_passed_.exchange(0), 0, std::exchange(waited_, 0.0),
+          std::exchange(loading_, 0.0)};
 }
 
 // Looks again and again, ever more seldom, since ranks may outnumber cores; returns false where the thread is to end.
@@ -127,7 +126,8 @@ void ChunkStream::run() {
     if (stopped_) return;
     error_ = error;
     if (!error) there_ = i + 1;
-    if (layout_.chain.mine) store_signal(&layout_.chain.mine->there, error ? failed : layout_.chain.first + i + 1);
+    const uint64_t first = layout_.chain.first;
+    if (layout_.chain.mine) store_signal(&layout_.chain.mine->there, error ? failed | first : first + i + 1);
     turned_.notify_all();
     if (error) return;
   }
@@ -143,10 +143,15 @@ void ChunkStream::bring(int64_t step) {
 void ChunkStream::copy(int64_t number) {
   const Chain& chain = layout_.chain;
   const Step& step = layout_.steps[number];
-  uint64_t there = 0;
   const uint64_t wanted = chain.first + number + 1;
-  if (!poll([&] { return (there = load_signal(&chain.before->there)) >= wanted; })) return;
-  if (there == failed) throw std::runtime_error("stream: the rank before in the chain could not load a chunk");
+  bool error = false;
+  const auto ready = [&] {
+    const uint64_t there = load_signal(&chain.before->there);
+    error = there == (failed | chain.first);
+    return error || (there < failed && there >= wanted);
+  };
+  if (!poll(ready)) return;
+  if (error) throw std::runtime_error("stream: the rank before in the chain could not load a chunk");
   std::memcpy(slot(step), chain.slots + step.slot * layout_.slot_bytes, step.rows * layout_.row_bytes);
   rows_passed_.fetch_add(step.rows, std::memory_order_relaxed);
 }

@@ -1,14 +1,14 @@
-// Chunks of a store that stream past: a thread brings them into slots ahead of the sums, in the order in which schedules
-// want them.
+// Chunks of a store that are streamed: a thread brings them into slots ahead of the sums, in the order of the schedules.
 //
 // A pass is a sequence of steps, cut into calls: a call sums the edges of one interval of destinations, and each of its
 // steps is a round of it. A step names a chunk and the slot that it lies in. The thread loads the chunk of a step as
-// soon as the step that had its slot before is finished: a later wait, or the end of its call, tells so. With two slots
+// soon as the step that had its slot before is finished: a later wait, or the end of its call, says so. With two slots
 // and more, loads overlap with sums, across calls too. (Chunk-based streaming: NGra, section 3.1.)
 //
 // Ranks that run the same steps may form a chain (NGra, section 4): its first rank loads from the store, and each other
 // one copies what it loads from the slots of the rank before. A rank says which steps are there, and which it has
-// copied; it overwrites a slot once the rank after it has copied what lies there.
+// copied; it overwrites a slot once the rank after it has copied what lies there, and so loads the first chunk of a pass
+// only when that rank has begun the pass too.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -68,18 +68,14 @@ class ChunkStream final : public Exchange {
   const Step& step(int64_t round) const { return layout_.steps[first_ + round]; }
   int64_t row_bytes() const { return layout_.row_bytes; }
 
-  // Each of these is counted since the last call of its function: rows that came from the store, or from the rank
-  // before; seconds that sums have waited for chunks; seconds that the thread has loaded.
-  int64_t take_rows_loaded() { return rows_loaded_.exchange(0); }
-  int64_t take_rows_passed() { return rows_passed_.exchange(0); }
-  double take_seconds_waited() { return std::exchange(waited_, 0.0); }
-  double take_seconds_loading();
+  Moved take_moved() override;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  // The greatest number of steps: a rank that could not load one says that so many are there.
-  static constexpr uint64_t failed = UINT64_MAX;
+  // Bit of Signals::there of a rank that could not load a chunk; the other bits are the pass's Chain::first, so that the
+  // error of one pass is none of the next, which a follower may begin first.
+  static constexpr uint64_t failed = uint64_t(1) << 63;
 
   char* slot(const Step& step) const { return layout_.slots + step.slot * layout_.slot_bytes; }
   void run();

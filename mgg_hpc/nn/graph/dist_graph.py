@@ -63,7 +63,7 @@ class DistGraph(GraphHandle):
         self, comm: Any, part: Part, backend: Backend, dtype: torch.dtype, transfer: str, widest: int
     ):
         counts = np.diff(part.bounds)
-        if backend.capabilities.heap_grows:  # NVSHMEM knows which ranks pointers reach once it runs
+        if backend.memory.grows:  # NVSHMEM knows which ranks pointers reach once it runs
             buffers = 2 * int(counts.max()) * row_format(widest, dtype).row_bytes
             backend.memory.reserve(buffers, int(counts.argmax()))
         reaches = backend.capabilities.reaches_peers
@@ -150,7 +150,7 @@ class DistGraph(GraphHandle):
     def reserve(self, nbytes: int, released: int = 0) -> None:
         if not nbytes:
             return
-        if not self.heap_bytes and not self.backend.capabilities.heap_grows:
+        if not self.heap_bytes and not self.backend.memory.grows:
             largest, widest = int(self.counts.argmax()), row_format(self._widest, self.dtype)
             buffers = 2 * int(self.counts[largest]) * widest.row_bytes
             self.backend.memory.reserve(SPARE * max(nbytes, buffers), largest)
@@ -327,7 +327,7 @@ def _extension(graph: GraphHandle, plan: Plan) -> tuple[Adjacency, NDArray[np.in
     counts = np.array(comm.allgather(len(source)))
     extended = prefix_sum(counts)
     forward = workload.split(rank, bounds, indptr, source)
-    indptr, copies, _ = exchange.transpose(comm, bounds, indptr, source, None, extended)
+    indptr, copies, _ = exchange.transpose(comm, bounds, indptr, source, extended)
     both = Unplanned(forward, workload.split(rank, extended, indptr, copies), None, kind="extension")
     return planned(comm, both, [plan.transfer], backend.capabilities.halo_rounds)[0], counts
 

@@ -200,7 +200,9 @@ def matrix_of(
     forward, forward_weight = split(indptr, indices, weight)
     backward, backward_weight = forward, forward_weight
     if part.directed:
-        backward, backward_weight = split(*exchange.transpose(comm, part.bounds, indptr, indices, weight))
+        starts, targets, crossing = exchange.transpose(comm, part.bounds, indptr, indices)
+        crossed = None if weight is None else crossing.carry(comm, weight)
+        backward, backward_weight = split(starts, targets, crossed)
     order = None
     if ordered:
         order = _order_of(comm, part, kind, (given.indptr, given.indices), (indptr, indices))
@@ -222,7 +224,7 @@ def _order_of(comm: Any, part: Part, kind: str, given: Csr, made: Csr) -> EdgeOr
         raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
     first, (indptr, indices) = int(part.bounds[comm.rank]), made
     positions = adjacency.one_self_loop_places(first, *given) if kind == "attention" else None
-    crossing = exchange.transposed(comm, part.bounds, indptr, indices)[2]
+    crossing = exchange.transpose(comm, part.bounds, indptr, indices)[2]
     if not part.directed:
         # The backward uses the forward's plan: row u lists v, and the edge u -> v is the one whose value crosses.
         # Crossing edges arrive in the order of (u, v); rows may list theirs in another order.

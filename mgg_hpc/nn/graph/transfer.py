@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...plan import cost_model, halo, workload
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan, SplitEdges
-from ...runtime import exchange, mpi, probe
+from ...runtime import exchange, mpi, row_costs
 from ...runtime.backends.base import Backend
 from .handle import buffer_bytes, signal_bytes
 from .matrix import Adjacency, EdgeValues, LoopFill, Unplanned, index, ordered
@@ -67,10 +67,10 @@ def choose_transfer(
         buffer_bytes(counts, widest, comm.size)
         + 2 * halo_rows * widest.row_bytes
         + len(matrix.directions) * signal_bytes(halo.MOST_ROUNDS, comm.size)
-        + probe.symmetric_bytes(capabilities.probe_rows, comm.size),
+        + row_costs.symmetric_bytes(backend),
         int(counts.argmax()),
     )
-    costs = probe.measure(comm, backend)
+    costs = row_costs.measure(comm, backend)
     if not _has_gets(backend, by_edge):  # known once memory has been reserved
         costs = {name: cost for name, cost in costs.items() if name != "get"}
     estimates = _estimates(comm, backend, matrix, costs, formats, backward)
@@ -101,7 +101,11 @@ def _check_requested(each: tuple[str, ...], layers: int, backend: Backend, by_ed
 
 def _has_gets(backend: Backend, by_edge: bool) -> bool:
     """Return whether the transfer "get" is available to layers, which use EdgeKernels or not."""
-    return not by_edge or backend.capabilities.edge_gets or backend.capabilities.reaches_peers
+    return (
+        not by_edge
+        or backend.capabilities.reaches_peers
+        or (backend.edges is not None and backend.edges.gets)
+    )
 
 
 def _estimates(
@@ -119,7 +123,7 @@ def _estimates(
         cost_model.seconds(
             costs,
             uses[id(edges)],
-            backend.capabilities.cache_bytes,
+            backend.memory.cache_bytes,
             [0 if each is None else each.row_bytes for each in rows],
         )
         for edges, rows in passes

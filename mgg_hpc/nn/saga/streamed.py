@@ -21,8 +21,7 @@ from torch import Tensor, autograd
 
 from ...errors import InputError
 from ...runtime.backends.arguments import Rows
-from ...runtime.streaming.behind import read_ahead
-from ...runtime.streaming.store import Store
+from ...runtime.streaming.store import Store, read_ahead
 from ..spans import first_order
 from ..streaming.graph import BlockView, StreamedGraph
 from ..streaming.rows import Gradient, StreamedRows, add, drop_with, read, write

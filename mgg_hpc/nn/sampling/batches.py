@@ -25,7 +25,7 @@ from ...plan.blocks import BlockPlans, BlockWeights, block_plans
 from ...plan.workload import Plan
 from ...runtime import mpi
 from ...runtime.backends.arguments import Rows
-from ...runtime.sampling.sampler import Hop, shuffled
+from ...runtime.sampler import Hop, shuffled
 from ..autograd.losses import mean_of_all, summed_loss, totals
 from ..graph.matrix import Adjacency, EdgeValues, LoopFill, index, with_loops
 from ..graph.view import GraphView

@@ -16,9 +16,8 @@ from ...errors import InputError
 from ...runtime import mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend
-from ...runtime.sampling.gather import take_csr
-from ...runtime.sampling.sampler import Sampler
-from ...runtime.sampling.structure import Structure, share
+from ...runtime.sampler import Sampler, take_csr
+from ...runtime.shared_graph import SharedGraph, share
 from ..graph.loading import Part, edge_data_of, weighted_edges
 from ..graph.view import wrap_rows
 from ..inputs.host import HostFeatures, Input
@@ -44,7 +43,7 @@ class SharedEdges:
         self._changed, self._users, self._closed = threading.Condition(), 0, False
 
     @contextmanager
-    def used(self) -> Iterator[Structure]:
+    def used(self) -> Iterator[SharedGraph]:
         """Yield the shared arrays; `close` waits for the end of the context. For any thread."""
         with self._changed:
             if self._closed:
@@ -109,7 +108,7 @@ class SharedEdges:
         self._structure.close()
 
 
-def _structure(comm: Any, part: Part, *, names: frozenset[str], kind: str) -> Structure:
+def _structure(comm: Any, part: Part, *, names: frozenset[str], kind: str) -> SharedGraph:
     """Share a graph's edges, data of edges, and the values of nodes that adjacencies of a kind need. Collective."""
     rows, first = part.slice, int(part.bounds[comm.rank])
     with mpi.agree(comm):
@@ -159,7 +158,7 @@ class Source:
         self.comm, self.backend, self.dtype, self.edges = comm, backend, dtype, edges
         self.device, self.bounds = backend.capabilities.device, bounds
         self.workspace = Workspace(backend, varying=True)
-        self._sparse: Structure | None = None
+        self._sparse: SharedGraph | None = None
         self._rows: Rows | None = None
         self._columns = 0 if x is None else x.shape[1]
         self.kinds = {kind} if kind else set[str]()

@@ -23,14 +23,11 @@ from ...plan.streaming.division import ROWS
 from ...runtime import cores, mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend
-from ...runtime.streaming import ring
 from ...runtime.streaming import store as stores
-from ...runtime.streaming.bandwidth import copy_bandwidth
-from ...runtime.streaming.behind import Behind
 from ...runtime.streaming.buffer import ChunkBuffer, slot_bytes
-from ...runtime.streaming.direct import Pages
-from ...runtime.streaming.file_store import FileStore
-from ...runtime.streaming.store import Store
+from ...runtime.streaming.chains import copy_bandwidth, from_tree, measured_tree
+from ...runtime.streaming.files import FileStore, Pages
+from ...runtime.streaming.store import Store, WriteBehind
 from ..graph.dist_graph import DistGraph
 from ..graph.loading import Part
 from ..graph.view import GraphView
@@ -96,7 +93,7 @@ class StreamedGraph(DistGraph):
         streaming: Streaming,
         normalize: str = "none",
     ) -> None:
-        reads_host, device = backend.capabilities.reads_host, backend.capabilities.device
+        reads_host, device = backend.memory.holds_stores, backend.capabilities.device
         with mpi.agree(comm):
             if not reads_host and accumulator(dtype) != dtype:
                 raise InputError("graphs are streamed through GPUs in float32 (train.dtype)")
@@ -192,7 +189,7 @@ class StreamedGraph(DistGraph):
             made = stores.HostStore(format, self.num_nodes, node=node, rate=self.pace, lock=lock)
         else:
             made = FileStore(format, self.num_nodes, Path(how.folder), node=node, **self._file_options)
-        return made if self.io is None else Behind(made, self.io)
+        return made if self.io is None else WriteBehind(made, self.io)
 
     def drop(self, store: Store) -> None:
         """Let a store of `new_store` be used again; ignore others. Collective."""
@@ -219,7 +216,7 @@ class StreamedGraph(DistGraph):
         inputs and outputs of layers; blocks have fewer rows if these are wide. Raises InputError as `Grids.get` does.
         """
         row_bytes = row_format(max(1, widest, self.part.features), self.dtype).row_bytes
-        self.block_rows = _block_rows(self.streaming, row_bytes, self.backend.capabilities.reads_host)
+        self.block_rows = _block_rows(self.streaming, row_bytes, self.backend.memory.holds_stores)
         self.grids.get(kind, source_columns, target_columns)
 
     @contextmanager
@@ -260,9 +257,9 @@ def _chains(comm: Any, streaming: Streaming) -> list[list[int]]:
     if isinstance(tree, str):
         # A file, or a store with a limited rate, is as fast for one rank as for several together.
         shared = streaming.folder is not None or streaming.rate > 0
-        tree = ring.measured_tree(*((1.0, 1.0) if shared else copy_bandwidth(comm)), comm.size)
+        tree = measured_tree(*((1.0, 1.0) if shared else copy_bandwidth(comm)), comm.size)
     with mpi.agree(comm):
-        return ring.chains(comm.bcast(tree), comm.size)
+        return from_tree(comm.bcast(tree), comm.size)
 
 
 def _dense_blocks(part: Part, first: int, rows: int, dtype: torch.dtype, normalize: str) -> Iterator[Tensor]:

@@ -179,7 +179,7 @@ class Grids:
         cut = self._cut(len(indices), need, weight is not None)
         forward = backward = self._direction(cut, indptr, indices, weight, data)
         if self._part.directed or data:
-            sources, targets, crossing = exchange.transposed(self._comm, bounds, indptr, indices)
+            sources, targets, crossing = exchange.transpose(self._comm, bounds, indptr, indices)
             crossed = None if weight is None else crossing.carry(self._comm, weight)
             data = {names: crossing.carry(self._comm, values) for names, values in data.items()}
             backward = self._direction(cut, sources, targets, crossed, data)

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, autograd
 
 from ...plan.layout import RowFormat
-from ...runtime.streaming.behind import Behind
-from ...runtime.streaming.store import Store
+from ...runtime.streaming.store import Store, WriteBehind
 from ..spans import first_order
 from ..workspace import as_array, as_tensor
 
@@ -49,7 +48,7 @@ class StorePool:
     def settle(self) -> None:
         """Wait for all writes that are under way, including those to stores that were given back."""
         for store in (*self._taken, *self._free):
-            if isinstance(store, Behind):
+            if isinstance(store, WriteBehind):
                 store.settle()
 
     def close(self) -> None:

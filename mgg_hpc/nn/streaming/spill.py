@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import InputError
-from ...runtime.streaming.direct import BLOCK, DirectFile, Pages, scratch_file
+from ...runtime.streaming.files import BLOCK, DirectFile, Pages, scratch_file
 
 PENDING = 4  # most writes under way; each keeps its tensor in memory
 LEAST = 64 << 10  # bytes of the smallest tensor that goes to the file

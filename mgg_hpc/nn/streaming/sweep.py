@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ...plan.streaming import grid as grids
 from ...runtime.backends.arguments import Rows
-from ...runtime.streaming.behind import read_ahead
-from ...runtime.streaming.store import Store
+from ...runtime.streaming.store import Store, read_ahead
 from .graph import StreamedGraph
 from .planning import Direction
 from .rows import read, write

@@ -1,4 +1,4 @@
-"""Storage and kernels behind one seam (base.py), chosen by name; each backend's runtime is imported only if chosen."""
+"""The choice of a backend (base.py) by its name. Each backend's runtime is imported only if it is chosen."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ON_CPUS = ("auto", "serial", "shm", "shmem")
 
 
 def needs_gpus(name: str) -> bool:
-    """Return whether the backend of this name runs on GPUs alone."""
+    """Return whether the backend of this name runs only on GPUs."""
     return name == "cuda"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A backend's name, and why it was taken. gpu: this rank's, a `cuda.rank.Gpu`."""
+    """A backend's name, and why it was chosen. gpu: this rank's GPU, a `cuda.rank.Gpu`, or None."""
 
     name: str
     why: str
@@ -38,15 +38,15 @@ class Chosen:
 
     @property
     def heap_grows(self) -> bool:
-        """Whether symmetric memory grows on every machine; on others the backend's memory says so once it is made."""
+        """Whether symmetric memory grows on every machine; of others, `Memory.grows` tells once they are made."""
         return self.name in ("serial", "shm")
 
 
 def choose(name: str, comm: Any, dtype: str = "float32", share_gpu: bool = False) -> Chosen:
-    """Return what ``name`` stands for on this communicator, before anything large is read. Collective.
+    """Return the backend of this name, or the best one for "auto", before anything large is read. Collective.
 
-    dtype: of rows. share_gpu: whether several ranks may drive one GPU. Raises InputError, the same on all ranks, where
-    a backend asked for by name cannot run, and says what is missing.
+    dtype: type of rows. share_gpu: whether several ranks may drive one GPU. Raises InputError, the same on all ranks,
+    that names what is missing where the backend cannot run.
     """
     without = ""
     if name in ("auto", "cuda"):
@@ -57,7 +57,7 @@ def choose(name: str, comm: Any, dtype: str = "float32", share_gpu: bool = False
 
 
 def choose_cpu(name: str, comm: Any, without: str = "") -> Chosen:
-    """Return what ``name`` stands for among the backends of CPUs. without: why there are no GPUs, for the report."""
+    """Return the backend of CPUs of this name, or the best one for "auto". without: why there are no GPUs."""
     from .. import mpi
 
     here = mpi.node(comm).size
@@ -91,10 +91,10 @@ def make(
 ) -> Backend:
     """Make the backend itself. Collective.
 
-    threads: of this rank. widest: format of the widest rows that will be summed, by which GPUs choose ps. searches:
-    whether a search will try other knobs, for which GPUs reserve memory. knobs: ps, dist, wpb and far_ps, where they
-    shall not be the backend's defaults. Raises InputError, the same on all ranks, where the
-    backend cannot run so.
+    threads: number of threads of this rank. widest: format of the widest rows that will be summed, by which GPUs choose
+    ps. searches: whether a search will try other knobs, for which GPUs reserve memory. knobs: values of ps, dist, wpb
+    and far_ps instead of the backend's defaults. Raises InputError, the same on all ranks, where the backend cannot run
+    with them.
     """
     from .. import mpi
 
@@ -104,22 +104,21 @@ def make(
 
             return cuda_rank.backend(comm, chosen.gpu, threads, widest, searches, knobs)
         options = Options(replace(DEFAULT_GEOMETRY, **knobs), threads)
-        if chosen.name == "serial":
-            from .host.serial import SerialBackend, World
+        if chosen.name == "shmem":
+            from .host.shmem import ShmemBackend
 
-            return SerialBackend(0, World(1), options)
-        if chosen.name == "shm":
-            from .host.shm import SharedBackend
+            return ShmemBackend(comm, options)
+        from .host.kernels import SerialBackend, SharedBackend
+        from .simulated import World
 
-            return SharedBackend(comm, options)
-        from .host.shmem import ShmemBackend
-
-        return ShmemBackend(comm, options)
+        return (
+            SerialBackend(0, World(1), options) if chosen.name == "serial" else SharedBackend(comm, options)
+        )
 
 
 @contextmanager
 def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
-    """Free what ranks share where all of them meet the same error, or stop; after any other error the job is ended."""
+    """Call ``close`` after an error that all ranks have, or a stop; after any other error the job is ended anyway."""
     try:
         yield
     except (InputError, StoppedBySignal):
@@ -128,7 +127,7 @@ def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
 
 
 def _gpu(name: str, comm: Any, dtype: str, share: bool) -> tuple[Any, str]:
-    """Return this rank's GPU where every rank has one; else None, and why not if there is a driver for GPUs."""
+    """Return this rank's GPU if every rank has one; else None, and the reason where there is a driver for GPUs."""
     if name == "auto" and not all(comm.allgather(_has_driver())):
         return None, ""
     from .cuda import rank as cuda_rank
@@ -142,7 +141,7 @@ def _gpu(name: str, comm: Any, dtype: str, share: bool) -> tuple[Any, str]:
 
 
 def _has_driver() -> bool:
-    """Return whether CUDA's driver is installed. Nothing else of CUDA is loaded where it is not."""
+    """Return whether CUDA's driver is installed."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

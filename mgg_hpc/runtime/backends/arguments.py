@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from ...plan.layout import RowFormat
 
 REDUCTIONS = ("sum", "mean", "max")
-BY_WIDTH = -1  # Geometry.dist: as many rows ahead as `rows_ahead` says
+BY_WIDTH = -1  # value of Geometry.dist: prefetch `rows_ahead` rows ahead
 
 
 def rows_ahead(row_bytes: int) -> int:
-    """Return how many rows ahead BY_WIDTH prefetches on CPUs: 16 KiB of them (cuda/python/module_host.h)."""
+    """Return how many rows ahead BY_WIDTH prefetches on CPUs: 16 KiB of rows (cuda/python/host_schedule.cpp)."""
     return min(256, max(8, (16 << 10) // row_bytes))
 
 
@@ -50,10 +50,10 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class RngKey:
-    """Key of dropout's random draws beside node and column: seed, epoch, and a stream for each place in a model.
+    """Key of dropout's random draws, together with node and column: seed, epoch, and a stream for each use in a model.
 
-    epoch_at: int32 [1] on the backend's device that holds the epoch instead, which CUDA graphs read at each replay, or
-    None. Host backends never get one.
+    epoch_at: int32 [1] on the backend's device that holds the same epoch, which CUDA graphs read at each replay, or
+    None. CPUs read ``epoch``.
     """
 
     p: float
@@ -65,12 +65,12 @@ class RngKey:
 
 @dataclass(eq=False)
 class Rows:
-    """Rows of all PEs in one format. This rank's are ``local``; kernels read the others'.
+    """Rows of all PEs in one format. ``local`` is this rank's part; kernels read the others.
 
     addresses: uint64 [P], address of each PE's row 0 in this process's address space, 0 where it is not reachable.
     counts: int64 [P], number of rows of each PE.
     buffer: uint8, this rank's storage: a NumPy array, or a tensor on a GPU. It may be larger than the rows.
-    symmetric: whether peers can read them.
+    symmetric: whether peers can read the rows.
     """
 
     format: RowFormat
@@ -107,8 +107,8 @@ class Rows:
 class ChunkRows(Rows):
     """Rows of a store whose chunks are brought into a buffer, one after another, for one pass (`Backend.stream_rows`).
 
-    It is a context, which ends the pass wherever it is. stream: what brings the chunks. kept: what has to stay until
-    then. This rank's own rows are none.
+    A context manager, which ends the pass. It has no rows of this rank's own. stream: loader of the chunks. kept:
+    objects that have to live as long as the pass.
     """
 
     stream: Any
@@ -121,15 +121,15 @@ class ChunkRows(Rows):
         self.close()
 
     def close(self) -> None:
-        """End the pass. What has been loaded of a chunk that is not summed is lost."""
+        """End the pass."""
         self.stream.close()
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a backend: how schedules cut the work, and the threads of this rank (CPUs).
+    """Options of a backend. geometry: default of how schedules cut the work. threads: of this rank, on CPUs.
 
-    searches: whether a search will have `Backend.retune` set other geometries, for which GPUs reserve memory.
+    searches: whether a search will call `Backend.retune` with other geometries, for which GPUs reserve memory.
     """
 
     geometry: Geometry

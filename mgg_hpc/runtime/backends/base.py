@@ -1,4 +1,4 @@
-"""The seam: everything above it runs on any backend, everything below it exists once per backend."""
+"""The interface of backends: the code above it runs on any backend, the code below it exists once per backend."""
 
 from __future__ import annotations
 
@@ -17,38 +17,19 @@ from ..streaming.buffer import ChunkBuffer
 from ..streaming.store import Store
 from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows
 from .edges import EdgeKernels
+from .profiling import Profiling
 from .traversal import TraversalKernels
-
-
-@dataclass(frozen=True)
-class KernelStamps:
-    """Times of one kernel of a halo, int64 in nanoseconds of its GPU's clock, which begins anywhere.
-
-    began: of its first CUDA block. ended: of its last. to: int32 [K], the rank that each chunk was pushed to. pushed:
-    [K, 2], when its packing began, and when it was done and signalled. owners: int32 [A], the rank that each chunk came
-    from. seen: [A], when the first worker saw that it was there.
-    """
-
-    began: int
-    ended: int
-    to: NDArray[np.int32]
-    pushed: NDArray[np.int64]
-    owners: NDArray[np.int32]
-    seen: NDArray[np.int64]
 
 
 @dataclass
 class Meter:
     """Cost of aggregations over symmetric rows since the last reset.
 
-    seconds: of calls that have ended. calls: the same for each plan and number of bytes of a row. local_bytes,
-    remote_bytes: of rows read from this rank and from others, without padding. messages: a row that is got, or a packet
-    of a halo that is pushed, each. stored_bytes: those of remote_bytes that came from stores. loading: seconds in which
-    chunks of stores were loaded. later: plan, format, and a function that
-    returns the seconds, of calls that may still run; it is called once those have ended. waited: seconds that the host
-    waited for peers, to publish rows and within exchanges. exchanges: None, or a list to which calls with rounds add
-    their plan and the times of `HaloExchange.stamps`, where the host drives them. kernels: None, or a list to which
-    calls of a halo that a kernel drives add a function that waits for the kernel and returns its times.
+    seconds: sum over the calls that have ended. calls: the same for each (plan, bytes of a row). local_bytes,
+    remote_bytes: of rows read from this rank and from others, without padding. messages: rows that were fetched one by
+    one, and packets of a halo that were pushed. stored_bytes: the part of remote_bytes that came from stores. loading:
+    seconds in which chunks of stores were loaded. waited: seconds that the host waited for peers, to publish rows and
+    within exchanges. later: unfinished GPU calls, as (plan, row format, elapsed()); see `settle`.
     """
 
     seconds: float = 0.0
@@ -61,8 +42,6 @@ class Meter:
     stored_bytes: int = 0
     loading: float = 0.0
     later: list[tuple[Plan, RowFormat, Callable[[], float]]] = field(default_factory=list)
-    exchanges: list[tuple[Plan, list[float]]] | None = None
-    kernels: list[Callable[[], KernelStamps]] | None = None
 
     def took(self, plan: Plan, format: RowFormat, seconds: float) -> None:
         """Add the time of a call over rows of this format."""
@@ -86,19 +65,13 @@ class Meter:
     def taken(self) -> Meter:
         """Return a copy of the counts, and reset them."""
         found = replace(self)
-        self.seconds, self.waited, self.loading = 0.0, 0.0, 0.0
-        self.local_bytes, self.remote_bytes, self.remote_rows, self.messages = 0, 0, 0, 0
-        self.stored_bytes = 0
-        self.calls, self.later = {}, []
+        vars(self).update(vars(Meter()))
         return found
 
     def add(self, other: Meter) -> None:
-        """Add the other meter's counts, but not its time."""
-        self.local_bytes += other.local_bytes
-        self.remote_bytes += other.remote_bytes
-        self.remote_rows += other.remote_rows
-        self.messages += other.messages
-        self.stored_bytes += other.stored_bytes
+        """Add the counts of another meter, without its times."""
+        for name in ("local_bytes", "remote_bytes", "remote_rows", "messages", "stored_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def settle(self) -> None:
         """Add the seconds of the calls in ``later``, all of which have ended."""
@@ -108,44 +81,21 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Phases:
-    """An aggregation in two calls: its transfer without its sums, and its sums without the transfer."""
-
-    transfer_only: Callable[[], None]
-    compute_only: Callable[[], None]
-
-
-@dataclass(frozen=True)
 class Capabilities:
     """Properties of a backend, the same on all ranks.
 
-    name: of run.backend and of reports.
+    name: as run.backend and reports have it.
     device: torch's name of the device of the arrays that calls take: "cpu" for NumPy arrays, else they are tensors.
-    reaches_peers: every rank reads every other's symmetric rows through pointers; final after `Memory.reserve`.
-    edge_gets: `EdgeKernels` take the transfer "get" for rows that no pointer reaches.
-    keeps_bits: `Backend.retune` changes no bit of a sum.
-    records: what a rank launches can be recorded in a CUDA graph.
-    reads_epoch: dropout finds its epoch in the device's memory (`RngKey.epoch_at`).
-    heap_grows: symmetric memory can be reserved again after rows were allocated.
-    reads_host: rows of a store are read where they lie in the host's memory, and calls take all chunks of a plan; else
-    a call takes one, which is copied to the device.
+    reaches_peers: True if every rank reads every other's symmetric rows through pointers; final after `Memory.reserve`.
+    keeps_bits: True if `Backend.retune` changes no bit of a sum.
     halo_rounds: number of rounds per halo exchange, or None to choose it from the halo's size.
-    cache_bytes: of the cache that keeps remote rows which are read through pointers.
-    probe_rows: number of rows per rank in a measurement of costs (`runtime.probe`).
     """
 
     name: str
     device: str = "cpu"
     reaches_peers: bool = True
-    edge_gets: bool = True
     keeps_bits: bool = True
-    records: bool = False
-    reads_epoch: bool = False
-    heap_grows: bool = True
-    reads_host: bool = True
     halo_rounds: int | None = None
-    cache_bytes: int = 0
-    probe_rows: int = 16384  # more than the caches and the page table's cache of a core hold
 
 
 class Recording(ABC):
@@ -161,17 +111,27 @@ class Recording(ABC):
 
 
 class Memory(ABC):
-    """Memory of one rank for rows, private and symmetric."""
+    """Memory of one rank for rows, private and symmetric.
+
+    grows: symmetric memory can be reserved again after rows were allocated.
+    holds_stores: kernels read the host's memory, so that rows of a store there are summed in place, and a call takes
+    all chunks of its plan; else a call takes one chunk, which is copied to the device.
+    cache_bytes: size of the cache that keeps remote rows which are read through pointers; 0 if there is none.
+    """
+
+    grows = True
+    holds_stores = True
+    cache_bytes = 0
 
     def reserve(self, nbytes: int, largest: int = 0) -> None:  # noqa: B027
         """Reserve ``nbytes`` of symmetric memory on each rank, before any of it is allocated. Collective.
 
-        largest: the rank that needs that much, which an error names. Raises InputError, the same on all
-        ranks, where the memory of a node or a GPU cannot hold it.
+        largest: the rank that needs most, for the error message. Raises InputError, the same on all ranks, where the
+        memory of a node or a GPU cannot hold it.
         """
 
-    def beside(self, nbytes: int) -> int:
-        """Return the bytes of symmetric memory that this backend reserves itself beside ``nbytes`` of its users'."""
+    def overhead(self, nbytes: int) -> int:
+        """Return the bytes of symmetric memory that the backend itself adds to a reservation of ``nbytes``."""
         return 0
 
     def reserved(self) -> int:
@@ -184,9 +144,9 @@ class Memory(ABC):
 
     @abstractmethod
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
-        """Lock pages of the host's memory for copies to the device; return what unlocks them, before they are freed.
+        """Lock pages of the host's memory for copies to the device; return the function that unlocks them.
 
-        Raises InputError where the system does not let them be locked.
+        It is called before they are freed. Raises InputError where the system does not let them be locked.
         """
 
     @abstractmethod
@@ -194,19 +154,22 @@ class Memory(ABC):
         """Allocate private rows [count, dim] in the layout in which kernels store rows; uninitialised."""
 
     def release(self, rows: Rows) -> None:  # noqa: B027
-        """Free symmetric rows before `close`, where the memory can be used again. Collective.
-
-        Neither the rows nor arrays over them may be used afterwards.
-        """
+        """Free symmetric rows, which may not be used afterwards, before `close`. Collective."""
 
     def close(self) -> None:  # noqa: B027
         """Free all symmetric memory, and whatever the backend has started. Collective."""
 
 
 class Stream(ABC):
-    """The order in which a rank's launches run, their time and cost. meter: of the aggregations."""
+    """The order in which a rank's launches run, their time and cost.
+
+    meter: cost of the aggregations. records: launches can be recorded in a CUDA graph. probe_rows: number of rows per
+    rank that `row_costs.measure` reads: so many that a call takes much longer than its launch.
+    """
 
     meter: Meter
+    records = False
+    probe_rows = 16384  # more than the caches and the page table's cache of a core hold
 
     @abstractmethod
     def finish(self) -> None:
@@ -214,11 +177,11 @@ class Stream(ABC):
 
     @abstractmethod
     def stamp(self) -> Any:
-        """Return a time stamp behind everything that this rank has launched."""
+        """Return a time stamp that is taken once everything that this rank has launched has ended."""
 
     @abstractmethod
     def since(self, stamp: Any) -> Callable[[], float]:
-        """Return a function for the seconds from ``stamp`` to now, to be called when earlier launches have ended."""
+        """Return a function for the seconds from ``stamp`` to now; call it after earlier launches have ended."""
 
     @abstractmethod
     def record(self, launch: Callable[[], None]) -> Recording:
@@ -264,12 +227,17 @@ class Backend(ABC):
     @property
     @abstractmethod
     def edges(self) -> EdgeKernels | None:
-        """Kernels of layers beyond weighted sums (`edges.py`), or None where there are none."""
+        """Kernels of layers beyond weighted sums (edges.py), or None where there are none."""
 
     @property
     @abstractmethod
     def traversal(self) -> TraversalKernels | None:
-        """Traversals of graphs (`traversal.py`), or None where there are none."""
+        """Traversals of graphs (traversal.py), or None where there are none."""
+
+    @property
+    @abstractmethod
+    def profiling(self) -> Profiling:
+        """Times of single exchanges, and aggregations in parts (profiling.py)."""
 
     @abstractmethod
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
@@ -309,7 +277,7 @@ class Backend(ABC):
 
         `aggregate` and `EdgeKernels.propagate` take them with the plans of the pass, one call for each, in order; all
         raise OSError where a chunk cannot be read. A buffer serves one pass at a time; None reads rows in the host's
-        memory where they lie (`Capabilities.reads_host`). ahead: chunks are loaded while others are summed. Raises
+        memory where they lie (`Memory.holds_stores`). ahead: chunks are loaded while others are summed. Raises
         InputError where slots are too small, or there is no streaming.
         """
 
@@ -335,15 +303,6 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
-        """Return the transfer and the sums of an `aggregate` as calls of their own, to be timed. The plan is prepared.
-
-        ``transfer_only`` is called first. Both are collective where `aggregate` is. Rows that are read on their owners
-        cannot be fetched without being summed, so ``transfer_only`` sums those. ``compute_only`` sums other rows where
-        the transfer leaves none here. Takes private memory for rows and a copy of the plan while they are kept.
-        """
-
-    @abstractmethod
     def gather(
         self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None
     ) -> None:
@@ -352,14 +311,14 @@ class Backend(ABC):
         bounds: int64 [P + 1]. ids: int64 [n]. out: [n, dim], of the rows' dtype, padded rows (`Memory.padded`). Not
         collective, except for the first call on GPUs where no pointer reaches some rank's rows: it allocates symmetric
         memory. Called from the thread that makes collective calls, since it may fetch rows by the same runtime. Raises
-        ValueError for a number outside the bounds. A GPU would have to be waited for: it checks no numbers, and meters
-        rows if it is told how many are this rank's ``own``.
+        ValueError for a number outside the bounds; on GPUs nothing is checked. own: how many of the rows are this
+        rank's, without which GPUs do not meter the call.
         """
 
     @abstractmethod
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype.
 
-        ids: int64 [n]. csr: indptr int64 [n + 1] and columns int32 [nnz] of a sparse matrix, whose stored values [nnz]
-        ``x`` and ``out`` then are.
+        ids: int64 [n]. csr: indptr int64 [n + 1] and columns int32 [nnz] of a sparse matrix; ``x`` and ``out`` are its
+        stored values [nnz] then.
         """

@@ -1,8 +1,8 @@
-"""The seam's part for what is computed edge by edge: attention, the adjoint of a maximum, dot products.
+"""The interface of kernels over edges: attention, the adjoint of a maximum, dot products, tapes.
 
-A source's row holds columns of the rows' dtype and then, from a multiple of the accumulator's size on, a tail of
-values of the accumulator (float32, or float64), scores for example; in the end, where attention drops edges, its node's
-original id in 8 bytes. So what an edge needs of its source crosses in one row, scores as heads x 1 values.
+A source's row holds columns of the rows' dtype and then, from a multiple of the accumulator's size on, a tail of values
+of the accumulator's dtype (float32, or float64), as scores; last, where attention drops edges, the original id of its
+node in 8 bytes. So all that an edge needs of its source is transferred in one row, scores as heads x 1 values.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from .tape import Tape
 
 @dataclass(frozen=True)
 class TailedRows:
-    """Rows of ``values`` columns of a dtype, ``tail`` values of its accumulator, and an id or none.
-
-    accumulator: what rows are summed in. first: the tail's place, in values of the accumulator.
-    """
+    """Format of rows of ``values`` columns of a dtype, ``tail`` values of its accumulator, and maybe an id."""
 
     dtype: np.dtype[Any]
     values: int
@@ -51,13 +48,13 @@ class TailedRows:
 
 @dataclass(frozen=True)
 class Attention:
-    """Heads of ``channels`` columns each, and how an edge u -> v is scored by each of them.
+    """Heads of ``channels`` columns each, and how each head scores an edge u -> v.
 
-    additive: LeakyReLU(source score of u + target score of v + score of the edge, if edges have any), with the negative
-    slope (GAT: Velickovic et al., ICLR 2018). Else the dot product of the rows of u and v over sqrt(channels) (Vaswani
-    et al., NeurIPS 2017).
-    key: which edges are dropped, by the original ids of both ends and the head; None: none. ids: int64 [n], of this
-    rank's nodes, where there is one.
+    additive: the score is LeakyReLU(source score of u + target score of v + score of the edge, if edges have any), with
+    the negative slope (GAT: Velickovic et al., ICLR 2018). Else it is the dot product of the rows of u and v over
+    sqrt(channels) (Vaswani et al., NeurIPS 2017).
+    key: key of the draws that drop edges, by the original ids of both ends and the head, or None. ids: int64 [n],
+    original ids of this rank's nodes, if there is a key.
     """
 
     heads: int
@@ -78,14 +75,14 @@ class Attention:
         return float(self.channels**-0.5)
 
     def forward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
-        """Return the format of sources' rows for `EdgeKernels.attend`: features, and additive scores behind them."""
+        """Return the format of sources' rows for `EdgeKernels.attend`: features, and a tail of additive scores."""
         return TailedRows(dtype, self.columns, self.heads if self.additive else 0, self.key is not None)
 
     def backward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
-        """Return the rows of targets that `EdgeKernels.attend_back` reads for gradients of sources.
+        """Return the format of targets' rows for `EdgeKernels.attend_back` at sources.
 
-        The output's gradient g, and for dot products the rows; target scores where they are additive, log_sum, and
-        <g, output without bias>, each for every head.
+        Values: the output's gradient g, and for dot products the rows. Tail, for each head: target scores where they
+        are additive, log_sum, and <g, output without bias>.
         """
         if self.additive:
             return TailedRows(dtype, self.columns, 3 * self.heads, self.key is not None)
@@ -95,9 +92,12 @@ class Attention:
 class EdgeKernels(ABC):
     """Kernels of layers beyond weighted sums. Plans are prepared and rows published as for `Backend.aggregate`.
 
-    n: the plan's destinations; [n, H] arrays are contiguous ones of the accumulator's dtype, [n, F] padded or
-    contiguous rows of the rows'. Collective with "halo".
+    n: number of the plan's destinations. [n, H] arrays are contiguous, of the accumulator's dtype; [n, F] arrays are
+    padded or contiguous rows of the rows' dtype. Collective with "halo". gets: kernels take the transfer "get" for rows
+    that no pointer reaches.
     """
+
+    gets = True
 
     @abstractmethod
     def attend(
@@ -115,12 +115,12 @@ class EdgeKernels(ABC):
         above_weight: Any = None,
         edge_score: Any = None,
     ) -> None:
-        """out[v] = bias + sum over edges u -> v of weight(u, v) h[u], weights a softmax of scores; no edges: bias.
+        """out[v] = bias + sum over edges u -> v of weight(u, v) h[u], weights a softmax of scores; without edges, bias.
 
-        src: `Attention.forward_rows`. score: target scores [n, H], additive. h: [n, H C], of dot products. bias: [H C].
-        edge_score: scores of edges [E, H] in the plan's order, additive, or None.
-        For the backward: log_sum [n, H] becomes the logarithm of the sum of exp(score); above [n, H C] and
-        above_weight [n, H] the parts of the sum and of the weights whose score is above 0 (additive), from which the
+        src: `Attention.forward_rows`. score: target scores [n, H], if additive. h: targets' rows [n, H C], for dot
+        products. bias: [H C]. edge_score: scores of edges [E, H] in the plan's order, if additive, or None.
+        Outputs for the backward: log_sum [n, H], the logarithm of the sum of exp(score); above [n, H C] and
+        above_weight [n, H], the parts of the sum and of the weights whose score is above 0 (additive), from which the
         gradient of target scores follows. Weights in ``out`` and ``above`` are after dropout, in above_weight before.
         """
 
@@ -142,24 +142,24 @@ class EdgeKernels(ABC):
         edge_score: Any = None,
         edge_score_gradient: Any = None,
     ) -> None:
-        """Gradients of attention at one end of its edges: out [n, H C], that of h.
+        """Compute gradients of attention at one end of its edges: out [n, H C] is the gradient of h.
 
-        at_source: over out-edges, src `Attention.backward_rows` of targets; score: source scores [n, H], whose
-        gradient is written into score_gradient [n, H], and edge_score [E, H] in the plan's order, whose gradient is
-        written into edge_score_gradient [E, H], or neither (additive). Else over in-edges, for dot products, src rows
-        of the sources; gradient [n, H C], log_sum and dot [n, H] are the targets' own.
+        at_source: over out-edges; src: `Attention.backward_rows` of targets. If additive, score: source scores [n, H],
+        whose gradient is written into score_gradient [n, H]; edge_score [E, H] in the plan's order, whose gradient is
+        written into edge_score_gradient [E, H], or neither. Else over in-edges, for dot products only; src: rows of the
+        sources; gradient [n, H C], log_sum and dot [n, H]: values of the targets.
         """
 
     @abstractmethod
     def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
-        """out[v, c] = the maximum over edges u -> v of x[u, c], 0 without edges; ties [n, F]: how many reach it."""
+        """out[v, c] = maximum over edges u -> v of x[u, c], 0 without edges; ties [n, F]: number of edges with it."""
 
     @abstractmethod
     def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
-        """The adjoint of a maximum, over out-edges.
+        """Compute the adjoint of a maximum, over out-edges.
 
-        src: rows of 2 F columns, the targets' gradients over their ties, and their maxima. out[u, c] = the sum of those
-        gradients over the targets whose maximum is x[u, c]; x [n, F].
+        src: rows of 2 F columns: the targets' gradients divided by their ties, and their maxima. out[u, c] = sum of the
+        divided gradients of the targets whose maximum is x[u, c]; x [n, F].
         """
 
     @abstractmethod
@@ -185,9 +185,9 @@ class EdgeKernels(ABC):
         out: Sequence[Any],
         edge: Any = None,
     ) -> None:
-        """out[i][v] = the reduction of the tape's output i over the edges u -> v; 0 without edges.
+        """out[i][v] = reduction of the tape's output i over the edges u -> v; 0 without edges.
 
-        src: rows of ``tape.far_columns`` values of u. near: arrays [n, any] of v. shared: [S] of all edges. edge:
-        [E, D] in the plan's order, or None. out: an array [n, width] for each output. All but src are of the
-        accumulator's dtype. (NGra, section 3.2: Scatter, ApplyEdge and Gather in one.)
+        src: rows of ``tape.far_columns`` values of u. near: arrays [n, k] of values of v. shared: [S], values that all
+        edges share. edge: data of edges [E, D] in the plan's order, or None. out: an array [n, width] for each output.
+        All but src are of the accumulator's dtype. (NGra, section 3.2: Scatter, ApplyEdge and Gather in one.)
         """

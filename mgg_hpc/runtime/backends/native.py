@@ -1,4 +1,4 @@
-"""The native module of the host, and what it computes whatever the backend: draws of initial weights."""
+"""The native module of CPUs, and draws of initial weights, which it computes for any backend."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def instruction_set() -> str:
 
 
 def uniform(out: NDArray[Any], low: float, high: float, seed: int, stream: int) -> None:
-    """Fill ``out`` [n, F] with draws in [low, high) that depend on (seed, stream, row, column) alone.
+    """Fill ``out`` [n, F] with draws in [low, high) that depend only on (seed, stream, row, column).
 
-    Initial weights are drawn here whatever the backend, so that they are the same on all of them.
+    Initial weights are drawn here for any backend, so that they are the same on all of them.
     """
     load().uniform_rows(out, low, high, seed, stream)

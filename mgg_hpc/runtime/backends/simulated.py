@@ -1,4 +1,4 @@
-"""The ranks of a device's backend: their symmetric memory, and ranks that one process plays."""
+"""The ranks of a backend and their symmetric memory, and ranks that one process simulates."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def all_reachable(rank: int, peer: int) -> bool:
 
 
 class Peers(ABC):
-    """The other ranks of a device's backend, and their symmetric memory.
+    """All ranks of a backend, and their symmetric memory.
 
-    memory: where symmetric memory is allocated, if elsewhere than the backend's own. gets: whether a transport fetches
-    what no pointer reaches.
+    memory: allocator of symmetric memory, or None for the backend's own. gets: whether a transport fetches rows that no
+    pointer reaches.
     """
 
     size: int
@@ -29,7 +29,10 @@ class Peers(ABC):
 
     @abstractmethod
     def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
-        """Enter the address of this rank's ``number``-th allocation. Return where it finds all ranks', [P]; or 0."""
+        """Record the address of this rank's ``number``-th symmetric allocation.
+
+        Return the addresses of all ranks' allocations as this rank sees them, uint64 [P], 0 where out of reach.
+        """
 
     @abstractmethod
     def barrier(self, stream: int) -> None:
@@ -38,7 +41,7 @@ class Peers(ABC):
 
 @dataclass
 class Allocation:
-    """Symmetric memory, ``nbytes`` on each rank. addresses: uint64 [P, P], row r as rank r sees all ranks' memory."""
+    """Symmetric memory, ``nbytes`` on each rank. addresses: uint64 [P, P], row r: all ranks' as rank r sees them."""
 
     nbytes: int
     addresses: NDArray[np.uint64]
@@ -61,10 +64,7 @@ class World(Peers):
         """Ranks that take turns need no barrier."""
 
     def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
-        """Enter the address of this rank's ``number``-th allocation. Return all ranks' addresses as it sees them, [P].
-
-        Ranks allocate one after another: the others' addresses appear as they do. Raises ValueError where sizes differ.
-        """
+        # Ranks allocate one after another: the result fills as the others do. Raises ValueError where sizes differ.
         while number >= len(self.allocations):
             nothing = np.zeros((self.size, self.size), dtype=np.uint64)
             self.allocations.append(Allocation(nbytes, nothing))

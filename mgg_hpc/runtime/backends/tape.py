@@ -1,4 +1,4 @@
-"""Tapes: programs of an edge, column by column, that `EdgeKernels.propagate` runs (cuda/include/mgg/tape.h).
+"""Tapes: programs that `EdgeKernels.propagate` runs for each edge and column (cuda/include/mgg/tape.h).
 
 Values are wide, of ``columns`` values for each edge, or narrow, of one. An operand lies in the row of the edge's other
 end ("far"), in a row of this end ("near"), among values that all edges share, or in the edge's data.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +39,7 @@ MOST_VALUES = 64
 
 @dataclass(frozen=True)
 class Value:
-    """Place of a value. kind: one of KINDS; index, type and narrow as in cuda/include/mgg/tape.h."""
+    """Location of a value. kind: one of KINDS; index, type and narrow as in cuda/include/mgg/tape.h."""
 
     kind: str
     index: int
@@ -50,7 +49,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation. out, a, b: numbers of values; b is -1 where there is one operand. value: a constant."""
+    """One operation. out, a, b: indices of values; b is -1 for unary operations. value: a constant."""
 
     op: str
     out: int
@@ -61,8 +60,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Output:
-    """A value that is reduced over the edges of each destination. width: of its rows; type: a column of edge data that
-    says to which ``columns`` of a row it is added, or -1.
+    """A value that is reduced over the edges of each destination.
+
+    width: columns of its rows. type: column of edge data that selects the ``columns`` of a row it is added to, or -1.
     """
 
     value: int
@@ -74,8 +74,9 @@ class Output:
 class Tape:
     """A program of an edge.
 
-    columns: of wide values. far_columns: of the rows of other ends. registers: number of wide ones. reduce: "sum",
-    "mean", or "max" of the first output, where the others, as wide, are summed over the edges that reach it.
+    columns: width of wide values. far_columns: width of the rows of other ends. registers: number of wide registers.
+    reduce: "sum", "mean", or "max" of the first output; with "max" the other outputs, as wide, are summed over the
+    edges that reach it.
     """
 
     columns: int
@@ -92,8 +93,5 @@ class Tape:
         values = [(KINDS.index(v.kind), v.index, v.type, v.narrow) for v in self.values]
         steps = [(OPS.index(s.op), s.out, s.a, s.b, s.value) for s in self.steps]
         outputs = [(o.value, o.type, o.width) for o in self.outputs]
-        return _bytes(values, VALUE), _bytes(steps, STEP), _bytes(outputs, OUTPUT)
-
-
-def _bytes(rows: list[tuple[Any, ...]], dtype: np.dtype[Any]) -> NDArray[np.uint8]:
-    return np.array(rows, dtype=dtype).view(np.uint8)
+        structs = np.array(values, VALUE), np.array(steps, STEP), np.array(outputs, OUTPUT)
+        return structs[0].view(np.uint8), structs[1].view(np.uint8), structs[2].view(np.uint8)

@@ -1,4 +1,4 @@
-"""The part of the seam for traversals: a rank's edges by numbers of its own, and what is computed over them."""
+"""The interface of traversals: a rank's edges in its own numbering, and the searches over them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...plan.workload import HaloLists
 
 
 def own_pages(nbytes: int) -> NDArray[np.uint8]:
-    """Return uninitialised memory that shares no page with others, so that it can be locked for a GPU as it is."""
+    """Return uninitialised memory that shares no page with other data, so that it can be locked for a GPU in place."""
     page = mmap.PAGESIZE
     whole = np.empty(nbytes + 2 * page, np.uint8)
     return whole[-whole.ctypes.data % page :][:nbytes]
@@ -22,17 +22,17 @@ def own_pages(nbytes: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, eq=False)
 class LocalGraph:
-    """One rank's n rows and all edges into them, whose S sources are those rows and the rank's halo.
+    """One rank's n rows and all edges into them; the S sources of the edges are these rows and the rank's halo.
 
-    Sources, and so rows, are numbered with those first that have the most edges (`traversal.part` says how).
+    Sources, and so rows, are numbered by falling number of edges (`traversal.part` has the details).
 
     total: rows of all ranks.
     indptr int64 [n + 1], indices int32 [E]: sources of the edges into each row, ascending.
     out_indptr int64 [S + 1], out_indices int32 [E]: rows that each source has edges to, ascending.
-    slot: int32 [n], each row's own number among the sources, ascending.
-    halo: int32 [H], the numbers of the halo's rows in the order in which they arrive.
-    lists: what crosses, send_rows being rows of this rank by these numbers; None for a lone rank.
-    out_degree: int32 [n], edges out of each row, on all ranks.
+    slot: int32 [n], number of each row among the sources, ascending.
+    halo: int32 [H], numbers of the halo's rows in the order in which they arrive.
+    lists: lists of the halo exchange, with send_rows in this numbering; None for a lone rank.
+    out_degree: int32 [n], number of edges out of each row, on all ranks.
     """
 
     total: int
@@ -52,13 +52,13 @@ class LocalGraph:
 
     @property
     def sources(self) -> int:
-        """Number of its rows and of those of its halo, S."""
+        """Number of this rank's rows and of the rows of its halo, S."""
         return len(self.out_indptr) - 1
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a traversal begins: slot, the source's number on this rank; row, its row. -1 where the rank has none."""
+    """Where a traversal begins. slot: number of the source on this rank; row: its row. -1 if the rank has none."""
 
     slot: int
     row: int
@@ -74,31 +74,31 @@ class Traversal(ABC):
 
     @abstractmethod
     def prepare(self, kind: str) -> None:
-        """Set up what a kind of traversal takes ("bfs", "sssp", "components", "pagerank"), before it is timed.
+        """Allocate for a kind of traversal ("bfs", "sssp", "components", "pagerank"), before it is timed.
 
-        Raises InputError for what does not fit.
+        Raises InputError if it does not fit.
         """
 
     @abstractmethod
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of the halo's rows, [H], from each rank's own, [n] of 4 or 8 bytes; until the next call.
+        """Return the values of the halo's rows, [H], from each rank's own values, [n] of 4 or 8 bytes.
 
-        Ranks must meet between two calls: one that only receives may still read what the next call overwrites.
+        The next call overwrites them, so ranks must synchronise between two calls.
         """
 
     @abstractmethod
     def bfs(self, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> int:
         """Fill parent and depth, [n], by a breadth-first search; return the number of levels below the source.
 
-        A row's parent is the first of its sources one level up; the source's is itself. Both are -1 where a row is not
-        reached.
+        A row's parent is the first of its sources one level up; the source is its own parent. Both are -1 for rows that
+        are not reached.
         """
 
     @abstractmethod
     def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
-        """Fill distance, [n], with the lengths of shortest paths; inf where there is none. Return the number of steps.
+        """Fill distance, [n], with the lengths of shortest paths, or inf; return the number of steps.
 
-        Lengths are those of the last `set_lengths`.
+        Edges have the lengths of the last `set_lengths`.
         """
 
     @abstractmethod
@@ -107,18 +107,18 @@ class Traversal(ABC):
 
     @abstractmethod
     def components(self, names: NDArray[np.int64], label: NDArray[np.int64]) -> int:
-        """Fill label, [n], with the least name in each row's component of an undirected graph; return the exchanges.
+        """Fill label, [n], with the least name in each row's component of an undirected graph.
 
-        names: [S], of the sources.
+        names: [S], names of the sources. Return the number of exchanges.
         """
 
     @abstractmethod
     def pagerank(
         self, rank: NDArray[np.floating], damping: float, tolerance: float, iterations: int
     ) -> tuple[int, float]:
-        """Fill rank, float32 or float64 [n], which sum to 1 over all ranks; return iterations and the last change.
+        """Fill rank, float32 or float64 [n], which sums to 1 over all ranks; return iterations and the last change.
 
-        Ends when the sum over all rows of |new - old| is below ``tolerance``, or after so many iterations.
+        It ends when the sum over all rows of |new - old| is below ``tolerance``, or after ``iterations``.
         """
 
 
@@ -127,12 +127,11 @@ class TraversalKernels(ABC):
 
     @abstractmethod
     def check(self, edges: str) -> None:
-        """Raise InputError for a place of edges that this backend does not have."""
+        """Raise InputError if this backend cannot keep edges in this memory, "device" or "host"."""
 
     @abstractmethod
-    def of(self, graph: LocalGraph, *, edges: str = "device") -> Traversal:
-        """Return traversals of a graph. Collective. Frees nothing before the backend is closed.
+    def bind(self, graph: LocalGraph, *, edges: str = "device") -> Traversal:
+        """Return traversals of a graph; their memory is freed when the backend is closed. Collective.
 
-        edges: where a GPU's edges lie, "device" or "host". Raises InputError where a device does not take the
-        graph.
+        edges: memory of a GPU's edges, "device" or "host". Raises InputError where the graph does not fit the device.
         """

@@ -1,9 +1,9 @@
-"""The memory through which kernels read rows of a store: slots, a chunk in each (NGra, section 3.1)."""
+"""The memory that chunks of a store are brought into: slots, a chunk in each (NGra, section 3.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,30 +16,16 @@ PAGE = RowFormat(np.dtype(np.uint8), 4096)  # slots begin with a page, as direct
 SIGNALS = RowFormat(np.dtype(np.uint64), 2)  # two words of each rank of a chain (chunk_stream.h)
 
 
-class Allocates(Protocol):
-    """The part of a Backend that slots are allocated by."""
-
-    @property
-    def collectives(self) -> Any:
-        """The backend's `Collectives`."""
-
-    @property
-    def memory(self) -> Any:
-        """The backend's `Memory`."""
-
-    def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Any:
-        """Allocate rows, as `Backend.rows` does."""
-
-
 class ChunkBuffer:
     """Memory for slots, allocated once, and used for passes over rows of any width, one after another.
 
-    nbytes: of all slots, at least; pages are whole. chains: for each chain its ranks, the one that loads first
-    (ring.py), or none: then each rank loads what it needs. Ranks of a chain make the same passes, with the same
-    steps, over slots of the same size. With chains it is collective, as is `close`.
+    backend: the Backend of this rank. nbytes: size of all slots, rounded up to whole pages. chains: ranks of each
+    chain, the first of which loads (chains.py). [default: each rank loads its own chunks] Ranks of a chain make the
+    same passes, with the same steps, over slots of the same size. With chains the constructor and `close` are
+    collective.
     """
 
-    def __init__(self, backend: Allocates, nbytes: int, chains: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(self, backend: Any, nbytes: int, chains: Sequence[Sequence[int]] = ()) -> None:
         self.pages = -(-nbytes // PAGE.row_bytes)
         self._rank, self._memory = backend.collectives.rank, backend.memory
         self._chain = next((list(chain) for chain in chains if self._rank in chain), [self._rank])
@@ -54,7 +40,7 @@ class ChunkBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slots."""
+        """Size of all slots in bytes."""
         return self.pages * PAGE.row_bytes
 
     def slot_bytes(self, order: Pass, format: RowFormat) -> int:
@@ -68,9 +54,9 @@ class ChunkBuffer:
         return each
 
     def links(self, steps: int) -> NDArray[np.uint64] | None:
-        """Return this rank's place in its chain for the next pass, of so many steps, as the native stream takes it.
+        """Return the ``chain`` argument of the native ChunkStream for the next pass, of so many steps.
 
-        None where there is no other rank. Raises InputError where no pointer reaches some of them.
+        It is None for a chain of one rank. Raises InputError if some rank of the chain cannot be reached by pointers.
         """
         if len(self._chain) == 1:
             return None
@@ -86,18 +72,18 @@ class ChunkBuffer:
         return np.array([*words, 0 if before is None else self._slots_of(before), first], np.uint64)
 
     def close(self) -> None:
-        """Give the memory back, once no pass uses it."""
+        """Free the memory, once no pass uses it."""
         if self._shares:
             self._memory.release(self._rows)
             self._memory.release(self._signals)
 
     def _slots_of(self, rank: int) -> int:
-        """Return where a rank's slots begin: memory that is shared has the same offset in its page on every rank."""
+        """Return the address of a rank's slots: shared memory has the same offset in its page on every rank."""
         return _up(int(self._rows.addresses[rank]))
 
 
 def slot_bytes(rows: int, format: RowFormat) -> int:
-    """Return the bytes of a slot for chunks of so many rows."""
+    """Return the size in bytes of a slot for chunks of so many rows."""
     return _up(max(1, rows) * format.row_bytes)
 
 

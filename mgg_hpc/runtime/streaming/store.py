@@ -1,18 +1,20 @@
-"""Where rows lie that are not in the memory that a job counts: in the host's memory, or in a file.
+"""Stores of rows outside of the memory that a job counts: in the host's memory, or in a file (files.py).
 
-All rows [count, dim] of a graph lie in one store, whatever the number of ranks: each of a node's ranks reads any of
-them, and writes its own.
+All rows [count, dim] of a graph are in one store, whatever the number of ranks: each rank of a node reads any of them,
+and writes its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +22,20 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...plan.layout import RowFormat
 from .. import mpi
-from ..window import SharedWindow
-from .direct import new_pages
+from ..mpi import SharedWindow
+
+PENDING = 2  # unfinished writes of a store at most; each keeps its rows in memory
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a store's rows lie, as native code reads them: row i ``row_bytes`` after row i - 1.
+    """The location of a store's rows, as native code reads them: row i ``row_bytes`` after row i - 1.
 
-    address: of row 0 in memory, or 0. file: number of the open file, if they lie in one. offset: of row 0 in it.
-    direct: the file was opened with O_DIRECT. pace: a native Pace, or None. name: of the file, for errors.
+    address: address of row 0 in memory, or 0. file: descriptor of the open file, or -1. offset: byte of row 0 in the
+    file. direct: the file was opened with O_DIRECT. pace: a native Pace, or None. name: name of the file, for errors.
     """
 
     row_bytes: int
@@ -50,29 +56,29 @@ class Store(ABC):
     @property
     @abstractmethod
     def place(self) -> Place:
-        """Where the rows lie; as long as the store is open."""
+        """Location of the rows, which holds as long as the store is open."""
 
     @abstractmethod
     def read(self, first: int, count: int) -> NDArray[Any]:
         """Return rows first .. first + count - 1, an array [count, dim] in the layout of kernels (`RowFormat`).
 
-        It is not written: rows in the host's memory are not copied.
+        Callers do not write into it: rows in the host's memory are not copied.
         """
 
     @abstractmethod
     def write(self, first: int, rows: NDArray[Any]) -> None:
-        """Write rows [any, dim] of the store's dtype from row ``first`` on. Raises ValueError where they may not go."""
+        """Write rows [k, dim] of the store's dtype at row ``first``. Raises ValueError for rows that do not fit."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give the rows back. Collective over the store's ranks."""
+        """Free the rows. Collective over the store's ranks."""
 
 
 class Pace:
-    """Counts what is read from stores and written to them, and keeps it to a rate, for studies of slow stores.
+    """Counts the bytes that stores read and write, and limits their rate, for studies of slow stores.
 
-    Stores that share it are one device's. rate: bytes per second, or 0 for any number. nbytes: that were read and
-    written so far, without the chunks that native code loads.
+    Stores on one device share it. rate: bytes per second, or 0 for no limit. nbytes: bytes read and written so far,
+    without the chunks that native code loads.
     """
 
     def __init__(self, rate: float = 0.0) -> None:
@@ -84,7 +90,7 @@ class Pace:
             self.native = native.load().Pace(rate)
 
     def took(self, nbytes: int, began: float) -> None:
-        """Sleep for what is left of the time that ``nbytes`` take, which began to move at ``began``."""
+        """Sleep until ``nbytes``, whose transfer began at ``began`` (`time.perf_counter`), are there at the rate."""
         with self._lock:
             self.nbytes += nbytes
         if self.native is not None:
@@ -94,6 +100,19 @@ class Pace:
 def paced(rate: float | Pace) -> Pace:
     """Return the pace itself, or a new one for a rate."""
     return rate if isinstance(rate, Pace) else Pace(rate)
+
+
+def mapped(nbytes: int) -> mmap.mmap:
+    """Return new memory of whole pages, in huge pages where the kernel has them."""
+    memory = mmap.mmap(-1, nbytes)
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def new_pages(nbytes: int) -> NDArray[np.uint8]:
+    """Return zeros, uint8 [nbytes], on pages of their own."""
+    return np.frombuffer(mapped(max(1, nbytes)), np.uint8)[:nbytes]
 
 
 def padded_rows(count: int, format: RowFormat) -> NDArray[Any]:
@@ -108,7 +127,7 @@ def check_place(store: Store, first: int, count: int) -> None:
 
 
 def check_rows(store: Store, first: int, rows: NDArray[Any]) -> None:
-    """Raise ValueError where rows [any, dim] do not belong into a store."""
+    """Raise ValueError for rows [k, dim] that do not fit a store from row ``first`` on."""
     check_place(store, first, len(rows))
     if rows.ndim != 2 or rows.shape[1] != store.format.dim or rows.dtype != store.format.dtype:
         raise ValueError(
@@ -118,12 +137,12 @@ def check_rows(store: Store, first: int, rows: NDArray[Any]) -> None:
 
 
 class HostStore(Store):
-    """Rows in the host's memory, beside what a job counts.
+    """Rows in the host's memory.
 
-    node: the ranks of one node that share the rows (a communicator), or None for a lone one. rows: an array [count,
-    dim] that has them, each of them contiguous, at most as far apart as in ``format``; else they are zero at first.
-    rate: bytes per second, for studies; 0: any number; or the pace of several stores. lock: locks their pages
-    (`Memory.lock`), or None. Collective over ``node``.
+    node: communicator of the ranks of one node that share the rows, or None for a lone rank. rows: an array [count,
+    dim] that holds them, each row contiguous, and rows at most as far apart as in ``format``. [default: zeros] rate:
+    bytes per second, 0 for no limit, or the `Pace` of several stores. lock: locks their pages (`Memory.lock`), or None.
+    Collective over ``node``.
     """
 
     def __init__(
@@ -138,13 +157,12 @@ class HostStore(Store):
     ) -> None:
         self.format, self.count, self._pace = format, count, paced(rate)
         self._window: SharedWindow | None = None
-        if rows is None and node is not None and node.size > 1:
-            self._window = SharedWindow(node, count * format.row_bytes, one=True)
-            flat = self._window.buffer(0).view(format.dtype)
-            rows = flat.reshape(count, format.stride)[:, : format.dim]
-        elif rows is None:
-            whole = new_pages(count * format.row_bytes).view(format.dtype)
-            rows = whole.reshape(count, format.stride)[:, : format.dim]
+        if rows is None:
+            nbytes = count * format.row_bytes
+            if node is not None and node.size > 1:
+                self._window = SharedWindow(node, nbytes, one=True)
+            whole = new_pages(nbytes) if self._window is None else self._window.buffer(0)
+            rows = whole.view(format.dtype).reshape(count, format.stride)[:, : format.dim]
         self._rows: NDArray[Any] = rows
         check_rows(self, 0, rows)
         apart = self.place.row_bytes
@@ -191,3 +209,66 @@ class HostStore(Store):
         self._rows = np.zeros((0, self.format.dim), self.format.dtype)
         if self._window is not None:
             self._window.free()
+
+
+class WriteBehind(Store):
+    """A store whose writes return at once and are done by threads. Reads, by any thread, wait for writes of their rows.
+
+    Callers do not change rows that they have written. pool: the threads that write.
+    """
+
+    def __init__(self, store: Store, pool: ThreadPoolExecutor) -> None:
+        self._store, self._pool = store, pool
+        self.format, self.count = store.format, store.count
+        self._writes: list[tuple[int, int, Future[None]]] = []
+
+    @property
+    def place(self) -> Place:
+        self.settle()
+        return self._store.place
+
+    def read(self, first: int, count: int) -> NDArray[Any]:
+        for low, high, write in list(self._writes):
+            if low < first + count and first < high:
+                write.result()
+        return self._store.read(first, count)
+
+    def write(self, first: int, rows: NDArray[Any]) -> None:
+        # Raises the error of an earlier write.
+        last = first + len(rows)
+        while len(self._writes) >= PENDING or any(lo < last and first < hi for lo, hi, _ in self._writes):
+            self._end_first()
+        self._writes.append((first, last, self._pool.submit(self._store.write, first, rows)))
+
+    def settle(self) -> None:
+        """Wait for all writes."""
+        while self._writes:
+            self._end_first()
+
+    def _end_first(self) -> None:
+        """Wait for the oldest write; reads of other threads see it until it has ended."""
+        try:
+            self._writes[0][2].result()
+        finally:
+            self._writes.pop(0)
+
+    def close(self) -> None:
+        self.settle()
+        self._store.close()
+
+
+def read_ahead(
+    pool: ThreadPoolExecutor | None, keys: Iterable[_Key], read: Any
+) -> Iterator[tuple[_Key, _Value]]:
+    """Yield each (key, read(key)); a pool reads the next one while the caller works on this one."""
+    pending: tuple[_Key, Future[_Value]] | None = None
+    for key in keys:
+        if pool is None:
+            yield key, read(key)
+            continue
+        following = key, pool.submit(read, key)
+        if pending is not None:
+            yield pending[0], pending[1].result()
+        pending = following
+    if pending is not None:
+        yield pending[0], pending[1].result()

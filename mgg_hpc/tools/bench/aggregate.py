@@ -19,7 +19,7 @@ from ...plan import launch, workload
 from ...plan.layout import RowFormat
 from ...runtime import backends, cores, mpi
 from ...runtime.backends import native
-from ...runtime.turns import take_turns
+from ...runtime.timing import interleaved
 from . import graphs
 from .results import TIMES, Results, numbers_of
 
@@ -85,7 +85,7 @@ class Aggregation:
             "gather floor": partial(self._floor_seconds, self.floor),
             "mgg": partial(self.seconds, self.sums),
         }
-        return {name: [1e3 * each for each in taken] for name, taken in take_turns(runs, turns).items()}
+        return {name: [1e3 * each for each in taken] for name, taken in interleaved(runs, turns).items()}
 
     @property
     def moved_bytes(self) -> int:

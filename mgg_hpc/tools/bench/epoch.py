@@ -18,7 +18,7 @@ from ... import config
 from ...data import writer
 from ...data.graph import Graph
 from ...runtime import cores, mpi
-from ...runtime.turns import take_turns
+from ...runtime.timing import interleaved
 from ...training.job import Job, build
 from . import graphs
 from .results import Results, words_of
@@ -133,9 +133,9 @@ def run_epoch(
                 backend = "cuda" if device == "cuda" else "serial"
                 job = job_of(Path(folder) / "graph.h5", shape, mpi.world(), threads=threads, backend=backend)
                 epochs = Epochs(job)
-                take_turns({"mgg": epochs.step}, WARM_UP)
+                interleaved({"mgg": epochs.step}, WARM_UP)
                 clock = {"mgg": lambda epochs=epochs: timed(epochs)}
-                ms = take_turns(clock, turns)["mgg"]
+                ms = interleaved(clock, turns)["mgg"]
                 job.backend.memory.close()
             results.add(str(shape), ms, graph=graph.name, nodes=graph.nodes, edges=graph.edges)
             results.write(files)  # what is measured stays, whatever ends the rest

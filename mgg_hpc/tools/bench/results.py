@@ -21,7 +21,7 @@ from ... import __version__
 from ...data.atomic_write import check_output, replacement
 from ...errors import InputError
 from ...runtime import cores
-from ...runtime.turns import ratios, spread
+from ...runtime.timing import ratios, spread
 
 Row = dict[str, Any]
 # Columns that tables of times have.

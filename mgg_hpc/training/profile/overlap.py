@@ -11,7 +11,7 @@ from ...nn.graph.handle import GraphHandle
 from ...nn.workspace import as_array
 from ...plan import overlap
 from ...runtime import mpi
-from ...runtime.turns import take_turns
+from ...runtime.timing import interleaved
 from ...runtime.watchdog import Watchdog
 from ..job import Exchange, Job
 
@@ -46,7 +46,7 @@ def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
     rows, _ = graph.exchange(each.format.dim)
     out = backend.memory.padded(plan.destinations, rows.format)
     op, edge = "copy" if each.weight is None else "mul", as_array(each.weight)
-    alone = backend.phases(plan, op, rows, out, edge=edge)
+    alone = backend.profiling.phases(plan, op, rows, out, edge=edge)
 
     def both() -> None:
         backend.aggregate(plan, op, "sum", rows, out, edge=edge)
@@ -60,7 +60,7 @@ def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
         return ended()
 
     actions = {"transfer": alone.transfer_only, "both": both, "sums": alone.compute_only}
-    taken = take_turns({name: partial(timed, action) for name, action in actions.items()}, 1 + TURNS)
+    taken = interleaved({name: partial(timed, action) for name, action in actions.items()}, 1 + TURNS)
     ranks = comm.allgather({name: seconds[1:] for name, seconds in taken.items()})  # the first turn allocates
     transfer, together, sums = (
         1e3 * min(max(turn) for turn in zip(*(rank[name] for rank in ranks), strict=True)) for name in actions

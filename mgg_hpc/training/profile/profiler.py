@@ -55,7 +55,7 @@ class Recorder:
         self.first = min(WARM, total - 1) + 1
         self.last = min(self.first + PROFILED - 1, total)
         self.content = b""
-        self._comm, self._stream, self._clocks = job.comm, job.backend.stream, 0.0
+        self._comm, self._profiling, self._clocks = job.comm, job.backend.profiling, 0.0
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else Kineto prints on stderr
         activities = [ProfilerActivity.CPU]
         if job.backend.capabilities.device != "cpu":
@@ -71,7 +71,7 @@ class Recorder:
         if epoch == self.first:
             self._profile.start_trace()
             self._runs = True
-            self._stream.meter.exchanges, self._stream.meter.kernels = [], []
+            self._profiling.begin()
             self._clocks = _clocks()
             mpi.barrier(self._comm)
 
@@ -89,16 +89,14 @@ class Recorder:
 
     def _with_exchanges(self, content: bytes) -> bytes:
         """Return a trace with the events of the profiled halo exchanges."""
-        meter = self._stream.meter
-        exchanges, meter.exchanges = meter.exchanges, None
-        kernels, meter.kernels = meter.kernels, None
+        exchanges, kernels = self._profiling.taken()
         if not exchanges and not kernels:
             return content
         found = json.loads(content)
         base, process = found["baseTimeNanoseconds"] / 1e9, os.getpid()
         found["traceEvents"] += [
-            *trace.exchange_events(exchanges or (), self._comm.size, self._clocks, base, process),
-            *trace.kernel_events([read() for read in kernels or ()], found["traceEvents"], process),
+            *trace.exchange_events(exchanges, self._comm.size, self._clocks, base, process),
+            *trace.kernel_events(kernels, found["traceEvents"], process),
         ]
         return json.dumps(found).encode()
 

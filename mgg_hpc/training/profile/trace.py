@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backends.base import KernelStamps
+from ...runtime.backends.profiling import KernelStamps
 
 EPOCH = "epoch"  # name of the spans "epoch 1", "epoch 2" ...; the first of every path
 STEP = "step"
@@ -162,7 +162,7 @@ def exchange_events(
 ) -> Iterator[dict[str, Any]]:
     """Yield the events of exchanges on CPUs.
 
-    exchanges: as in `Meter.exchanges`. offset: seconds from the monotonic clock to Unix time. base: Unix time in
+    exchanges: as in `Profiling.taken`. offset: seconds from the monotonic clock to Unix time. base: Unix time in
     seconds at which the trace begins. process: this rank's process id.
     """
 

@@ -14,7 +14,7 @@ from ... import config
 from ...config import Settings
 from ...errors import InputError
 from ...plan.cost_model import TRANSFERS, choose_each
-from ...runtime import backends, cores, exit_code, launch, mpi, signals
+from ...runtime import backends, cores, exit_code, leftovers, mpi, signals
 from ...runtime.backends.arguments import Geometry
 from ...runtime.watchdog import Watchdog
 from .. import memory, report
@@ -46,7 +46,7 @@ class Found:
 def process_tune(path: Path, overrides: tuple[str, ...], transfers: str) -> int:
     """Search with each transfer, and print the settings found; return the exit code. Collective."""
     cores.return_freed_memory()
-    launch.remove_leftovers()
+    leftovers.remove_stale()
     comm = mpi.world()
     with mpi.agree(comm):
         settings = config.load(path, overrides)

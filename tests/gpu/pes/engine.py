@@ -24,7 +24,7 @@ from mgg_hpc.runtime.backends.cuda import module as cuda_module
 from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays, nothing_freed
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, NvshmemPeers
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World, all_reachable
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.

@@ -20,7 +20,7 @@ from mgg_hpc.data import libraries, writer
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
-from mgg_hpc.runtime.backends.host.shm import SharedBackend
+from mgg_hpc.runtime.backends.host.kernels import SharedBackend
 
 pytestmark = pytest.mark.mpi
 

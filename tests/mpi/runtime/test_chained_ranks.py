@@ -14,10 +14,9 @@ from chunks.gridded import loaded_rows
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
-from mgg_hpc.runtime.streaming import ring
-from mgg_hpc.runtime.streaming.bandwidth import copy_bandwidth
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
-from mgg_hpc.runtime.streaming.file_store import FileStore
+from mgg_hpc.runtime.streaming.chains import copy_bandwidth, from_tree, measured_tree
+from mgg_hpc.runtime.streaming.files import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore
 
 pytestmark = pytest.mark.mpi
@@ -72,10 +71,10 @@ def test_stores_are_refused_on_all_ranks(comm):
 
 def test_chains_of_this_machine(comm):
     alone, together = copy_bandwidth(comm)
-    tree = ring.measured_tree(alone, together, comm.size)
+    tree = measured_tree(alone, together, comm.size)
     with mpi.agree(comm):
         assert 0.1 < alone < 1000
         assert 0.1 < together < 1000 * comm.size
-    found = comm.allgather(ring.chains(tree, comm.size))
+    found = comm.allgather(from_tree(tree, comm.size))
     with mpi.agree(comm):
         assert all(each == found[0] for each in found)

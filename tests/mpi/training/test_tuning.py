@@ -14,7 +14,7 @@ from torture.launched import assert_same_runs
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.arguments import BY_WIDTH
 from mgg_hpc.runtime.backends.host import kernels
-from mgg_hpc.runtime.backends.host.shm import SharedMemory
+from mgg_hpc.runtime.backends.host.components import SharedMemory
 from mgg_hpc.training.tuning import tuner as tuning
 
 pytestmark = pytest.mark.mpi

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.streaming.behind import PENDING, Behind, read_ahead
-from mgg_hpc.runtime.streaming.store import HostStore
+from mgg_hpc.runtime.streaming.store import PENDING, HostStore, WriteBehind, read_ahead
 
 FORMAT = RowFormat(np.dtype(np.float32), 4)
 
@@ -37,7 +36,7 @@ def test_reads_and_writes_find_the_rows_before_them(rng):
     x = np.zeros((40, 4), np.float32)
     with ThreadPoolExecutor(4) as pool:
         store = Slow(rng, 40)
-        behind = Behind(store, pool)
+        behind = WriteBehind(store, pool)
         for value in range(1, 81):
             first, last = np.sort(rng.integers(41, size=2))
             if rng.integers(3):
@@ -59,7 +58,7 @@ ONES = np.ones((4, 4), np.float32)
     [  # a read may be any thread's, so that the error stays for the one that writes
         (lambda behind: behind.read(5, 1), True),
         (lambda behind: behind.write(6, ONES), False),
-        (Behind.settle, False),
+        (WriteBehind.settle, False),
         (lambda behind: behind.place, False),
     ],
     ids=["read", "write", "settle", "place"],
@@ -72,10 +71,10 @@ def test_an_error_of_a_write_is_raised_once_and_ends_no_other(found_by, again):
             super().write(first, rows)
 
     with ThreadPoolExecutor(2) as pool:
-        behind = Behind(Failing(FORMAT, 20), pool)
+        behind = WriteBehind(Failing(FORMAT, 20), pool)
         behind.write(3, ONES)
         behind.write(10, ONES)
-        for each in (found_by, *[Behind.settle] * again):
+        for each in (found_by, *[WriteBehind.settle] * again):
             with pytest.raises(OSError, match="the disk is gone"):
                 each(behind)
         behind.settle()

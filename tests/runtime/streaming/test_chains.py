@@ -5,6 +5,7 @@ tests/mpi/runtime/test_chained_ranks.py has the sums of all cases.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import cases
@@ -17,10 +18,10 @@ from world import SMALL
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.arguments import Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.runtime.streaming import ring
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
+from mgg_hpc.runtime.streaming.chains import from_tree, measured_tree
 
 
 @pytest.mark.parametrize("chains", [[[0, 1, 2, 3]], [[2, 3], [0, 1]], [[0], [3, 1, 2]], [[1, 0]]])
@@ -61,6 +62,37 @@ def test_a_rank_whose_file_ends_early_ends_those_behind_it(rng, tmp_path, chains
     assert spent == [(0 if rank in behind else nbytes, nbytes) for rank in range(4)]
 
 
+def test_a_rank_that_begins_the_pass_after_a_failed_one_first_waits_for_it(rng, tmp_path):
+    """The same buffers serve both passes; the rank that loads begins the second one long after the others."""
+    case, world = cases.CASES["ordinary"](rng, 3), World(3)
+    x = rng.standard_normal((case.nodes, 8)).astype(np.float32)
+    backends = [SerialBackend(rank, world, Options(SMALL, 1)) for rank in range(3)]
+    store, (parts, order) = store_of("dataset", x, tmp_path), chained(case, 13, 16, 2)
+    nbytes = 2 * slot_bytes(order.capacity, store.format)
+    buffers = [ChunkBuffer(each, nbytes, [[0, 1, 2]]) for each in backends]
+
+    def run(rank):
+        return parts[rank].sums(backends[rank], store, order, buffers[rank])
+
+    def fails(rank):
+        with pytest.raises((OSError, RuntimeError), match=r"ends at byte|the rank before"):
+            run(rank)
+
+    whole = (tmp_path / "dataset").read_bytes()
+    with ThreadPoolExecutor(3) as pool:
+        (tmp_path / "dataset").write_bytes(whole[:1000])
+        list(pool.map(fails, range(3)))
+        (tmp_path / "dataset").write_bytes(whole)
+        late = [pool.submit(run, rank) for rank in (2, 1)]
+        time.sleep(0.05)
+        assert not any(each.done() for each in late)
+        out = np.concatenate([run(0), late[1].result(10), late[0].result(10)])
+    wanted, bound = (
+        of(*case.edge_list, case.nodes, x) for of in (reference.aggregate, reference.error_bound)
+    )
+    assert (np.abs(out - wanted) <= bound).all()
+
+
 def test_chains_need_memory_within_reach():
     world = World(2, lambda rank, peer: rank == peer)
     for rank in range(2):
@@ -91,12 +123,12 @@ THREE = leaf(0), leaf(1), leaf(2)
         (leaf(0), [[0]]),
         # The switch's link is what 0 loads by.
         (switch(switch(leaf(0), leaf(1), speed=4.0), leaf(2, 2.0), speed=6.0), [[0, 1], [2]]),
-        (ring.measured_tree(5.0, 11.0, 4), [[0, 1], [2, 3]]),
-        (ring.measured_tree(5.0, 4.0, 2), [[0, 1]]),
+        (measured_tree(5.0, 11.0, 4), [[0, 1], [2, 3]]),
+        (measured_tree(5.0, 4.0, 2), [[0, 1]]),
     ],
 )
 def test_ranks_that_share_a_link_load_once(tree, chains):
-    assert ring.chains(tree, sum(map(len, chains))) == chains
+    assert from_tree(tree, sum(map(len, chains))) == chains
 
 
 @pytest.mark.parametrize(
@@ -112,4 +144,4 @@ def test_ranks_that_share_a_link_load_once(tree, chains):
 )
 def test_what_is_no_tree_is_refused(tree, says):
     with pytest.raises(InputError, match=says):
-        ring.chains(tree, 1)
+        from_tree(tree, 1)

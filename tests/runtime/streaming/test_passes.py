@@ -16,7 +16,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.host.components import padded
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
-from mgg_hpc.runtime.streaming.file_store import FileStore
+from mgg_hpc.runtime.streaming.files import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore, Pace
 
 FORMAT = RowFormat(np.dtype(np.float32), 5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 
 import numpy as np
 import pytest
@@ -11,9 +10,16 @@ from chunks.gridded import PLACES, store_of
 from system_calls import move_little
 
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.streaming import direct, file_store
-from mgg_hpc.runtime.streaming.direct import BLOCK, MOST_KEPT, DirectFile, Pages, new_pages, scratch_file
-from mgg_hpc.runtime.streaming.file_store import FileStore
+from mgg_hpc.runtime.streaming import files
+from mgg_hpc.runtime.streaming.files import (
+    BLOCK,
+    MOST_KEPT,
+    DirectFile,
+    FileStore,
+    Pages,
+    scratch_file,
+)
+from mgg_hpc.runtime.streaming.store import new_pages
 
 LAID = (
     np.ascontiguousarray,
@@ -28,8 +34,8 @@ LAID = (
 @pytest.mark.parametrize("place", PLACES)
 def test_stores_give_back_what_they_hold(rng, tmp_path, monkeypatch, place, kind, width, little):
     """In pieces; padded ones, and those that lie as they are stored; rows of one block are neighbours."""
-    monkeypatch.setattr(file_store, "PADDED", 4096)
-    monkeypatch.setattr(direct, "PIECE", 2 * BLOCK)
+    monkeypatch.setattr(files, "PADDED", 4096)
+    monkeypatch.setattr(files, "PIECE", 2 * BLOCK)
     if little:
         move_little(monkeypatch, rng, unit=BLOCK, most=2)
     x = rng.standard_normal((1500, width)).astype(kind)
@@ -52,7 +58,7 @@ def test_stores_give_back_what_they_hold(rng, tmp_path, monkeypatch, place, kind
 def test_room_for_all_rows_is_taken_before_any_is_written(tmp_path, monkeypatch, count):
     asked = []
     monkeypatch.setattr(
-        file_store, "scratch_file", lambda folder, size: asked.append(size) or scratch_file(folder, size)
+        files, "scratch_file", lambda folder, size: asked.append(size) or scratch_file(folder, size)
     )
     FileStore(RowFormat(np.dtype(np.float32), 64), count, tmp_path).close()
     assert len(asked) == 1 and asked[0] % BLOCK == 0 and 0 <= asked[0] - 256 * count < BLOCK
@@ -89,16 +95,6 @@ def test_what_belongs_to_nobody_may_be_overwritten(rng, tmp_path):
     file.write(BLOCK, values, to_end=True)
     np.testing.assert_array_equal(file.read(BLOCK + 5, size - 5), values[5:])
     assert not file.read(0, BLOCK).any()
-    file.close()
-
-
-def test_a_file_that_ends_before_says_where(tmp_path):
-    (tmp_path / "short").write_bytes(bytes(BLOCK + 100))
-    number = os.open(tmp_path / "short", os.O_RDONLY)
-    file = DirectFile(number, Pages(), direct=True, writes=False, name="short")
-    assert len(file.read(BLOCK, 100)) == 100
-    with pytest.raises(OSError, match=rf"short ends at byte {BLOCK + 100}"):
-        file.read(BLOCK, 101)
     file.close()
 
 

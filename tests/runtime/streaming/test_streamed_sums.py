@@ -20,7 +20,7 @@ from mgg_hpc.plan.streaming import grid
 from mgg_hpc.runtime.backends.arguments import Epilogue, Options, RngKey
 from mgg_hpc.runtime.backends.edges import Attention
 from mgg_hpc.runtime.backends.host.components import padded
-from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
 

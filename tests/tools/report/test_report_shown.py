@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tools.report.pages import Page, event, write_trace
 
 from mgg_hpc import config
-from mgg_hpc.runtime.backends.base import KernelStamps
+from mgg_hpc.runtime.backends.profiling import KernelStamps
 from mgg_hpc.tools.report import timeline
 from mgg_hpc.tools.report.page import Crossing, page
 from mgg_hpc.tools.report.read import Run

@@ -17,6 +17,8 @@ from .device_arrays import DeviceArrays
 class DeviceStream(Stream):
     """The current stream of the GPU."""
 
+    probe_rows = 1 << 18  # launches take longer than moving a few thousand rows
+
     def __init__(self, arrays: DeviceArrays) -> None:
         self._arrays = arrays
         self.meter = Meter()
@@ -37,6 +39,8 @@ class DeviceStream(Stream):
 
 class DeviceMemory(Memory):
     """Memory of a GPU, allocated on demand."""
+
+    holds_stores = False
 
     def __init__(self, context: DeviceContext) -> None:
         self._context = context

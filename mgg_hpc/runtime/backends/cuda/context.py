@@ -35,6 +35,7 @@ class DeviceContext:
     """
 
     _stream: Stream
+    profiling: Any  # a Profiling, of the backend
     share = 1.0
     alone = True
     deferred_bytes = 256 << 20

@@ -28,6 +28,8 @@ NO_DROPOUT = RngKey(0.0, seed=0, epoch=0, stream=0)
 class DeviceEdges(EdgeKernels):
     """Kernels of GPUs."""
 
+    gets = False
+
     def __init__(self, launches: DeviceLaunches) -> None:
         self._launches, self.arrays = launches, launches.arrays
 

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from ....plan import halo_schedule, launch
 from ....plan.layout import RowFormat
-from ....plan.overlap import transfer_only
 from ....plan.streaming.grid import Pass
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
 from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, check_operation
-from ..base import Backend, Capabilities, Phases
-from ..phases import separate
+from ..base import Backend, Capabilities
+from ..profiling import Profiling
 from . import dropout
 from .arrays import flat, name_of, padded_rows
 from .components import DeviceCollectives, DeviceMemory
@@ -33,6 +32,15 @@ from .traversal.crossing import Ranks
 from .traversal.graph import DeviceTraversal
 
 
+class DeviceProfiling(Profiling):
+    """Profiles of one rank's kernels."""
+
+    def _prepare(self, plan: Plan, transfer_plan: Plan, src: Rows, here: Plan, rows: Rows) -> None:
+        self._backend.share_exchange(plan, transfer_plan)
+        self._backend.ready(transfer_plan, src)
+        self._backend.ready(here, rows)
+
+
 class DeviceBackend(DeviceLaunches, Backend):
     """One rank on one GPU, among others on other GPUs, or on this one.
 
@@ -40,14 +48,16 @@ class DeviceBackend(DeviceLaunches, Backend):
     on one stream. Components are made at their first use, so that no reference cycle keeps GPU memory.
     """
 
-    records = False  # in a CUDA graph
     reaches_peers = True
-    probe_rows = 1 << 18  # launches take longer than moving a few thousand rows
 
     @cached_property
     def gathers(self) -> Gathers:
         """Tables of gathers in device memory."""
         return Gathers(self.native)
+
+    @cached_property
+    def profiling(self) -> DeviceProfiling:
+        return DeviceProfiling(self)
 
     @cached_property
     def device(self) -> str:
@@ -56,18 +66,12 @@ class DeviceBackend(DeviceLaunches, Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        # Other GPUs' rows are not kept in this one's cache.
         return Capabilities(
             "cuda",
             device=self.device,
             reaches_peers=self.reaches_peers,
-            edge_gets=False,
             keeps_bits=False,
-            records=self.records,
-            reads_epoch=True,
-            reads_host=False,
             halo_rounds=1,  # which kernels cut into chunks
-            probe_rows=self.probe_rows,
         )
 
     @property
@@ -164,11 +168,6 @@ class DeviceBackend(DeviceLaunches, Backend):
             getattr(self.native_plan(plan), f"ready_{kind}")(nowhere, False, shape)
             if halo_schedule.crosses(plan):
                 self.halo(plan).ready(self, plan, kind, format, made)
-
-    def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
-        transfer_plan = transfer_only(plan, edges=plan.transfer != "halo")
-        self.share_exchange(plan, transfer_plan)
-        return separate(self, plan, transfer_plan, op, src, out, edge, self.ready)
 
     def gather(
         self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None

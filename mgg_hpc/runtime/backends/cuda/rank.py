@@ -151,6 +151,7 @@ class RankBackend(DeviceBackend):
         self.peers: NvshmemPeers | None = None
         self.sums: NcclSums | PeerSums | None = None
         self._warned = False
+        self._stream.records = self.records
 
     @property
     def spans_nodes(self) -> bool:
@@ -165,7 +166,7 @@ class RankBackend(DeviceBackend):
         return not self.has_gets
 
     @property
-    def records(self) -> bool:  # type: ignore[override]
+    def records(self) -> bool:
         """Whether launches can be recorded. Barriers between ranks of one GPU are the host's."""
         return not self.gpu.shared and self.device != "cpu"
 
@@ -234,7 +235,7 @@ class RankMemory(DeviceMemory):
         backend.join(backend.peers)
         self._map(backend.peers, over_network if backend.has_gets else need, largest)
 
-    def beside(self, nbytes: int) -> int:
+    def overhead(self, nbytes: int) -> int:
         # Before NVSHMEM has started, what is likely.
         backend = self._backend
         if backend.size == 1:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....plan.layout import RowFormat
-from ... import mpi
+from ....plan.workload import HaloLists
+from ... import cores, mpi
 from ..arguments import Rows
 from ..base import Collectives, Memory, Meter, Recording, Stream
 from ..native import load
+from ..simulated import World
 
 
 def aligned_zeros(size: int) -> NDArray[np.uint8]:
@@ -26,27 +29,35 @@ def aligned_zeros(size: int) -> NDArray[np.uint8]:
 
 def padded(count: int, format: RowFormat) -> NDArray[Any]:
     """Return uninitialised private rows [count, dim] in the layout in which kernels store rows."""
-    return (
-        aligned_zeros(count * format.row_bytes)
-        .view(format.dtype)
-        .reshape(count, format.stride)[:, : format.dim]
-    )
+    flat = aligned_zeros(count * format.row_bytes).view(format.dtype)
+    return flat.reshape(count, format.stride)[:, : format.dim]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A native halo exchange, and the symmetric memory that it uses."""
+
+    native: Any
+    staging: Rows
+    signals: Rows
 
 
 class HostMemory(Memory):
-    """Memory for private rows; subclasses say where symmetric rows live.
+    """Memory for private rows; subclasses allocate symmetric rows.
 
-    native: the module mgg_hpc._host. Publishing is here because it depends on where symmetric rows live.
+    native: the module mgg_hpc._host. Publishing is here because it depends on where symmetric rows lie.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.native: Any = load()
+        # A cache holds a rank's own rows, as many of its peers, and indices and sums.
+        self.cache_bytes = cores.cache_bytes() // 4
         self._ends: list[Callable[[], None]] = []
 
     @abstractmethod
     def symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
-        """Allocate symmetric rows, see Backend.rows. Collective."""
+        """Allocate symmetric rows, as `Backend.rows` does. Collective."""
 
     @abstractmethod
     def publish(self, rows: Rows) -> None:
@@ -58,17 +69,43 @@ class HostMemory(Memory):
         """Address of the mgg::Transport (cuda/runtime/transport_host.h) that moves symmetric rows."""
 
     def private(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
-        """Allocate private rows, see Backend.rows."""
+        """Allocate private rows, as `Backend.rows` does."""
         buffer = aligned_zeros(int(counts[self.rank]) * format.row_bytes)
-        addresses = np.zeros(self.size, dtype=np.uint64)
-        addresses[self.rank] = buffer.ctypes.data
-        own = np.zeros(self.size, dtype=np.int64)
-        own[self.rank] = counts[self.rank]
+        addresses, own = np.zeros(self.size, dtype=np.uint64), np.zeros(self.size, dtype=np.int64)
+        addresses[self.rank], own[self.rank] = buffer.ctypes.data, counts[self.rank]
         return Rows(format, addresses, own, buffer, self.rank, False)
 
+    def _signal_rows(self, lists: HaloLists) -> int:
+        """Return the number of rows of 16 bytes that hold an exchange's signals."""
+        return -(-int(self.native.signal_count(lists.rounds, self.size)) // 2)
+
+    def exchange_bytes(self, lists: HaloLists, widest: RowFormat) -> int:
+        """Return the bytes of symmetric memory that `exchange` allocates."""
+        return 2 * lists.capacity * widest.row_bytes + 16 * self._signal_rows(lists)
+
+    def exchange(self, lists: HaloLists, widest: RowFormat) -> Exchange:
+        """Return a halo exchange of rows up to this format. Collective."""
+        # Two stagings, used in turn.
+        staging = self.symmetric(np.full(self.size, 2 * lists.capacity, dtype=np.int64), widest)
+        words = RowFormat(np.dtype(np.uint64), 2)
+        signals = self.symmetric(np.full(self.size, self._signal_rows(lists)), words)
+        native = self.native.HaloExchange(
+            self.rank,
+            self.size,
+            lists.rounds,
+            lists.send_rows,
+            lists.send_counts.reshape(-1),
+            lists.send_places.reshape(-1),
+            lists.receive_counts.reshape(-1),
+            int(staging.addresses[self.rank]),
+            lists.capacity * widest.row_bytes,
+            int(signals.addresses[self.rank]),
+            self.transport_address,
+        )
+        return Exchange(native, staging, signals)
+
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
-        # Kernels read the host's memory.
-        return lambda: None
+        return lambda: None  # kernels read the host's memory
 
     def padded(self, count: int, format: RowFormat) -> NDArray[Any]:
         return padded(count, format)
@@ -86,6 +123,74 @@ class HostMemory(Memory):
         while self._ends:
             self._ends.pop()()
         self.native = None
+
+
+class PointerMemory(HostMemory):
+    """Symmetric rows that every rank reads and writes through pointers."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._transport = self.native.PointerTransport(rank)
+
+    @property
+    def transport_address(self) -> int:
+        return int(self._transport.address)
+
+    def close(self) -> None:
+        super().close()
+        self._transport = None
+
+
+class SerialMemory(PointerMemory):
+    """Memory of one rank of a World. Publishing needs nothing: the caller has every rank write before any reads."""
+
+    def __init__(self, rank: int, world: World) -> None:
+        super().__init__(rank, world.size)
+        self._world, self._made = world, 0
+
+    def symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+        buffer = aligned_zeros(int(counts.max(initial=0)) * format.row_bytes)
+        addresses = self._world.allocate(self._made, self.rank, buffer.ctypes.data, len(buffer))
+        self._made += 1
+        self._transport.add(addresses, len(buffer))
+        return Rows(format, addresses, counts, buffer, self.rank, True)
+
+    def publish(self, rows: Rows) -> None:
+        pass
+
+
+class SharedMemory(PointerMemory):
+    """Memory of one rank of a communicator whose ranks share memory."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__(comm.rank, comm.size)
+        self._comm = comm
+        self._windows: dict[int, mpi.SharedWindow] = {}  # by the address of this rank's rows
+
+    def symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+        window = mpi.SharedWindow(self._comm, int(counts.max(initial=0)) * format.row_bytes)
+        addresses = np.array([window.address(rank) for rank in range(self.size)], dtype=np.uint64)
+        self._windows[int(addresses[self.rank])] = window
+        self._transport.add(addresses, window.nbytes)
+        return Rows(format, addresses, counts, window.buffer(self.rank), self.rank, True)
+
+    def publish(self, rows: Rows) -> None:
+        window = self._windows.get(int(rows.addresses[self.rank]))
+        if window is not None:
+            window.sync()
+        mpi.barrier(self._comm)
+        if window is not None:
+            window.sync()
+
+    def release(self, rows: Rows) -> None:
+        window = self._windows.pop(int(rows.addresses[self.rank]))
+        super().release(rows)
+        window.free()
+
+    def close(self) -> None:
+        super().close()
+        while self._windows:
+            self._windows.popitem()[1].free()
 
 
 class HostStream(Stream):
@@ -109,7 +214,7 @@ class HostStream(Stream):
 
 
 class HostCollectives(Collectives):
-    """Ranks of CPUs. comm: of all ranks, or None where one process simulates them."""
+    """Ranks of CPUs. comm: communicator of all ranks, or None where one process simulates them."""
 
     def __init__(self, rank: int, size: int, comm: Any = None) -> None:
         self.rank, self.size, self._comm = rank, size, comm

@@ -1,11 +1,10 @@
-"""The backend of CPUs: schedules and kernels of the native module, over any memory for symmetric rows."""
+"""The backends of CPUs: schedules and kernels of the native module, over any memory for symmetric rows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -13,18 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plan.layout import RowFormat
-from ....plan.overlap import transfer_only
 from ....plan.streaming.grid import Pass
 from ....plan.workload import Plan
-from ... import cores
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
 from ..arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, check_operation
-from ..base import Backend, Capabilities, Phases
-from ..phases import separate
-from .components import HostCollectives, HostMemory, HostStream
-from .edges import HostEdges
-from .exchange import Exchange, make_exchange
+from ..base import Backend, Capabilities
+from ..edges import Attention, EdgeKernels
+from ..profiling import Phases, Profiling
+from ..simulated import World
+from ..tape import Tape
+from .components import Exchange, HostCollectives, HostMemory, HostStream, SerialMemory, SharedMemory
 from .streaming import stream_rows
 from .traversal import HostTraversal
 
@@ -32,23 +30,22 @@ HUB_BLOCKS = 4  # blocks whose edges a destination may have without being shared
 
 
 def _block_edges(geometry: Geometry) -> int:
-    """Return the edges that a thread claims at once."""
     return geometry.ps * geometry.wpb
 
 
 class HostBackend(Backend):
     """Kernels over rows that this process holds, reads through pointers, fetches, or is sent.
 
-    memory: says where symmetric rows live, and by which transport they move.
+    memory: allocates symmetric rows, and has the transport that moves them. comm: communicator of all ranks, or None
+    where one process simulates them.
     """
 
     def __init__(
-        self, memory: HostMemory, collectives: HostCollectives, options: Options, capabilities: Capabilities
+        self, memory: HostMemory, options: Options, capabilities: Capabilities, comm: Any = None
     ) -> None:
-        self.options = options
-        self._memory, self._collectives, self._stream = memory, collectives, HostStream()
-        # Beside a rank's own rows a cache holds as many of its peers, and indices and sums.
-        self._capabilities = replace(capabilities, cache_bytes=cores.cache_bytes() // 4)
+        self.options, self._memory, self._stream = options, memory, HostStream()
+        self._collectives = HostCollectives(memory.rank, memory.size, comm)
+        self._capabilities, self._profiling = capabilities, HostProfiling(self)
         self._schedules: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
         self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, Exchange] = WeakKeyDictionary()
@@ -76,11 +73,15 @@ class HostBackend(Backend):
 
     @property
     def edges(self) -> HostEdges:
-        return HostEdges(self.schedule, self.called)
+        return HostEdges(self)
 
     @property
     def traversal(self) -> HostTraversal:
         return HostTraversal(self.memory, self.collectives, self.options.threads)
+
+    @property
+    def profiling(self) -> Profiling:
+        return self._profiling
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         return self.memory.symmetric(counts, format) if symmetric else self.memory.private(counts, format)
@@ -101,7 +102,7 @@ class HostBackend(Backend):
             del self._exchanges[plan]
             self.memory.release(narrower.staging)
             self.memory.release(narrower.signals)
-        self._exchanges[plan] = make_exchange(self.memory, lists, widest)
+        self._exchanges[plan] = self.memory.exchange(lists, widest)
 
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
         # Hubs stay cut as `options.geometry` says, so that every geometry gives the same bits.
@@ -159,7 +160,7 @@ class HostBackend(Backend):
         epilogue: Epilogue | None = None,
         arrived: bool = False,
     ) -> None:
-        """Sum rows, as `Backend.aggregate` does. arrived: sum what `transfer_only` brought, and exchange nothing."""
+        """Sum rows, as `Backend.aggregate` does. arrived: sum the halo that `transfer_only` brought."""
         check_operation(op, reduce, edge)
         if tuple(out.shape) != (plan.destinations, src.format.dim) or out.dtype != src.format.dtype:
             raise ValueError(
@@ -168,20 +169,20 @@ class HostBackend(Backend):
             )
         epilogue = epilogue or Epilogue()
         kernel = getattr(self.schedule(plan, src.format), f"aggregate_{src.format.dtype.name}")
-        with self.called(plan, src, arrived) as source:
+        with self.called(plan, src, arrived) as reach:
             kernel(
+                reach,
                 weight=edge,
-                out=out if out.dtype.itemsize > 2 else out.view(np.uint16),
+                out=_bits(out),
                 scale=epilogue.scale,
                 bias=epilogue.bias,
                 relu=epilogue.relu,
                 reduce=reduce,
-                **source,
             )
 
     @contextmanager
-    def called(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the arguments by which native calls reach a plan's rows; the call is metered.
+    def called(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[Any]:
+        """Yield the native Reach by which a call finds a plan's rows, and meter the call.
 
         Raises ValueError for a plan with rounds that is not prepared, and for a grid's over rows that do not stream.
         """
@@ -191,48 +192,43 @@ class HostBackend(Backend):
         stream = src.stream if isinstance(src, ChunkRows) else None
         if (plan.transfer == "stream") != (stream is not None):
             raise ValueError("aggregate: plans of a grid take rows that stream, and others do not")
+        native = exchange.native if exchange else stream
         began = time.perf_counter()
-        transport = self.memory.transport_address if plan.transfer == "get" else 0
-        native, rank = exchange.native if exchange else stream, self.collectives.rank
-        yield {
-            "addresses": src.addresses,
-            "counts": src.counts,
-            "rank": rank,
-            "threads": self.options.threads,
-            "exchange": native,
-            "arrived": arrived,
-            "transport": transport,
-        }
+        yield self._reach(src, native, arrived=arrived, gets=plan.transfer == "get")
         if plan.transfer == "none":
             return
         meter = self.stream.meter
         meter.took(plan, src.format, time.perf_counter() - began)
-        if stream:
-            loaded, passed = stream.take_rows_loaded(), stream.take_rows_passed()
-            meter.count(0, loaded + passed, src.format, 0)
-            meter.count_stored(loaded, src.format, stream.take_seconds_loading())
-            meter.waited += stream.take_seconds_waited()
+        if native is None:
+            rows = plan.remote_edges
+            meter.count(plan.local_edges, rows, src.format, rows if plan.transfer == "get" else 0)
             return
-        rows = exchange.native.take_rows_pushed() if exchange else plan.remote_edges
-        messages = exchange.native.take_messages_pushed() if exchange else 0
-        meter.count(plan.local_edges, rows, src.format, rows if plan.transfer == "get" else messages)
-        if exchange:
-            meter.waited += exchange.native.take_seconds_waited()
-        if exchange and meter.exchanges is not None:
-            meter.exchanges.append((plan, exchange.native.stamps()))
+        rows, passed, messages, waited, loading = native.take_moved()
+        meter.waited += waited
+        if stream:
+            meter.count(0, rows + passed, src.format, 0)
+            meter.count_stored(rows, src.format, loading)
+            return
+        meter.count(plan.local_edges, rows, src.format, messages)
+        if self._profiling.exchanges is not None:
+            self._profiling.exchanges.append((plan, native.stamps()))
+
+    def _reach(self, src: Rows, native: Any = None, *, arrived: bool = False, gets: bool) -> Any:
+        """Return the native Reach of a call. native: its exchange. gets: rows may be fetched by the transport."""
+        return self.memory.native.Reach(
+            src.addresses,
+            src.counts,
+            self.collectives.rank,
+            threads=self.options.threads,
+            exchange=native,
+            arrived=arrived,
+            transport=self.memory.transport_address if gets else 0,
+        )
 
     def transfer_only(self, plan: Plan, src: Rows) -> None:
-        """Exchange the halo of a prepared plan and sum nothing; `aggregate` with ``arrived`` sums it. Collective."""
+        """Exchange the halo of a prepared plan, which `aggregate` with ``arrived`` sums. Collective."""
         address = int(src.addresses[self.collectives.rank])
         self._exchanges[plan].native.transfer(address, src.format.row_bytes)
-
-    def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
-        if plan.transfer == "halo":
-            return Phases(
-                lambda: self.transfer_only(plan, src),
-                lambda: self.aggregate(plan, op, "sum", src, out, edge=edge, arrived=True),
-            )
-        return separate(self, plan, transfer_only(plan, edges=True), op, src, out, edge)
 
     def gather(
         self,
@@ -243,22 +239,14 @@ class HostBackend(Backend):
         *,
         own: int | None = None,
     ) -> None:
-        # It counts this rank's own rows itself.
+        # The native call counts this rank's own rows.
         format = src.format
         if tuple(out.shape) != (len(ids), format.dim) or out.dtype != format.dtype:
             raise ValueError(
                 f"gather: {len(ids)} rows of {format.dim} x {format.dtype} into {list(out.shape)} of {out.dtype}"
             )
         local, remote, messages = self.memory.native.gather_rows(
-            ids,
-            bounds,
-            src.addresses,
-            src.counts,
-            rank=self.collectives.rank,
-            row_bytes=format.row_bytes,
-            out=out if out.dtype.itemsize > 2 else out.view(np.uint16),
-            transport=self.memory.transport_address if src.symmetric else 0,
-            threads=self.options.threads,
+            self._reach(src, gets=src.symmetric), ids, bounds, format.row_bytes, _bits(out)
         )
         self.stream.meter.count(local, remote, format, messages)
 
@@ -273,5 +261,111 @@ class HostBackend(Backend):
         kernel = native.dropout_rows
         if x.dtype.itemsize == 2:  # NumPy's exchange of arrays knows no bfloat16
             kernel = getattr(native, f"dropout_rows_{x.dtype.name}")
-            x, out = x.view(np.uint16), out.view(np.uint16)
+            x, out = _bits(x), _bits(out)
         kernel(x, out, ids, key.p, key.seed, key.epoch, key.stream, threads)
+
+
+def _bits(value: Any) -> Any:
+    """Return an array as native calls take it: half rows as their bits, other values as they are."""
+    return value.view(np.uint16) if isinstance(value, np.ndarray) and value.dtype.itemsize == 2 else value
+
+
+class HostProfiling(Profiling):
+    """Profiles of CPUs. With a halo, the sums alone are over the rows that the last exchange brought."""
+
+    def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
+        backend = self._backend
+        if plan.transfer != "halo":
+            return super().phases(plan, op, src, out, edge=edge)
+        return Phases(
+            lambda: backend.transfer_only(plan, src),
+            lambda: backend.aggregate(plan, op, "sum", src, out, edge=edge, arrived=True),
+        )
+
+
+class SerialBackend(HostBackend):
+    """One rank of a World, all of whose ranks this process simulates: a lone rank, or tests.
+
+    Ranks may take turns as long as rows are read on their owners; with a halo, each runs in its own thread.
+    """
+
+    def __init__(self, rank: int, world: World, options: Options) -> None:
+        super().__init__(SerialMemory(rank, world), options, Capabilities("serial"))
+
+
+class SharedBackend(HostBackend):
+    """One rank of a node: rows of peers lie in MPI shared-memory windows and are read by pointer."""
+
+    def __init__(self, comm: Any, options: Options) -> None:
+        super().__init__(SharedMemory(comm), options, Capabilities("shm"), comm)
+
+
+class HostEdges(EdgeKernels):
+    """Native kernels over edges."""
+
+    def __init__(self, backend: HostBackend) -> None:
+        self._backend = backend
+
+    def _run(self, plan: Plan, name: str, src: Rows, **given: Any) -> None:
+        kernel = getattr(self._backend.schedule(plan, src.format), f"{name}_{src.format.dtype.name}")
+        with self._backend.called(plan, src) as reach:
+            kernel(reach, **{name: _bits(value) for name, value in given.items() if value is not None})
+
+    def attend(self, plan: Plan, how: Attention, src: Rows, out: Any, **given: Any) -> None:
+        self._run(plan, "attend", src, out=out, **_call(how), **given)
+
+    def attend_back(
+        self, plan: Plan, how: Attention, src: Rows, out: Any, *, at_source: bool, **given: Any
+    ) -> None:
+        self._run(plan, "attend_back", src, out=out, at_source=at_source, **_call(how), **given)
+
+    def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
+        self._run(plan, "max_ties", src, out=out, ties=ties)
+
+    def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
+        self._run(plan, "max_back", src, x=x, out=out)
+
+    def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
+        self._run(plan, "weighted", src, weight=weight, out=out)
+
+    def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
+        self._run(plan, "sddmm", src, y=dst, out=out_edge)
+
+    def propagate(
+        self,
+        plan: Plan,
+        tape: Tape,
+        src: Rows,
+        *,
+        near: Sequence[Any],
+        shared: Any,
+        out: Sequence[Any],
+        edge: Any = None,
+    ) -> None:
+        values, steps, outputs = tape.packed
+        self._run(
+            plan,
+            "propagate",
+            src,
+            columns=tape.columns,
+            far_columns=tape.far_columns,
+            values=values,
+            steps=steps,
+            outputs=outputs,
+            registers=tape.registers,
+            reduce=tape.reduce,
+            near=list(near),
+            shared=shared,
+            edge=edge,
+            out=list(out),
+        )
+
+
+def _call(how: Attention) -> dict[str, Any]:
+    """Return the arguments of native calls for an Attention."""
+    call: dict[str, Any] = {"heads": how.heads, "channels": how.channels}
+    call |= {"slope": how.negative_slope, "scale": how.scale}
+    if how.key is not None:
+        key = how.key
+        call |= {"p": key.p, "seed": key.seed, "epoch": key.epoch, "stream": key.stream, "ids": how.ids}
+    return call

@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ....plan.layout import RowFormat
-from ... import cores, find_mpi, mpi, window
+from ... import cores, find_mpi, mpi
 from ..arguments import Options, Rows
 from ..base import Capabilities
-from .components import HostCollectives, HostMemory
+from .components import HostMemory
 from .kernels import HostBackend
 
 INSTALL = "install it (Debian, Ubuntu: apt install openmpi-bin libopenmpi-dev)"
@@ -32,17 +33,17 @@ _PAGE = 2 << 20
 _ALLOCATIONS = 1 << 20
 _QUEUES = 3 * (4 << 20) + (1 << 20)
 
-# UCX copies what it puts or gets over TCP through segments of 8 KiB, and reads 64 KiB at a time. Larger ones halve a
+# UCX copies puts and gets over TCP through segments of 8 KiB, and reads 64 KiB at a time. Larger ones halve a
 # put's cost in processor time, and each call of the library, of which computing ranks make few, moves more.
 _SETTINGS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "256k"}
 
 
+@dataclass
 class _Heap:
-    """OpenSHMEM's heap on this rank, in bytes. A process has one, whose size never changes."""
+    """OpenSHMEM's heap on this rank, in bytes. A process has one; its size is 0 until OpenSHMEM starts, then fixed."""
 
-    def __init__(self) -> None:
-        self.size = 0  # none before OpenSHMEM has started
-        self.used = 0
+    size: int = 0
+    used: int = 0
 
 
 _heap = _Heap()
@@ -75,6 +76,8 @@ def load() -> Any:
 
 class ShmemMemory(HostMemory):
     """OpenSHMEM's heap, for one rank of all that the launcher started; PE and rank are the same number."""
+
+    grows = False
 
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
@@ -129,7 +132,7 @@ class ShmemMemory(HostMemory):
         return int(self._shmem.transport_address())
 
     def publish(self, rows: Rows) -> None:
-        # What others fetch from a rank that waits goes on: MPI and OpenSHMEM share an engine.
+        # Gets from a rank that waits here make progress: MPI and OpenSHMEM share an engine.
         mpi.barrier(self._comm)
 
     def release(self, rows: Rows) -> None:
@@ -152,10 +155,8 @@ class ShmemBackend(HostBackend):
 
     def __init__(self, comm: Any, options: Options) -> None:
         # The node that holds all ranks is the node of each, so that all ranks get the same answer.
-        capabilities = Capabilities("shmem", reaches_peers=mpi.node(comm).size == comm.size, heap_grows=False)
-        super().__init__(
-            ShmemMemory(comm), HostCollectives(comm.rank, comm.size, comm), options, capabilities
-        )
+        capabilities = Capabilities("shmem", reaches_peers=mpi.node(comm).size == comm.size)
+        super().__init__(ShmemMemory(comm), options, capabilities, comm)
 
 
 def _check_room(node: Any, heap: int) -> None:
@@ -169,5 +170,5 @@ def _check_room(node: Any, heap: int) -> None:
     except (OSError, ValueError):
         limit = 0
     room = heap + _PAGE + _QUEUES
-    window.check_room(node, room, {window.MEMORY: cores.memory_available})
-    window.check_room(node, _QUEUES if heap + _PAGE <= limit else room, {window.SHARED: window.free_shared})
+    mpi.check_room(node, room, {mpi.MEMORY: cores.memory_available})
+    mpi.check_room(node, _QUEUES if heap + _PAGE <= limit else room, {mpi.SHARED: mpi.free_shared})

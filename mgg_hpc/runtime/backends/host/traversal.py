@@ -10,27 +10,23 @@ from numpy.typing import NDArray
 from ....errors import InputError
 from ....plan.layout import RowFormat
 from ..traversal import LocalGraph, Source, Traversal, TraversalKernels
-from . import exchange
-from .components import HostCollectives, HostMemory
-from .exchange import Exchange
+from .components import Exchange, HostCollectives, HostMemory
 
-WIDEST = RowFormat(np.dtype(np.float64), 1)  # of what crosses
-END = np.iinfo(np.int64).max  # a bucket behind all others
+WIDEST = RowFormat(np.dtype(np.float64), 1)  # format of the widest values that are exchanged
+END = np.iinfo(np.int64).max  # a bucket after all others
 
 
 class HostTraversal(TraversalKernels):
-    """Native traversals."""
+    """Makes native traversals."""
 
     def __init__(self, memory: HostMemory, collectives: HostCollectives, threads: int) -> None:
         self._memory, self._collectives, self._threads = memory, collectives, threads
 
     def check(self, edges: str) -> None:
-        # There is one memory.
         if edges != "device":
             raise InputError(f"--edges {edges} is for --backend cuda; CPUs have one memory")
 
-    def of(self, graph: LocalGraph, *, edges: str = "device") -> HostGraph:
-        # There is one memory.
+    def bind(self, graph: LocalGraph, *, edges: str = "device") -> HostGraph:
         return HostGraph(self._memory, self._collectives, self._threads, graph)
 
 
@@ -44,27 +40,21 @@ class HostGraph(Traversal):
         self._module, self._collectives, self._graph = memory.native, collectives, graph
         self._exchange: Exchange | None = None
         if graph.lists is not None:
-            memory.reserve(exchange.nbytes(memory, graph.lists, WIDEST))
-            self._exchange = exchange.make_exchange(memory, graph.lists, WIDEST)
+            memory.reserve(memory.exchange_bytes(graph.lists, WIDEST))
+            self._exchange = memory.exchange(graph.lists, WIDEST)
         alone = graph.rows == graph.sources and graph.lists is None
-        self._native: Any = self._module.TraversalGraph(
-            graph.indptr,
-            graph.indices,
-            graph.out_indptr,
-            graph.out_indices,
-            None if alone else graph.slot,
-            threads,
-        )
+        edges = graph.indptr, graph.indices, graph.out_indptr, graph.out_indices
+        self._native: Any = self._module.TraversalGraph(*edges, None if alone else graph.slot, threads)
         self._bfs: Any = None
         self._sssp: Any = None
         self._components: Any = None
-        self._ranks: dict[np.dtype[Any], Any] = {}
+        self._pageranks: dict[np.dtype[Any], Any] = {}
         memory.on_close(self._close)
 
     def _close(self) -> None:
         """Drop native objects, which arrays that are alive at exit would keep."""
         self._bfs = self._sssp = self._components = self._native = self._exchange = None
-        self._ranks.clear()
+        self._pageranks.clear()
 
     def prepare(self, kind: str) -> None:
         """The first call of a kind sets it up."""
@@ -74,7 +64,7 @@ class HostGraph(Traversal):
             return np.zeros(0, values.dtype)
         native, staging, item = self._exchange.native, self._exchange.staging, values.itemsize
         native.transfer(values.ctypes.data, item)
-        self.moved += native.take_rows_pushed() * item
+        self.moved += native.take_moved()[0] * item
         begin = native.arrived - int(staging.addresses[self._collectives.rank])
         return staging.buffer[begin : begin + len(self._graph.halo) * item].view(values.dtype)
 
@@ -135,16 +125,15 @@ class HostGraph(Traversal):
         self, rank: NDArray[np.floating], damping: float, tolerance: float, iterations: int
     ) -> tuple[int, float]:
         graph, dtype = self._graph, rank.dtype
-        if dtype not in self._ranks:
+        if dtype not in self._pageranks:
             kind = getattr(self._module, f"PageRank_{dtype.name}")
-            self._ranks[dtype] = kind(self._native, graph.out_degree, graph.total)
-        native, given = self._ranks[dtype], np.empty(graph.rows, dtype)
-        change, dangling = self._sum(*native.begin(rank, given, damping))
+            self._pageranks[dtype] = kind(self._native, graph.out_degree, graph.total)
+        native, shares = self._pageranks[dtype], np.empty(graph.rows, dtype)
+        change, dangling = self._sum(*native.begin(rank, shares, damping))
         done = 0
         while done < iterations:
             done += 1
-            told = native.advance(graph.halo, self.exchange(given), dangling)
-            change, dangling = self._sum(*told)
+            change, dangling = self._sum(*native.advance(graph.halo, self.exchange(shares), dangling))
             if change < tolerance:
                 break
         return done, change

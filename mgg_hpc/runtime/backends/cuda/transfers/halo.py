@@ -13,7 +13,7 @@ from .....plan.launch import LANES, Launch
 from .....plan.layout import RowFormat
 from .....plan.workload import Plan
 from ...arguments import Rows
-from ...base import KernelStamps
+from ...profiling import KernelStamps
 from ..context import DeviceContext
 
 PUSHING = 4  # one in so many blocks pushes before it sums
@@ -154,8 +154,8 @@ class Halo:
         run(address, src.format.dim, total, exchange, native, halo, backend.launch_shape(launch))
 
     def _kept(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> tuple[int, ...]:
-        """Return where a call writes its times; if the meter keeps those of kernels, it gets them."""
-        kernels = backend.stream.meter.kernels
+        """Return where a call writes its times; a profile that is being taken gets them."""
+        kernels = backend.profiling.kernels
         if kernels is None:
             return self.stamps
         stamps = _Stamps(backend, schedule, launch)

@@ -36,7 +36,7 @@ class DeviceTraversal(TraversalKernels):
         if edges not in PLACES:
             raise InputError(f"edges: {edges} is none of {', '.join(PLACES)}")
 
-    def of(
+    def bind(
         self,
         graph: LocalGraph,
         *,

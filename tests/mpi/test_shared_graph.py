@@ -10,8 +10,7 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime import mpi, window
-from mgg_hpc.runtime.sampling import structure
+from mgg_hpc.runtime import exit_code, mpi, shared_graph
 
 pytestmark = pytest.mark.mpi
 
@@ -49,7 +48,7 @@ class Whole:
         """What `share` makes of the parts of all ranks."""
         low, high = self.bounds[comm.rank : comm.rank + 2]
         part, edges = self.matrix[low:high], slice(*self.matrix.indptr[[low, high]])
-        return structure.share(
+        return shared_graph.share(
             comm,
             self.bounds,
             part.indptr.astype(np.int64),
@@ -81,9 +80,9 @@ class Whole:
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("message", [structure.MESSAGE_BYTES, 100])
+@pytest.mark.parametrize("message", [shared_graph.MESSAGE_BYTES, 100])
 def test_every_rank_has_the_whole_graph(rng, comm, node, monkeypatch, message, index, no_segments_left):
-    monkeypatch.setattr(structure, "MESSAGE_BYTES", message)
+    monkeypatch.setattr(shared_graph, "MESSAGE_BYTES", message)
     whole = Whole(rng, comm.size)
     found = whole.shared(comm, node, index=index)
     with mpi.agree(comm):
@@ -100,7 +99,7 @@ def test_every_rank_has_the_whole_graph(rng, comm, node, monkeypatch, message, i
 def test_one_rank_copies_nothing(rng, no_segments_left):
     whole, alone = Whole(rng, 1), MPI.COMM_SELF
     indptr, indices = whole.matrix.indptr.astype(np.int64), whole.matrix.indices
-    found = structure.share(alone, whole.bounds, indptr, indices, nodes={"half": whole.half})
+    found = shared_graph.share(alone, whole.bounds, indptr, indices, nodes={"half": whole.half})
     assert np.shares_memory(found.indptr, indptr) and np.shares_memory(found.indices, indices)
     assert np.shares_memory(found.nodes["half"], whole.half) and not found.nodes["half"].flags.writeable
     assert indptr.flags.writeable and whole.half.flags.writeable
@@ -109,7 +108,7 @@ def test_one_rank_copies_nothing(rng, no_segments_left):
 
 def test_graphs_without_edges_or_weights_are_shared(comm, node):
     bounds = np.arange(comm.size + 1, dtype=np.int64) * 2
-    found = structure.share(comm, bounds, np.zeros(3, np.int64), np.empty(0, np.int32), node=node)
+    found = shared_graph.share(comm, bounds, np.zeros(3, np.int64), np.empty(0, np.int32), node=node)
     with mpi.agree(comm):
         assert found.indptr.tolist() == [0] * (2 * comm.size + 1) and found.indices.size == 0
         assert found.weight is None and found.ids is None and not found.nodes and not found.edges
@@ -124,7 +123,7 @@ def test_a_node_without_room_is_one_line_on_all_ranks(rng, comm, monkeypatch):
     whole.shared(comm, node).close()  # MPI keeps a few mappings of its own from now on
     before = len(mappings())
     if comm.rank % 2:
-        monkeypatch.setattr(window, "free_shared", lambda: 3 << 10)
+        monkeypatch.setattr(mpi, "free_shared", lambda: 3 << 10)
     with pytest.raises(InputError, match=r"need .* KiB of shared memory \(together\), but .* 3\.0 KiB"):
         whole.shared(comm, node)
     with mpi.agree(comm):
@@ -135,7 +134,7 @@ def test_a_node_without_room_is_one_line_on_all_ranks(rng, comm, monkeypatch):
 def test_what_does_not_fit_is_refused_on_all_ranks(rng, comm):
     whole = Whole(rng, comm.size)
     with pytest.raises(
-        (ValueError, mpi.FailedElsewhere), match=r"extra: 7 values, and there are|rank 0 failed"
+        (ValueError, exit_code.FailedElsewhere), match=r"extra: 7 values, and there are|rank 0 failed"
     ):
         whole.shared(comm, None, extra=np.zeros(7 if comm.rank == 0 else np.diff(whole.bounds)[comm.rank]))
     if comm.size > 1:

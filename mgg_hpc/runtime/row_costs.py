@@ -1,4 +1,4 @@
-"""Measure the cost of a remote row by each transfer: a small aggregation is timed at two widths."""
+"""The measured cost of a remote row by each transfer: a small aggregation is timed at two widths."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from .backends.base import Backend
 
 ROWS_AN_EDGE = 4  # of each rank; gets over a slow network take some 20 us an edge
 WIDTHS = (16, 128)  # of float32
-TURNS = 7
+REPEATS = 7
 
 
-def symmetric_bytes(rows: int, ranks: int) -> int:
-    """Return the symmetric bytes of a probe on each rank: rows that peers read, two stagings, and signals."""
-    return (rows + 2 * (rows // ROWS_AN_EDGE)) * 4 * max(WIDTHS) + 16 * 8 * ranks
+def symmetric_bytes(backend: Backend) -> int:
+    """Return the symmetric bytes of `measure` on each rank: rows that peers read, two stagings, and signals."""
+    rows = backend.stream.probe_rows
+    return (rows + 2 * (rows // ROWS_AN_EDGE)) * 4 * max(WIDTHS) + 16 * 8 * backend.collectives.size
 
 
 def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
@@ -30,13 +31,12 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     It takes milliseconds on one node, and up to a second where rows are fetched one by one over a network. Its rows
     (`symmetric_bytes`) stay allocated: symmetric memory is given back as a whole, when the backend closes.
 
-    Every rank sums pairs of its own rows, and of one of its own and one of its neighbour's; the slowest rank's
-    difference counts.
+    Every rank sums pairs of its own rows, and pairs of one of its own and one of its neighbour's rows; the difference
+    of the slowest rank counts.
     """
-    format, size = RowFormat(np.dtype(np.float32), max(WIDTHS)), backend.capabilities.probe_rows
+    format, size = RowFormat(np.dtype(np.float32), max(WIDTHS)), backend.stream.probe_rows
     rows = backend.rows(np.full(comm.size, size, dtype=np.int64), format, symmetric=True)
-    far = _edges(comm, 1, size)
-    near = workload.direct(_edges(comm, 0, size))
+    far, near = _edges(comm, 1, size), workload.direct(_edges(comm, 0, size))
     rounds, _ = exchange.halo_in_rounds(comm, far, backend.capabilities.halo_rounds)
     plans = {"direct": workload.direct(far), "get": workload.direct(far, "get"), "halo": rounds}
     if not all(comm.allgather(bool(rows.addresses.all()))):
@@ -47,10 +47,9 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     times: dict[str, list[float]] = {name: [] for name in plans}
     for width in WIDTHS:
         shaped = rows.shaped(width)
-        own = _time(comm, backend, near, shaped)
+        own = _seconds(comm, backend, near, shaped)
         for name, plan in plans.items():
-            extra = max(0.0, _time(comm, backend, plan, shaped) - own)
-            times[name].append(extra / moved[name])
+            times[name].append(max(0.0, _seconds(comm, backend, plan, shaped) - own) / moved[name])
     costs = {}
     low, high = (RowFormat(format.dtype, width).row_bytes for width in WIDTHS)
     for name in TRANSFERS:
@@ -72,11 +71,11 @@ def _edges(comm: Any, step: int, rows: int) -> SplitEdges:
     return workload.split(comm.rank, bounds, workload.prefix_sum(degree), sources)
 
 
-def _time(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:
-    """Return the seconds of the slowest rank, each in its fastest turn, since other work only adds time."""
+def _seconds(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:
+    """Return the seconds of the slowest rank, each in its fastest repetition, since other work only adds time."""
     out = backend.memory.padded(plan.destinations, rows.format)
     taken = []
-    for _ in range(TURNS):
+    for _ in range(REPEATS):
         backend.publish(rows)
         began = time.perf_counter()
         backend.aggregate(plan, "copy", "sum", rows, out)

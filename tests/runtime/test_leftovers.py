@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mgg_hpc.runtime import exit_code, launch, segments
+from mgg_hpc.runtime import leftovers
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "FOLDER", tmp_path / "shm")
-    monkeypatch.setattr(segments, "NOTES_FOLDER", tmp_path / "notes")
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(leftovers, "NOTES_FOLDER", tmp_path / "notes")
     for name in ("shm", "notes"):
         (tmp_path / name).mkdir()
     return tmp_path
@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("running", [False, True])
 def test_notes_of_cores_go_when_no_rank_can_read_them(folder, monkeypatch, running):
-    monkeypatch.setattr(segments, "_MANAGER", "sleep" if running else "no such program")
+    monkeypatch.setattr(leftovers, "_MANAGER", "sleep" if running else "no such program")
     note = folder / "notes" / "hydra_hwloc_xmlfile_a1B2c3"
     for path in (note, note.with_name("hydra_other")):
         path.touch()
@@ -32,25 +32,25 @@ def test_notes_of_cores_go_when_no_rank_can_read_them(folder, monkeypatch, runni
         while comm.read_text() != "sleep\n":  # Popen returns a moment before the kernel renames the process
             time.sleep(1e-3)
         try:
-            assert segments.left_since(0.0) == segments.stale() == ([] if running else [note])
-            assert segments.left_since(time.time() + 60) == []
-            monkeypatch.setattr(segments, "_STARTING_SECONDS", -1.0)
-            assert segments.stale() == [note]
+            assert leftovers.left_since(0.0) == leftovers.stale() == ([] if running else [note])
+            assert leftovers.left_since(time.time() + 60) == []
+            monkeypatch.setattr(leftovers, "_STARTING_SECONDS", -1.0)
+            assert leftovers.stale() == [note]
         finally:
             manager.kill()
 
 
 def test_only_unmapped_segments_of_known_names_are_stale(folder, monkeypatch):
-    monkeypatch.setattr(segments, "_YOUNG_SECONDS", -1.0)
+    monkeypatch.setattr(leftovers, "_YOUNG_SECONDS", -1.0)
     shm, start = folder / "shm", time.time() - 60
     for name in ("mpich_shm_1", "vader_segment.h.1", "someone_elses"):
         (shm / name).write_bytes(b"x" * 100)
     with (shm / "mpich_shm_2").open("w+") as held:
         held.write("x")
         held.flush()
-        assert sorted(path.name for path in segments.stale()) == ["mpich_shm_1", "vader_segment.h.1"]
-        assert segments.left_since(start + 3600) == []
-        segments.remove(segments.left_since(start))
+        assert sorted(path.name for path in leftovers.stale()) == ["mpich_shm_1", "vader_segment.h.1"]
+        assert leftovers.left_since(start + 3600) == []
+        leftovers.remove(leftovers.left_since(start))
     assert sorted(path.name for path in shm.iterdir()) == ["mpich_shm_2", "someone_elses"]
 
 
@@ -60,20 +60,20 @@ def test_a_segment_that_is_opened_before_it_is_mapped_is_in_use(tmp_path, monkey
     opened.parent.mkdir()
     opened.symlink_to(name)
     monkeypatch.setattr(Path, "read_text", lambda path, **_: opened.unlink() or "")
-    assert segments._files_of(tmp_path, "/dev/shm/") == {name}
+    assert leftovers.files_of(tmp_path, "/dev/shm/") == {name}
 
 
 @pytest.mark.parametrize("young", [False, True])
 @pytest.mark.parametrize("runs", [False, True])
 def test_the_folder_of_a_job_that_runs_or_may_be_about_to_is_not_stale(tmp_path, monkeypatch, young, runs):
-    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(leftovers.tempfile, "gettempdir", lambda: str(tmp_path))
     (tmp_path / "of something else").mkdir()
-    folder = tmp_path / f"{launch.FOLDER_PREFIX}1"
+    folder = tmp_path / f"{leftovers.LAUNCH_PREFIX}1"
     folder.mkdir()
     if not young:
         os.utime(folder, (time.time() - 86400,) * 2)
-    marks = [f"{exit_code.STATUS}={folder / launch._STATUS_FILE}"] * runs
-    monkeypatch.setattr(launch, "_processes", lambda mark: [1] if mark in marks else [])
-    assert launch.stale_folders() == ([] if young or runs else [folder])
-    monkeypatch.setattr(launch.os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    assert launch.stale_folders() == []
+    statuses = [folder / leftovers.STATUS_FILE] * runs
+    monkeypatch.setattr(leftovers, "job_processes", lambda status: [1] if status in statuses else [])
+    assert leftovers.stale() == ([] if young or runs else [folder])
+    monkeypatch.setattr(leftovers.os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert leftovers.stale() == []

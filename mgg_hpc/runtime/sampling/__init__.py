@@ -1,1 +1,0 @@
-"""Neighbour sampling: what a batch of rows needs of the whole graph."""
