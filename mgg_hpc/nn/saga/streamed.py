@@ -173,10 +173,14 @@ class _Run:
             interval = direction.of[call]
             if self._near is None or self._near[0] != interval:
                 self._near = None  # frees memory first
-                blocks = self._blocks_of_x([direction.calls[call]], self.reads_targets)
-                parts = [self._operands(DST, x, *block) for block, x in blocks]
-                self._near = interval, [torch.cat(values) for values in zip(*parts, strict=True)]
+                self._near = interval, self._of_destinations(direction.calls[call])
             return self.sums.forward(call, rows, self._near[1], trains=self.trains)
+
+    def _of_destinations(self, bounds: Bounds) -> list[Tensor]:
+        """Return the values that edges read of an interval of destinations."""
+        blocks = self._blocks_of_x([bounds], self.reads_targets)
+        parts = [self._operands(DST, x, *block) for block, x in blocks]
+        return [torch.cat(values) for values in zip(*parts, strict=True)]
 
     def _finished(self, interval: int, results: list[Tensor]) -> list[Tensor]:
         """Return the reduced messages of an interval; its sums for the backward leave memory."""
