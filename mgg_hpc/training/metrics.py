@@ -204,7 +204,7 @@ METRICS: dict[str, type[Metric]] = {kind.name: kind for kind in (Accuracy, F1, T
 
 
 def choose(asked: str, multilabel: bool, classes: int, path: Path) -> Metric:
-    """Return the metric of `train.metric`. Raises InputError if it does not fit the labels of ``path``."""
+    """Return the metric of `train.metric`. Raises InputError if it does not fit the labels of the graph."""
     if asked == "auto":
         asked = "f1" if multilabel else "accuracy"
     if asked == "accuracy" and multilabel:

@@ -24,7 +24,7 @@ from .checkpoints.resume import Resumed
 from .checkpoints.saver import Saver
 from .history import History
 from .job import Job, build, resolved, watchdog
-from .metrics import F1, SPLITS, Scores
+from .metrics import F1, SPLITS
 from .profile import profiler
 from .profile.phases import Phases
 from .start import PhaseTimer
@@ -129,8 +129,13 @@ class _Training:
                     if self.dog:
                         self.dog.step(f"batch {done + 1} of epoch {epoch}", repeats=True)
                     show(completed=epoch - 1 + done / trainer.steps)
-            scores, eval_seconds = _evaluated(trainer, history, epoch)
-        cost, seconds = trainer.cost, trainer.cost.seconds()
+            stream = self.job.backend.stream
+            began = stream.stamp()
+            trainer.evaluate()
+            evaluated = stream.since(began)
+            history.loss, scores = trainer.loss(), trainer.scores()  # the host waits for the epoch here
+        _check_finite(trainer, history, epoch)
+        cost, seconds, eval_seconds = trainer.cost, trainer.cost.seconds(), evaluated()
         cost.meter.settle()
         history.add(cost.meter, seconds, eval_seconds, trainer.replayed.recorded)
         self.phases.add(cost.meter, seconds - cost.before, eval_seconds)
@@ -194,26 +199,18 @@ def _is_over(job: Job, history: History, epoch: int) -> bool:
     return epoch >= train.epochs or 0 < train.patience <= waited
 
 
-def _evaluated(trainer: Trainer, history: History, epoch: int) -> tuple[Scores, float]:
-    """Evaluate after an epoch, and set the history's loss; return the scores, and seconds. Collective.
-
-    Raises InputError, naming the first value, if the loss or a weight is not finite.
-    """
-    stream = trainer.job.backend.stream
-    began = stream.stamp()
-    trainer.evaluate()
-    seconds = stream.since(began)
-    history.loss, scores = trainer.loss(), trainer.scores()  # the host waits for the epoch here
-    if not trainer.finite():
-        happened = f"the loss of {trainer.where}epoch {epoch} is {history.loss}"
-        if np.isfinite(history.loss):
-            happened = f"weights are no longer finite after {trainer.where}epoch {epoch}"
-        kept = f"; the weights of epoch {history.best_epoch} are kept" if history.state else ""
-        raise InputError(
-            f"{happened}; first {nonfinite.first(trainer, epoch)}: lower train.learning_rate (it is "
-            f"{trainer.job.settings.train.learning_rate}) or scale the features (train.normalize_features){kept}"
-        )
-    return scores, seconds()
+def _check_finite(trainer: Trainer, history: History, epoch: int) -> None:
+    """Raise InputError, naming the first such value, unless the loss and all weights are finite. Collective."""
+    if trainer.finite():
+        return
+    happened = f"the loss of {trainer.where}epoch {epoch} is {history.loss}"
+    if np.isfinite(history.loss):
+        happened = f"weights are no longer finite after {trainer.where}epoch {epoch}"
+    kept = f"; the weights of epoch {history.best_epoch} are kept" if history.state else ""
+    raise InputError(
+        f"{happened}; first {nonfinite.first(trainer, epoch)}: lower train.learning_rate (it is "
+        f"{trainer.job.settings.train.learning_rate}) or scale the features (train.normalize_features){kept}"
+    )
 
 
 @dataclass(frozen=True)
