@@ -39,6 +39,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno
 SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".txt", ".py", ".cmake")
 TIERS = ("test", "long", "torture")
 COMPILING = "MGG_TEST_COMPILE"  # set where tests of compiled tapes run only to compile them
+COMPILED = ("tests/shim/test_tapes.py", "tests/shim/test_streamed.py")  # files of such tests
 
 
 @dataclass(frozen=True)
@@ -176,13 +177,20 @@ def _tapes(tier: str) -> Callable[[Path], object]:
             "-m",
             "compiled",
         ]
-        done = programs.python(
-            *words, "tests/shim/tapes", cwd=ROOT, env={**os.environ, COMPILING: str(folder)}
-        )
+        done = programs.python(*words, *COMPILED, cwd=ROOT, env={**os.environ, COMPILING: str(folder)})
         if done.returncode:
             raise RuntimeError(done.stdout[-4000:])
 
     return make
+
+
+def _sanitized(folder: Path) -> None:
+    """The shim's kernels, and the tapes of the table of cases."""
+    from gpu.pes.tapes import FIXED, source_of
+    from shim.host_kernels import compile_all
+
+    module = shim_build("shim-sanitized").whole()
+    compile_all(module, [source_of(*fixed).text for fixed in FIXED], folder)
 
 
 def _sanitized_planted(folder: Path) -> None:
@@ -303,7 +311,7 @@ def _by_test_file(file: str) -> Callable[[Path], object]:
     return make
 
 
-TAPES = ("mgg_hpc/runtime/backends", "mgg_hpc/nn/saga", "tests/gpu/pes", "tests/shim/tapes", "examples")
+TAPES = ("mgg_hpc/runtime/backends", "mgg_hpc/nn/saga", "tests/gpu/pes", *COMPILED, "examples")
 CLANG = {"needs": ("clang++",), "install": "apt install clang libclang-rt-dev libomp-dev"}
 HERE = ("tests/builds.py",)
 TARGETS = {
@@ -312,7 +320,7 @@ TARGETS = {
     "tapes": Target(_tapes("test"), sources=TAPES, draws=True, keeps=True),  # files are named by their texts
     "tapes-long": Target(_tapes("long"), sources=TAPES, draws=True, keeps=True),
     "acknowledged": Target(_acknowledged, sources=("tests/runtime/acknowledged.cpp",)),
-    "shim-sanitized": Target(lambda folder: shim_build("shim-sanitized").whole()),
+    "shim-sanitized": Target(_sanitized, sources=TAPES),
     "shim-sanitized-planted": Target(_sanitized_planted, sources=HERE),
     "shim-hangs": Target(_hanging, sources=HERE),
     "host-sanitized": Target(lambda folder: compile_host(folder, ROOT, "-DMGG_SANITIZE=address;undefined")),

@@ -38,7 +38,6 @@ struct Kernel {
   void over(const DeviceMaxBack<S>& call, const gpu::Launch& launch);                                  \
   void over(const DeviceWeighted<S>& call, const gpu::Launch& launch);                                 \
   void over(const DeviceSddmm<S>& call, const gpu::Launch& launch);                                    \
-  void over(const DevicePropagate<S>& call, const gpu::Launch& launch);                                \
   void dropout(const DeviceDropout<S>& call, const Shape& shape, const gpu::Launch& launch);
 MGG_DECLARE(float)
 MGG_DECLARE(Float16)

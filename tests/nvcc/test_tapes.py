@@ -1,4 +1,4 @@
-"""Sources of compiled tapes through nvcc, with the options that CuPy gives NVRTC: no stack, and no spills."""
+"""Sources of compiled tapes through nvcc, with the flags that CuPy gives NVRTC: no stack, and no spills."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from pathlib import Path
 import builds
 import programs
 import pytest
-from gpu.pes import tape_programs
-
-from mgg_hpc.runtime.backends.cuda.tapes.kernels import OPTIONS
-from mgg_hpc.runtime.backends.cuda.tapes.source import source
+from gpu.pes.tapes import source_of
+from shim.host_kernels import HEADERS
 
 pytestmark = pytest.mark.long
 
 ARCHITECTURE = "sm_90"
 REGISTERS = 128  # two blocks of 256 threads a multiprocessor
 TAPES = {
-    "gated": ("gated", "sources", 128, "float32"),
-    "half rows": ("gated", "forward", 16, "float16"),
-    "typed": ("typed", "sources", 40, "bfloat16"),
-    "twice scored": ("twice scored", "targets", 300, "float32"),
-    "every operator": ("every operator", "sources", 33, "float32"),
-    "largest": ("largest", "forward", 128, "float32"),
+    "gated": ("gated", "sources", 128, "sum", "float32"),
+    "half rows": ("gated", "forward", 16, "sum", "float16"),
+    "typed": ("typed", "sources", 40, "sum", "bfloat16"),
+    "twice scored": ("twice scored", "targets", 300, "sum", "float32"),
+    "every operator": ("every operator", "sources", 33, "sum", "float32"),
+    "largest": ("largest", "forward", 128, "sum", "float32"),
 }
 
 
 def make(folder: Path, nvcc: str) -> None:
     """Compile each tape, and keep what ptxas says of it: NAME.txt."""
-    options = [*OPTIONS, "-ftz=true", "-cubin", "-Xptxas", "-v", f"-arch={ARCHITECTURE}"]
-    for name, (*tape, dtype) in TAPES.items():
+    cuda = builds.ROOT / "cuda"
+    options = ["-std=c++17", "-ftz=true", "-cubin", "-Xptxas", "-v", f"-arch={ARCHITECTURE}"]
+    options += [f"-I{cuda}", f"-I{cuda / 'include'}"]
+    for name, tape in TAPES.items():
         file = folder / f"{builds.slug(name)}.cu"
-        file.write_text(source(tape_programs.tape(*tape).tape, dtype).text)
+        file.write_text(HEADERS + source_of(*tape).text)
         done = programs.run(nvcc, *options, file, "-o", file.with_suffix(".cubin"))
         if done.returncode:
             raise RuntimeError(done.stderr)

@@ -74,7 +74,7 @@ class HostArrays:
     """
 
     def __init__(self, *, late=True):
-        self.late, self.locked = late, {}
+        self.late, self.locked, self._tape_kernels = late, {}, {}
 
     def begin(self, device):
         pass
@@ -133,8 +133,12 @@ class HostArrays:
     def total(self, values):
         return float(values.sum(dtype=np.float64))
 
-    def tape_kernels(self):
-        """None: tapes are interpreted, unless a test compiles them."""
+    def tape_kernels(self, native):
+        if native not in self._tape_kernels:
+            from shim.host_kernels import HostKernels
+
+            self._tape_kernels[native] = HostKernels(native)
+        return self._tape_kernels[native]
 
 
 @functools.cache

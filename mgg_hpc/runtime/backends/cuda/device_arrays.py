@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ..base import Recording
-from .tapes.kernels import TapeKernels, cupy_kernels
+from .tape_kernels import CupyKernels, TapeKernels
 
 
 @contextlib.contextmanager
@@ -135,8 +135,8 @@ class DeviceArrays(ABC):
         """Return the sum of float32 values [n], added in float64, once the stream has got here."""
 
     @abstractmethod
-    def tape_kernels(self) -> TapeKernels | None:
-        """Return what compiles tapes for kernels over this memory; None where nothing does."""
+    def tape_kernels(self, native: Any) -> TapeKernels:
+        """Return a compiler of tapes for the native module's GPU. Raises InputError where there is none."""
 
 
 class TorchArrays(DeviceArrays):
@@ -248,8 +248,8 @@ class TorchArrays(DeviceArrays):
     def total(self, values: Any) -> float:
         return float(values.sum(dtype=self._torch.float64))
 
-    def tape_kernels(self) -> TapeKernels | None:
-        return cupy_kernels()
+    def tape_kernels(self, native: Any) -> TapeKernels:
+        return CupyKernels.current(native.tape_headers)
 
 
 class _TorchCopies(Copies):

@@ -22,15 +22,14 @@ from ...streaming.store import Store
 from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, check_operation
 from ..base import Backend, Capabilities, Phases
 from ..phases import separate
-from . import dropout
+from . import streaming
 from .arrays import flat, name_of, padded_rows
-from .components import DeviceCollectives, DeviceMemory
+from .context import DeviceCollectives, DeviceMemory
+from .crossing import Ranks
 from .edges import DeviceEdges
 from .launches import DeviceLaunches
-from .transfers import streaming
-from .transfers.gather import Gathers
-from .traversal.crossing import Ranks
-from .traversal.graph import DeviceTraversal
+from .rows import Gathers, drop_rows, drop_values
+from .traversal import DeviceTraversal
 
 
 class DeviceBackend(DeviceLaunches, Backend):
@@ -186,6 +185,6 @@ class DeviceBackend(DeviceLaunches, Backend):
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         # Stored values of a CSR matrix are float32.
         if csr is None:
-            dropout.rows(self, x, out, ids, key)
+            drop_rows(self, x, out, ids, key)
         else:
-            dropout.values(self, csr, x, out, ids, key)
+            drop_values(self, csr, x, out, ids, key)

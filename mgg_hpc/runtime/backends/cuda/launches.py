@@ -20,11 +20,11 @@ from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
 from ..simulated import Peers
 from .arrays import name_of
-from .components import DeviceStream
 from .context import DeviceContext
 from .device_arrays import DeviceArrays
-from .tapes.kernels import TapeKernels
-from .transfers.halo import Halo
+from .halo import Halo
+from .rows import unreached
+from .tape_kernels import TapeKernels
 
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
@@ -54,7 +54,6 @@ class DeviceLaunches(DeviceContext):
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
         super().__init__(rank, world, options, module, arrays, table_memory)
-        self._stream = DeviceStream(arrays)
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
         self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
         self._halos: WeakKeyDictionary[Plan, Halo] = WeakKeyDictionary()
@@ -63,9 +62,9 @@ class DeviceLaunches(DeviceContext):
         self._channel_table: Any = None
 
     @cached_property
-    def tape_kernels(self) -> TapeKernels | None:
-        """What compiles tapes, or None: they are interpreted then."""
-        return self.arrays.tape_kernels()
+    def tape_kernels(self) -> TapeKernels:
+        """Compiler of tapes. Raises InputError where there is none."""
+        return self.arrays.tape_kernels(self.native)
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         # Stagings and signals of a halo, and the ring of gets that no pointer serves.
@@ -233,13 +232,9 @@ class DeviceLaunches(DeviceContext):
 
     def get(self, plan: Plan, src: Rows) -> Any:
         """Return the arguments of a call with gets. Raises ValueError for rows that it cannot reach."""
-        unreached = np.flatnonzero((src.addresses == 0) & (src.counts > 0))
-        if len(unreached) and not self.has_gets:
-            raise ValueError(
-                f"get: rows of PE {unreached[0]} are not reachable by pointer from PE {self.rank}, "
-                "and NVSHMEM does not run"
-            )
-        if len(unreached) and plan not in self._rings:
+        far = unreached(src)
+        self.check_reached("get", far)
+        if far.any() and plan not in self._rings:
             raise ValueError("aggregate: a plan with gets must be prepared first (Backend.prepare)")
         if self._channel_table is None:
             self._channel_table = self.arrays.uploaded(np.array(self.channels, dtype=np.int32))

@@ -29,7 +29,7 @@ from . import heap
 from . import module as cuda_module
 from .arrays import DTYPES
 from .collectives import NcclSums, PeerSums
-from .components import DeviceCollectives, DeviceMemory
+from .context import DeviceCollectives, DeviceMemory
 from .device_arrays import DeviceArrays, TorchArrays
 from .kernels import DeviceBackend
 from .launches import default_geometry

@@ -1,8 +1,9 @@
 """CUDA source for one tape: its operators as straight-line code, for all columns of a lane.
 
-Registers become variables, each written once, so that the compiler keeps them where it likes. What it reads of an
-edge's other end is loaded for several edges before the first is computed. A sum over columns is one over the worker's
-lanes; where rows are walked in passes, a function of its own finds it over all passes first.
+cuda/gpu/edges/tape.cuh has the loop over edges, and the struct that it takes is written here. Registers of the tape
+become variables, each written once, so that the compiler keeps them where it likes. Operands of the edge's other end
+are loaded for several edges before the first is computed. A sum over columns is one over the worker's lanes; where rows
+are walked in passes, a function of its own finds it over all passes first.
 """
 
 from __future__ import annotations
@@ -12,33 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...tape import Tape, Value
-from . import text
+from ..tape import Tape, Value
 
-ROWS = {"float32": "float", "float16": "Half16", "bfloat16": "BHalf16"}
-# Members of `Call`, each of 8 bytes, before those of a tape's arrays; all but the last three as the module names them.
-FIELDS = {
-    "tasks": "const Block*",
-    "count": "i64",
-    "segments": "const Segment*",
-    "hubs": "const Hub*",
-    "counters": "i64",
-    "pending": "i32*",
-    "degree": "const i32*",
-    "indices": "const i32*",
-    "sources": "const Row* const*",
-    "own": "const Row*",
-    "staging": "const char*",
-    "staging_bytes": "i64",
-    "calls": "const u64*",
-    "stride": "i64",
-    "partials": "float*",
-    "shared": "const float*",
-    "edge": "const float*",
-    "edge_columns": "i64",
-}
+ROWS = {"float32": "float", "float16": "Float16", "bfloat16": "BFloat16"}
 MOST_COLUMNS = 8  # of a lane in a pass
-LOADED = 8  # values of an operand that a lane loads before it computes
+ARGUMENTS, EDGE = "const Call& call, const Worker& at", "const Row* source, int64_t edge"  # of the functions
 
 FORMS = {
     "exp": "expf({a})",
@@ -59,28 +38,28 @@ FORMS = {
     "minimum": "smaller_of({a}, {b})",
     "where_positive": "where_positive({a}, {b}, {value})",
     "times_sign": "times_sign({a}, {b})",
-    "above": "above({a}, {b})",
-    "equal": "equal({a}, {b})",
+    "above": "above({a}, {b}, 1.0f)",
+    "equal": "equal({a}, {b}, 1.0f)",
 }
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a tape's kernel ``mgg_tape``.
+    """CUDA source of a tape's kernel, ``mgg_tape``, to be compiled behind the headers of cuda/gpu/edges.
 
-    It takes a struct of 8-byte members: FIELDS, then for each of the first ``arrays`` of this end, and for each output,
-    its address and the values between its rows.
-
-    lanes, columns: of a worker, and of a lane in a pass. passes: over the columns, each a part of a task. state: floats
-    of all outputs of a row.
+    Args:
+        text: the source.
+        lanes: number of lanes of a worker.
+        columns: number of columns of a lane in a pass.
+        state: number of floats of all outputs of a destination.
+        near: number of this end's arrays that the kernel takes.
     """
 
     text: str
     lanes: int
     columns: int
-    passes: int
     state: int
-    arrays: int
+    near: int
 
 
 @dataclass(frozen=True)
@@ -142,126 +121,77 @@ class _Program:
         return sorted(found)
 
 
-def source(tape: Tape, dtype: str) -> Source:
-    """Return the source of a tape over rows of a type, which is a name of ROWS."""
+def tape_source(tape: Tape, dtype: str) -> Source:
+    """Return the source of a tape over rows of a dtype, one of ROWS."""
     lanes = 1
     while lanes < min(32, tape.columns):
         lanes *= 2
     columns = min(-(-tape.columns // lanes), MOST_COLUMNS)
     passes = -(-tape.columns // (lanes * columns))
-    state = sum(output.width for output in tape.outputs)
-    body = _Writer(tape, passes).functions()
-    arrays = 1 + max((value.index for value in tape.values if value.kind == "near"), default=-1)
-    parts = [
-        text.DEVICE,
-        f"using Row = {ROWS[dtype]};",
-        _constants(tape, lanes, columns, passes, state),
-        _call(tape, arrays),
-        text.WORKER,
-        body,
-        text.KERNEL,
-    ]
-    return Source("\n".join(parts), lanes, columns, passes, state, arrays)
-
-
-def _constants(tape: Tape, lanes: int, columns: int, passes: int, state: int) -> str:
-    numbers = {
-        "LANES": lanes,
-        "COLUMNS": tape.columns,
-        "MINE": columns,
-        "PASSES": passes,
-        "STATE": state,
-        "OUTPUTS": len(tape.outputs),
-        "AHEAD": max(1, min(4, LOADED // columns)),
-    }
-    lines = [f"constexpr i32 {name} = {number};" for name, number in numbers.items()]
-    lines += [
-        f"constexpr bool {name.upper()} = {str(tape.reduce == name).lower()};" for name in ("max", "mean")
-    ]
-    return "\n".join(lines)
-
-
-def _call(tape: Tape, arrays: int) -> str:
-    """Return the struct of arguments, and what is known of each output."""
-    members = [f"  {type} {name};" for name, type in FIELDS.items()]
-    members += [f"  const float* near{i};\n  i64 near{i}_stride;" for i in range(arrays)]
-    members += [f"  float* out{o};\n  i64 out{o}_stride;" for o in range(len(tape.outputs))]
-    outputs, place = range(len(tape.outputs)), 0
-    places = []
-    for output in tape.outputs:
-        places.append(place)
-        place += output.width
+    widths = [output.width for output in tape.outputs]
+    near = 1 + max((value.index for value in tape.values if value.kind == "near"), default=0)
     types = [output.width // tape.columns if output.type >= 0 else 0 for output in tape.outputs]
-    tables = [
-        _table("float*", "out_of(const Call& call, int o)", [f"call.out{o}" for o in outputs]),
-        _table("i64", "out_stride(const Call& call, int o)", [f"call.out{o}_stride" for o in outputs]),
-        _table("i32", "width_of(int o)", [output.width for output in tape.outputs]),
-        _table("i32", "place_of(int o)", places),
-        _table("i32", "types_of(int o)", types),
-        _table("i32", "type_of(int o)", [output.type for output in tape.outputs]),
+    parts = [
+        "namespace mgg {",
+        f"struct Tape : TapeColumns<{ROWS[dtype]}, {tape.columns}, {lanes}, {columns}, {passes}> {{",
+        f"using Call = DeviceTape<Row, {len(widths)}, {near}>;",
+        f"static constexpr int outputs = {len(widths)}, state = {sum(widths)};",
+        *(f"static constexpr bool {name} = {str(tape.reduce == name).lower()};" for name in ("max", "mean")),
+        _constants("width", widths),
+        _constants("place", np.cumsum([0, *widths[:-1]]).tolist()),
+        _constants("types", types),
+        _constants("type", [output.type for output in tape.outputs]),
+        _Writer(tape, passes).functions(),
+        "};\n}  // namespace mgg\nMGG_TAPE_KERNEL(mgg::Tape)\n",
     ]
-    size = 8 * (len(FIELDS) + 2 * arrays + 2 * len(tape.outputs))
-    check = f'static_assert(sizeof(Call) == {size}, "Call is shared with Python");'
-    return "\n".join(["struct Call {", *members, "};", check, *tables])
+    return Source("\n".join(parts), lanes, columns, sum(widths), near)
 
 
-def _table(type: str, signature: str, values: Sequence[object]) -> str:
+def _constants(name: str, values: Sequence[int]) -> str:
     """Return a function of an output's number, which is a constant wherever it is called."""
     chosen = "".join(f"o == {o} ? {value} : " for o, value in enumerate(values[:-1]))
-    return f"MGG_DEVICE {type} {signature} {{ return {chosen}{values[-1]}; }}"
+    return f"MGG_DEVICE static int32_t {name}(int o) {{ return {chosen}{values[-1]}; }}"
 
 
 class _Writer:
-    """Writes the functions of a tape's values."""
+    """Writer of the functions of a tape's values.
+
+    near, far: operands that are the same for all edges of a destination, and the others, by number of their node.
+    """
 
     def __init__(self, tape: Tape, passes: int) -> None:
-        self.tape, self.program, self.passes = tape, _Program.of(tape), passes
-        leaves = [n for n, node in enumerate(self.program.nodes) if node.place is not None]
-        by_edge = [n for n in leaves if self._place(n).kind in ("far", "edge") or self._place(n).type >= 0]
-        self.by_edge = by_edge
-        self.by_task = [n for n in leaves if n not in by_edge]
+        self.program, self.passes = _Program.of(tape), passes
+        places = {n: node.place for n, node in enumerate(self.program.nodes) if node.place is not None}
+        self.far = {n: at for n, at in places.items() if at.kind in ("far", "edge") or at.type >= 0}
+        self.near = {n: at for n, at in places.items() if n not in self.far}
 
     def functions(self) -> str:
-        """Return all of them."""
-        parts = [self._typed(), self._loads("Near", self.by_task), self._loads("Far", self.by_edge)]
+        """Return the source of all functions."""
+        parts = [self._loads("Near", self.near, ""), self._loads("Far", self.far, f", {EDGE}")]
         in_passes = self.program.sums if self.passes > 1 else []
         for k, number in enumerate(in_passes):
             parts.append(self._sum(k, number, in_passes[:k]))
         return "\n".join([*parts, self._compute(in_passes)])
 
-    def _typed(self) -> str:
-        """Return the function for the first of the columns that an edge's type chooses."""
-        return (
-            "MGG_DEVICE i64 typed(const Call& call, i32 type, i64 edge) {\n"
-            "  return i64(COLUMNS) * static_cast<i32>(call.edge[edge * call.edge_columns + type]);\n}"
-        )
-
-    def _place(self, number: int) -> Value:
-        place = self.program.nodes[number].place
-        assert place is not None
-        return place
-
-    def _loads(self, name: str, numbers: list[int]) -> str:
-        """Return a struct of operands, and the function that loads them: of a task (Near), or of an edge (Far)."""
+    def _loads(self, name: str, operands: dict[int, Value], more: str) -> str:
+        """Return a struct of operands, and the function that loads them. more: parameters."""
         members, lines = [], []
-        for number in numbers:
-            place, wide = self._place(number), self.program.nodes[number].wide
-            members.append(f"  float v{number}{'[MINE]' if wide else ''};")
-            address = self._address(place)
+        for number, place in operands.items():
+            wide, address = self.program.nodes[number].wide, self._address(place)
+            members.append(f"  float v{number}{'[mine]' if wide else ''};")
             if wide:
                 lines.append(
-                    f"  MGG_UNROLL\n  for (int i = 0; i < MINE; ++i)\n    found.v{number}[i] = has(at, pass, i) ? "
+                    f"  MGG_EACH_COLUMN found.v{number}[i] = has(at, pass, i) ? "
                     f"widen({address}[column(at, pass, i)]) : 0.0f;"
                 )
             else:
                 lines.append(f"  found.v{number} = widen({address}[0]);")
-        more = ", const Row* source, i64 edge" if name == "Far" else ""
         return "\n".join(
             [
                 f"struct {name} {{",
                 *members,
                 "};",
-                f"MGG_DEVICE {name} load_{name.lower()}(const Call& call, const Worker& at, i32 pass{more}) {{",
+                f"MGG_DEVICE static {name} load_{name.lower()}({ARGUMENTS}, int32_t pass{more}) {{",
                 f"  {name} found;",
                 *lines,
                 "  return found;\n}",
@@ -274,7 +204,7 @@ class _Writer:
             return f"(call.edge + edge * call.edge_columns + {place.index})"
         base = {
             "far": f"source + {place.index}",
-            "near": f"call.near{place.index} + at.destination * call.near{place.index}_stride",
+            "near": f"call.near[{place.index}].rows + at.destination * call.near[{place.index}].stride",
             "shared": f"call.shared + {place.index}",
         }[place.kind]
         return f"({base}{f' + typed(call, {place.type}, edge)' if place.type >= 0 else ''})"
@@ -286,16 +216,16 @@ class _Writer:
         before = "".join(f", float v{n}" for n in known)
         return "\n".join(
             [
-                f"MGG_DEVICE float sum{k}(const Call& call, const Worker& at, const Row* source, i64 edge{before}) {{",
+                f"MGG_DEVICE static float sum{k}({ARGUMENTS}, {EDGE}{before}) {{",
                 "  float total = 0.0f;",
-                "  for (i32 pass = 0; pass < PASSES; ++pass) {",
+                "  for (int32_t pass = 0; pass < passes; ++pass) {",
                 "  const Near near = load_near(call, at, pass);",
                 "  const Far far = load_far(call, at, pass, source, edge);",
                 *filter(None, lines),
-                "  MGG_UNROLL\n  for (int i = 0; i < MINE; ++i)",
+                "  MGG_EACH_COLUMN",
                 f"    if (has(at, pass, i)) total += {self._operand(arg)};",
                 "  }",
-                "  return over_lanes(at, total);\n}",
+                "  return at.over_lanes(total);\n}",
             ]
         )
 
@@ -309,14 +239,12 @@ class _Writer:
         lines += [self._step(n) for n in self.program.needed(wanted, in_passes) if n not in in_passes]
         for o, number in enumerate(wanted):
             index = "[i]" if self.program.nodes[number].wide else ""
-            lines.append(
-                f"  MGG_UNROLL\n  for (int i = 0; i < MINE; ++i) out[{o}][i] = {self._value(number)}{index};"
-            )
+            lines.append(f"  MGG_EACH_COLUMN out[{o}][i] = {self._value(number)}{index};")
         return "\n".join(
             [
-                "MGG_DEVICE void compute(const Call& call, const Worker& at, const Row* source, i64 edge, "
-                "const Near& near, const Far& far, float (&out)[OUTPUTS][MINE]) {",
-                "  const i32 pass = at.pass;" if self.program.sums and not in_passes else "",
+                f"MGG_DEVICE static void compute({ARGUMENTS}, {EDGE}, const Near& near, const Far& far, "
+                "float (&out)[outputs][mine]) {",
+                "  const int32_t pass = at.pass;" if self.program.sums and not in_passes else "",
                 *filter(None, lines),
                 "}",
             ]
@@ -326,7 +254,7 @@ class _Writer:
         """Return the variable of a node."""
         if self.program.nodes[number].place is None:
             return f"v{number}"
-        return f"{'far' if number in self.by_edge else 'near'}.v{number}"
+        return f"{'far' if number in self.far else 'near'}.v{number}"
 
     def _step(self, number: int) -> str:
         """Return the statement of a node; nothing for an operand."""
@@ -337,17 +265,15 @@ class _Writer:
             (arg,) = node.args
             total = f"v{number}_part"
             return (
-                f"  float {total} = 0.0f;\n  MGG_UNROLL\n  for (int i = 0; i < MINE; ++i)\n"
+                f"  float {total} = 0.0f;\n  MGG_EACH_COLUMN\n"
                 f"    if (has(at, pass, i)) {total} += {self._operand(arg)};\n"
-                f"  const float v{number} = over_lanes(at, {total});"
+                f"  const float v{number} = at.over_lanes({total});"
             )
         names = dict(zip("ab", map(self._operand, node.args), strict=False))
         form = FORMS[node.op].format(**names, value=_literal(node.value))
         if not node.wide:
             return f"  const float v{number} = {form};"
-        return (
-            f"  float v{number}[MINE];\n  MGG_UNROLL\n  for (int i = 0; i < MINE; ++i) v{number}[i] = {form};"
-        )
+        return f"  float v{number}[mine];\n  MGG_EACH_COLUMN v{number}[i] = {form};"
 
     def _operand(self, number: int) -> str:
         return self._value(number) + ("[i]" if self.program.nodes[number].wide else "")
@@ -357,5 +283,5 @@ def _literal(value: float) -> str:
     """Return a float32 as it stands in source, with all of its bits."""
     narrow = float(np.float32(value))
     if not np.isfinite(narrow):
-        return {"inf": "infinity()", "-inf": "(-infinity())"}.get(str(narrow), "(infinity() - infinity())")
+        return f"float_of_bits({np.float32(value).view(np.uint32):#x}u)"
     return f"({narrow:.9e}f)" if narrow < 0 else f"{narrow:.9e}f"

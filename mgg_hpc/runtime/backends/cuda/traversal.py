@@ -6,24 +6,98 @@ of sources. Ranks work on their own rows, and values of the halo cross after eac
 
 from __future__ import annotations
 
+import mmap
 import time
+import weakref
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .....errors import InputError
-from .... import cores, mpi
-from ...traversal import LocalGraph, Source, Traversal, TraversalKernels, own_pages
+from ....errors import InputError
+from ....plan.launch import LANES
+from ... import cores, mpi
+from ..traversal import LocalGraph, Source, Traversal, TraversalKernels, own_pages
 from . import crossing
+from .context import DeviceContext
 from .crossing import Crossing, Ranks
-from .places import PLACES, EdgeLists, on_device
 
+PLACES = (
+    "device",
+    "host",
+)  # of edges: in the GPU's memory, or page-locked in the host's (EMOGI, Min et al., VLDB '20)
 BYTES_PER_SOURCE = 72  # of values, offsets and numbers
 # A search goes bottom-up once the frontier has more than 1 / ALPHA of the edges that no frontier has had, until it is
 # less than 1 / BETA of all sources (Beamer, Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC '12).
 ALPHA, BETA = 14, 24
+
+
+class EdgeLists:
+    """Lists of edges in one place, as kernels take them; see EdgeLists of the native module.
+
+    indptr int64 [L + 1], indices int32 or int64 [E]. number: int32 [L], of each list, or None where it is its place.
+    lengths: float32 [E], or None. reads: how lists are read.
+    """
+
+    def __init__(
+        self,
+        context: DeviceContext,
+        place: str,
+        reads: str,
+        indptr: NDArray[np.int64],
+        indices: NDArray[Any],
+        number: NDArray[np.int32] | None,
+    ) -> None:
+        self._context, self._place, self._reads = context, place, reads
+        self._count, self._item = len(indptr) - 1, indices.itemsize
+        self._lanes = 1 if reads == "strided" else LANES
+        self.offset = context.upload_bytes(indptr)
+        self._lengths: Any = None
+        self._numbers = None if number is None else context.upload_bytes(number)
+        self._edges = self._put(indices)
+        self._native = self._made()
+
+    def set_lengths(self, lengths: NDArray[np.float32]) -> None:
+        """Set the lengths of edges, [E]."""
+        self._lengths = None  # its memory is free for the next ones
+        self._lengths = self._put(lengths)
+        self._native = self._made()
+
+    def launch(self) -> tuple[Any, Any]:
+        """Return the lists as the module takes them, and the shape of a launch over all of them."""
+        return self._native, self._context.spread(self._lanes, self._count)
+
+    def _made(self) -> Any:
+        """Return the lists as the module takes them."""
+        at = [
+            0 if array is None else address_of(self._context, array)
+            for array in (self.offset, self._edges, self._lengths, self._numbers)
+        ]
+        return self._context.native.EdgeLists(self._count, *at, self._item == 8, self._reads)
+
+    def _put(self, values: NDArray[Any]) -> Any:
+        """Return the bytes of an array in this place, aligned to 128 bytes.
+
+        In the host's memory they stay where they are if they have pages of their own (`own_pages`).
+        """
+        values = np.ascontiguousarray(values)
+        if self._place == "device":
+            return self._context.upload_bytes(values)
+        if values.nbytes and values.ctypes.data % mmap.PAGESIZE == 0:
+            memory = values.view(np.uint8).reshape(-1)
+        else:
+            memory = own_pages(max(values.nbytes, 1))
+            memory[: values.nbytes] = values.view(np.uint8).reshape(-1)
+        weakref.finalize(memory, self._context.arrays.lock(memory.ctypes.data, memory.nbytes))
+        return memory
+
+
+def address_of(context: DeviceContext, array: Any) -> int:
+    """Return the address of an array of the GPU's memory or the host's."""
+    if isinstance(array, np.ndarray):
+        return int(array.ctypes.data)
+    return context.arrays.address(array)
 
 
 class DeviceTraversal(TraversalKernels):
@@ -150,7 +224,7 @@ class DeviceGraph(Traversal):
             return np.zeros(0, values.dtype)
         whole = np.zeros(self._graph.sources, values.dtype)
         whole[self._graph.slot] = values
-        memory = on_device(self._context, whole)
+        memory = self._context.upload_bytes(whole)
         self.moved += self._crossing.cross(values.itemsize, memory, all=True)
         return self._from_device(memory, values.dtype)[self._graph.halo]
 
@@ -173,7 +247,7 @@ class DeviceGraph(Traversal):
         """Return the rows' values among those of all sources, where the halo has another one, on the GPU."""
         whole = np.full(self._graph.sources, other, values.dtype)
         whole[self._graph.slot] = values
-        return on_device(self._context, whole)
+        return self._context.upload_bytes(whole)
 
     def _none_reached(self, source: Source, value: int) -> Any:
         """Return int32 [S] on the GPU, -1 but for a value at the source."""
@@ -237,7 +311,9 @@ class DeviceGraph(Traversal):
     def _rounds(self, step: Any, begin: NDArray[Any], active: NDArray[np.uint8], out: NDArray[Any]) -> int:
         """Run rounds over the sources that are active until none is on any rank; return their number."""
         context, at, rounds = self._context, self._context.arrays.address, 0
-        values, now, following = (on_device(context, each) for each in (begin, active, np.zeros_like(active)))
+        values, now, following = (
+            context.upload_bytes(each) for each in (begin, active, np.zeros_like(active))
+        )
         lists, shape = self._out.launch()
         while True:
             self._found[:] = 0

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .....plan.streaming import grid
-from .....plan.streaming.grid import Pass
-from .....plan.workload import Plan
-from ....streaming.buffer import ChunkBuffer
-from ....streaming.store import Store
-from ...arguments import ChunkRows, Rows
-from ..launches import DeviceLaunches
+from ....plan.streaming import grid
+from ....plan.streaming.grid import Pass
+from ....plan.workload import Plan
+from ...streaming.buffer import ChunkBuffer
+from ...streaming.store import Store
+from ..arguments import ChunkRows, Rows
+from .launches import DeviceLaunches
 
 PIECE = 16 << 20  # bytes that are copied at a time where they pass through locked memory
 PIECES = 2  # so many of them: one is filled while the other is copied

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .....plan.layout import RowFormat
-from .....plan.workload import HaloLists, prefix_sum
-from .... import exchange
-from ...arguments import Rows
-from ..components import DeviceCollectives, DeviceMemory
-from ..context import DeviceContext
-from .places import on_device
+from ....plan.layout import RowFormat
+from ....plan.workload import HaloLists, prefix_sum
+from ... import exchange
+from ..arguments import Rows
+from .context import DeviceCollectives, DeviceContext, DeviceMemory
 
 # Makes rows of all ranks visible, and fetches some by number: see DeviceBackend.fetch.
 Fetch = Callable[[Rows, NDArray[np.int64], Any, Any], None]
@@ -63,7 +61,7 @@ class Crossing:
         """number: int32 [n], of this rank's rows among its sources. halo: int32 [H], of the halo's rows."""
         self._ranks, context = ranks, ranks.context
         self._send, self._receive = lists.send_counts.sum(0), lists.receive_counts.sum(0)
-        self._sent, self._halo = (on_device(context, each) for each in (number[lists.send_rows], halo))
+        self._sent, self._halo = (context.upload_bytes(each) for each in (number[lists.send_rows], halo))
         most = -ranks.collectives.least(-int(_packs(self._send, 8).sum()))
         ranks.memory.reserve(most * PACK.row_bytes)
         self._outbox = context.symmetric(most, PACK)
@@ -79,8 +77,8 @@ class Crossing:
         of_others = exchange.send(ranks.collectives.comm, begin, ones)  # where what comes from each begins
         ids = _runs(self._bounds[:-1] + of_others, arriving)
         return _Layout(
-            place=on_device(context, _runs(begin * each, self._send)),
-            arrived=on_device(context, _runs(prefix_sum(arriving)[:-1] * each, self._receive)),
+            place=context.upload_bytes(_runs(begin * each, self._send)),
+            arrived=context.upload_bytes(_runs(prefix_sum(arriving)[:-1] * each, self._receive)),
             ids=context.arrays.uploaded(ids),
             packs=ranks.memory.padded(len(ids), PACK),
             nbytes=int(sent.sum()) * PACK.row_bytes,
