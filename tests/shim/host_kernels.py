@@ -15,14 +15,14 @@ from pathlib import Path
 
 import builds
 
-from mgg_hpc.runtime.backends.cuda.tape_kernels import THREADS, TapeKernels
+from mgg_hpc.runtime.backends.cuda.tape_kernels import THREADS
 
 from .build import CUDA, SHIM
 
 HEADERS = '#include "gpu/edges/tape.cuh"\n'  # the shim's tape_headers
 
 
-class HostKernels(TapeKernels):
+class HostKernels:
     """Kernels by their source. module: whose shim runs them. launches: number of launches so far."""
 
     def __init__(self, module) -> None:

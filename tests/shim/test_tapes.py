@@ -29,7 +29,7 @@ from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.cuda import edges as device_edges
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
-from mgg_hpc.runtime.backends.cuda.tape_kernels import OPTIONS, CupyKernels
+from mgg_hpc.runtime.backends.cuda.tape_kernels import OPTIONS, TapeKernels
 from mgg_hpc.runtime.backends.tape import Output, Step, Tape, Value
 
 from .build import CUDA
@@ -214,7 +214,7 @@ def test_cupy_compiles_once_and_is_given_a_struct():
         return SimpleNamespace(get_function=lambda name: Kernel() if name == "mgg_tape" else None)
 
     compiler = SimpleNamespace(CompileException=CompileError)
-    kernels = CupyKernels(
+    kernels = TapeKernels(
         SimpleNamespace(RawModule=module, cuda=SimpleNamespace(compiler=compiler, Stream=Stream)), "headers "
     )
     kernels.load("right")
@@ -231,4 +231,4 @@ def test_cupy_compiles_once_and_is_given_a_struct():
 def test_without_cupy_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(InputError, match=r"do not load .*: pip install cupy-cuda13x nvidia-cuda-nvrtc$"):
-        CupyKernels.current("")
+        TapeKernels.by_cupy("")

@@ -21,7 +21,7 @@ from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import device
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
-from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays, nothing_freed
+from mgg_hpc.runtime.backends.cuda.device_arrays import DeviceArrays, nothing_freed
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, NvshmemPeers
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
@@ -184,7 +184,7 @@ class Engine:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         module = cuda_module.load() if library is None else cuda_module.checked(_loaded(library))
         cuda_module.need_device(module)
-        return cls("cuda", module, TorchArrays())
+        return cls("cuda", module, DeviceArrays())
 
     def join(self, comm: Any, *, unreached: bool = False) -> None:
         """Start NVSHMEM with the other processes. unreached: as if no pointer led to another PE. Collective."""

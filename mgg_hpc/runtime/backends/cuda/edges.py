@@ -6,7 +6,7 @@ and stay in their staging until the kernel has read them: transfer and computati
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,7 +25,9 @@ from .rows import native_key
 from .tape_kernels import THREADS
 from .tape_source import Source, tape_source
 
-Array = tuple[int, int]  # an address, and values between rows
+# Arrays of attention: float32 [n, heads], and float32 [E, heads]. Others have a row of all heads' columns.
+OF_HEADS = ("score", "log_sum", "dot", "score_gradient", "above_weight")
+OF_EDGES = ("edge_score", "edge_score_gradient")
 NO_DROPOUT = RngKey(0.0, seed=0, epoch=0, stream=0)
 
 _SOURCES: WeakKeyDictionary[Tape, dict[str, Source]] = WeakKeyDictionary()  # by name of the rows' dtype
@@ -57,79 +59,72 @@ class DeviceEdges(EdgeKernels):
         self._native(plan, name, src)(self._edge_rows(plan, src, layout, heads, channels), *sizes)
 
     def attend(
-        self,
-        plan: Plan,
-        how: Attention,
-        src: Rows,
-        out: Any,
-        *,
-        score: Any = None,
-        h: Any = None,
-        bias: Any = None,
-        log_sum: Any = None,
-        above: Any = None,
-        above_weight: Any = None,
-        edge_score: Any = None,
+        self, plan: Plan, how: Attention, src: Rows, out: Any, *, bias: Any = None, **given: Any
     ) -> None:
-        layout, kind = how.forward_rows(src.format.dtype), name_of(src.format)
-        self._run(
-            plan, "attend", src, layout, how.heads, how.channels,
-            **self._rows(plan, "float32", how.heads, score=score, log_sum=log_sum, above_weight=above_weight),
-            **self._rows(plan, "float32", how.columns, above=above),
-            **self._rows(plan, kind, how.columns, out=out, h=h),
-            **self._attention(plan, how),
-            **self._edge_scores(plan, how, edge_score=edge_score),
-            bias=flat(self.arrays, "bias", bias, how.columns),
-        )  # fmt: skip
+        bias_at = flat(self.arrays, "bias", bias, how.columns)
+        self._attend(plan, "attend", how, src, how.forward_rows, bias=bias_at, arrays={"out": out, **given})
 
     def attend_back(
+        self, plan: Plan, how: Attention, src: Rows, out: Any, *, at_source: bool, **given: Any
+    ) -> None:
+        layout = how.backward_rows if at_source else how.forward_rows
+        self._attend(plan, "attend_back", how, src, layout, arrays={"out": out, **given})
+
+    def _attend(
         self,
         plan: Plan,
+        name: str,
         how: Attention,
         src: Rows,
-        out: Any,
+        layout: Callable[[np.dtype[Any]], TailedRows],
         *,
-        at_source: bool,
-        h: Any,
-        score: Any = None,
-        gradient: Any = None,
-        log_sum: Any = None,
-        dot: Any = None,
-        score_gradient: Any = None,
-        edge_score: Any = None,
-        edge_score_gradient: Any = None,
+        arrays: dict[str, Any],
+        **call: Any,
     ) -> None:
-        layout = (how.backward_rows if at_source else how.forward_rows)(src.format.dtype)
-        of_heads = {"score": score, "log_sum": log_sum, "dot": dot, "score_gradient": score_gradient}
-        of_edges = {"edge_score": edge_score, "edge_score_gradient": edge_score_gradient}
-        self._run(
-            plan, "attend_back", src, layout, how.heads, how.channels,
-            **self._rows(plan, "float32", how.heads, **of_heads),
-            **self._rows(plan, name_of(src.format), how.columns, out=out, h=h, gradient=gradient),
-            **self._attention(plan, how),
-            **self._edge_scores(plan, how, **of_edges),
-        )  # fmt: skip
+        """Run a kernel of attention. arrays: by name of the native call, which says how large they are; or None."""
+        for array_name, array in arrays.items():
+            if array is None:
+                continue
+            if array_name in OF_EDGES:
+                call[array_name], heads = edge_values(self.arrays, array_name, array, plan.edges)
+                if heads != how.heads or not how.additive:
+                    raise ValueError(
+                        f"{array_name}: of {heads} heads; expected {how.heads}, and additive attention"
+                    )
+                continue
+            columns = how.heads if array_name in OF_HEADS else how.columns
+            dtype = "float32" if array_name in (*OF_HEADS, "above") else name_of(src.format)
+            call[array_name] = self._rows(plan, array_name, array, dtype, columns)
+        ids = flat(self.arrays, "ids", how.ids, plan.destinations, "int64") if how.key is not None else 0
+        key = native_key(self.arrays, self._launches.native, how.key or NO_DROPOUT)
+        call |= {"slope": how.negative_slope, "scale": how.scale, "ids": ids, "key": key}
+        self._run(plan, name, src, layout(src.format.dtype), how.heads, how.channels, **call)
 
     def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
-        columns = src.format.dim
-        call = self._rows(plan, name_of(src.format), columns, out=out)
-        call |= self._rows(plan, "float32", columns, ties=ties)
-        self._run(plan, "max_ties", src, TailedRows(src.format.dtype, columns), 1, columns, **call)
+        columns, layout = src.format.dim, TailedRows(src.format.dtype, src.format.dim)
+        call = {
+            "out": self._rows(plan, "out", out, name_of(src.format), columns),
+            "ties": self._rows(plan, "ties", ties, "float32", columns),
+        }
+        self._run(plan, "max_ties", src, layout, 1, columns, **call)
 
     def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
-        columns = src.format.dim // 2
-        call = self._rows(plan, name_of(src.format), columns, x=x, out=out)
-        self._run(plan, "max_back", src, TailedRows(src.format.dtype, 2 * columns), 1, columns, **call)
+        columns, layout = src.format.dim // 2, TailedRows(src.format.dtype, src.format.dim)
+        call = {
+            name: self._rows(plan, name, array, name_of(src.format), columns)
+            for name, array in (("x", x), ("out", out))
+        }
+        self._run(plan, "max_back", src, layout, 1, columns, **call)
 
     def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
         address, heads = edge_values(self.arrays, "weight", weight, plan.edges)
-        call = self._rows(plan, name_of(src.format), src.format.dim, out=out)
-        self._run_by_head(plan, "weighted", src, heads, weight=address, **call)
+        rows = self._rows(plan, "out", out, name_of(src.format), src.format.dim)
+        self._run_by_head(plan, "weighted", src, heads, weight=address, out=rows)
 
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
         address, heads = edge_values(self.arrays, "out_edge", out_edge, plan.edges)
-        call = self._rows(plan, name_of(src.format), src.format.dim, y=dst)
-        self._run_by_head(plan, "sddmm", src, heads, out=address, **call)
+        rows = self._rows(plan, "y", dst, name_of(src.format), src.format.dim)
+        self._run_by_head(plan, "sddmm", src, heads, out=address, y=rows)
 
     def propagate(
         self,
@@ -177,12 +172,10 @@ class DeviceEdges(EdgeKernels):
         """
 
         def rows(name: str, arrays: Sequence[Any]) -> list[int]:
-            shapes = [(plan.destinations, *self.arrays.kind(array)[1][1:]) for array in arrays]
-            found = [
-                rows_of(self.arrays, name, array, "float32", shape)
-                for array, shape in zip(arrays, shapes, strict=True)
-            ]
-            return [word for each in found for word in each]
+            words: list[int] = []
+            for array in arrays:
+                words += self._rows(plan, name, array, "float32", self.arrays.kind(array)[1][-1])
+            return words
 
         (count,) = self.arrays.kind(shared)[1]
         edge_at, edge_columns = (0, 0) if edge is None else edge_values(self.arrays, "edge", edge, plan.edges)
@@ -203,31 +196,9 @@ class DeviceEdges(EdgeKernels):
         )
         return np.array([*words, *rows("near", near), 0, 0], np.uint64)  # of no array where there is none
 
-    def _rows(self, plan: Plan, dtype: str, columns: int, **given: Any) -> dict[str, Array]:
-        """Return rows of this rank's destinations as native calls take them, without those that are None."""
-        shape = plan.destinations, columns
-        return {
-            name: rows_of(self.arrays, name, array, dtype, shape)
-            for name, array in given.items()
-            if array is not None
-        }
-
-    def _edge_scores(self, plan: Plan, how: Attention, **given: Any) -> dict[str, int]:
-        """Return the addresses of scores of edges [E, H], without those that are None."""
-        found = {}
-        for name, array in given.items():
-            if array is None:
-                continue
-            found[name], heads = edge_values(self.arrays, name, array, plan.edges)
-            if heads != how.heads or not how.additive:
-                raise ValueError(f"{name}: of {heads} heads; expected {how.heads}, and additive attention")
-        return found
-
-    def _attention(self, plan: Plan, how: Attention) -> dict[str, Any]:
-        """Return the arguments of native calls for an Attention."""
-        ids = flat(self.arrays, "ids", how.ids, plan.destinations, "int64") if how.key is not None else 0
-        key = native_key(self.arrays, self._launches.native, how.key or NO_DROPOUT)
-        return {"slope": how.negative_slope, "scale": how.scale, "ids": ids, "key": key}
+    def _rows(self, plan: Plan, name: str, array: Any, dtype: str, columns: int) -> tuple[int, int]:
+        """Return the address of rows of this rank's destinations, and the number of values between them."""
+        return rows_of(self.arrays, name, array, dtype, (plan.destinations, columns))
 
     def _native(self, plan: Plan, name: str, src: Rows) -> Any:
         """Return a method of the native plan for rows of this dtype."""

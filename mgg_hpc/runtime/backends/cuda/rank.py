@@ -30,7 +30,7 @@ from . import module as cuda_module
 from .arrays import DTYPES
 from .collectives import NcclSums, PeerSums
 from .context import DeviceCollectives, DeviceMemory
-from .device_arrays import DeviceArrays, TorchArrays
+from .device_arrays import DeviceArrays
 from .kernels import DeviceBackend
 from .launches import default_geometry
 from .nvshmem import SIDE_BY_SIDE, NvshmemPeers
@@ -54,7 +54,7 @@ _started: list[NvshmemPeers] = []  # NVSHMEM allows one in a process
 
 def hardware() -> tuple[Any, DeviceArrays]:
     """Return the native module, and the arrays of the GPU that it drives. Raises InputError where they are missing."""
-    return cuda_module.load(), TorchArrays()
+    return cuda_module.load(), DeviceArrays()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Any
 
@@ -16,33 +15,21 @@ OPTIONS = ("-std=c++17", "-default-device")
 THREADS = 256  # of a CUDA block, as `__launch_bounds__` says in cuda/gpu/edges/tape.cuh
 
 
-class TapeKernels(ABC):
-    """Compiler and launcher of the kernels of tapes."""
+class TapeKernels:
+    """Compiler and launcher of the kernels of tapes on the current GPU.
 
-    @abstractmethod
-    def load(self, text: str) -> None:
-        """Compile a source, unless that was done before. Raises InputError where it does not compile."""
-
-    @abstractmethod
-    def launch(self, text: str, arguments: bytes, blocks: int, stream: int) -> None:
-        """Launch the kernel of a loaded source in CUDA blocks of THREADS threads. arguments: its struct."""
-
-
-class CupyKernels(TapeKernels):
-    """Kernels by CuPy's NVRTC.
-
-    CuPy names what it keeps by a digest of the source, the options, the compiler and the GPU's architecture.
+    CuPy names compiled kernels by a digest of the source, the options, the compiler and the GPU's architecture.
     """
 
     def __init__(self, cupy: Any, headers: str) -> None:
-        """headers: what each source is compiled behind, the module's ``tape_headers``."""
+        """headers: text that each source is compiled after, the native module's ``tape_headers``."""
         self._cupy, self._headers = cupy, headers
         self._kernels: dict[str, Any] = {}
 
     @classmethod
-    def current(cls, headers: str) -> CupyKernels:
+    def by_cupy(cls, headers: str) -> TapeKernels:
         """Return the kernels of the current GPU. Raises InputError without CuPy or NVRTC."""
-        with suppress(RuntimeError):  # without a home CuPy looks for a folder of its own
+        with suppress(RuntimeError):  # without a home directory CuPy chooses its folder itself
             # Read when CuPy is imported, or later: what the user has set stays.
             os.environ.setdefault("CUPY_CACHE_DIR", str(user_cache.folder() / "cupy"))
         try:
@@ -57,6 +44,7 @@ class CupyKernels(TapeKernels):
         return cls(cupy, headers)
 
     def load(self, text: str) -> None:
+        """Compile a source, unless that was done before. Raises InputError where it does not compile."""
         if text in self._kernels:
             return
         try:
@@ -69,14 +57,13 @@ class CupyKernels(TapeKernels):
         self._kernels[text] = kernel
 
     def launch(self, text: str, arguments: bytes, blocks: int, stream: int) -> None:
+        """Launch the kernel of a loaded source in CUDA blocks of THREADS threads. arguments: its struct."""
         struct = np.frombuffer(arguments, np.dtype((np.void, len(arguments))))  # of size one: passed by value
         cuda = self._cupy.cuda
-        # CuPy 14 takes any object with CUDA's stream protocol, and older ones an address.
-        current = (
-            cuda.Stream.from_external(_Stream(stream))
-            if hasattr(cuda.Stream, "from_external")
-            else cuda.ExternalStream(stream)
-        )
+        if hasattr(cuda.Stream, "from_external"):  # from CuPy 14 on
+            current = cuda.Stream.from_external(_Stream(stream))
+        else:
+            current = cuda.ExternalStream(stream)
         with current:
             self._kernels[text]((blocks,), (THREADS,), (struct,))
 
