@@ -187,7 +187,9 @@ class Subject:
         self, rank: int, world: World, table: DeviceArrays | None = None, geometry: Geometry | None = None
     ) -> DeviceBackend:
         options = Options(geometry or self.geometry)
-        return DeviceBackend(rank, world, options, self.device.module, self.device.arrays, table)
+        made = DeviceBackend(rank, world, options, self.device.module, self.device.arrays)
+        made.table_memory = table
+        return made
 
     def _near(self) -> Call:
         backend = self._backend(0, World(1))

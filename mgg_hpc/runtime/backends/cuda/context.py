@@ -47,31 +47,26 @@ class DeviceStream(Stream):
 class DeviceContext:
     """Storage, plans in device memory and launch sizes of one rank.
 
-    has_gets: whether a transport fetches what no pointer reaches. share: of the CUDA blocks that the GPU holds at
-    once, less than 1 where other ranks run kernels on it. chunk_bytes: of a push. deferred_bytes: of partial sums that
-    wait for more rows; with fewer, workers wait themselves. alone: whether no other rank's kernels run on this GPU;
-    under MPS they do, though ``share`` is 1.
+    Attributes:
+        has_gets: whether a transport fetches rows that no pointer reaches.
+        share: fraction of the CUDA blocks that the GPU holds at once, less than 1 where other ranks run kernels on it.
+        alone: whether no other rank's kernels run on this GPU; under MPS they do, though ``share`` is 1.
+        deferred_bytes: memory for partial sums of a halo that wait for more rows; without it workers wait.
+        chunk_bytes: largest size of a push of a halo.
+        table_memory: memory of rows that peers read, or None for the peers' symmetric memory.
     """
 
     share = 1.0
     alone = True
     deferred_bytes = 256 << 20
+    chunk_bytes = halo_schedule.CHUNK_BYTES
+    table_memory: DeviceArrays | None = None
 
-    def __init__(
-        self,
-        rank: int,
-        world: Peers,
-        options: Options,
-        module: Any,
-        arrays: DeviceArrays,
-        table_memory: DeviceArrays | None = None,
-    ) -> None:
-        """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
+    def __init__(self, rank: int, world: Peers, options: Options, module: Any, arrays: DeviceArrays) -> None:
         self.rank, self.size, self.options = rank, world.size, options
         self.arrays, self.native, self._stream = arrays, module, DeviceStream(arrays)
         self._allocations = 0
-        self.join(world, table_memory)
-        self.chunk_bytes = halo_schedule.CHUNK_BYTES
+        self.join(world)
         self.limits = limits_of(module)
         module.load_all()  # while nothing runs that loading a kernel could wait for
         self._plans: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
@@ -112,14 +107,14 @@ class DeviceContext:
         finally:
             self._cut_by = None
 
-    def join(self, world: Peers, table_memory: DeviceArrays | None = None) -> None:
+    def join(self, world: Peers) -> None:
         """Make this rank one of ``world`` from now on."""
         self._world, self.has_gets = world, world.gets
         self._symmetric_memory = world.memory or self.arrays
-        self._table_memory = table_memory or self._symmetric_memory
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
-        return self._allocated(counts, format, symmetric, self._table_memory if symmetric else self.arrays)
+        memory = (self.table_memory or self._symmetric_memory) if symmetric else self.arrays
+        return self._allocated(counts, format, symmetric, memory)
 
     def symmetric(self, count: int, format: RowFormat) -> Rows:
         """Allocate ``count`` symmetric rows on every rank, for this backend's own use."""

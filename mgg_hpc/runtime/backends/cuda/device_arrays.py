@@ -99,8 +99,8 @@ class DeviceArrays:
         return self._copies
 
     def address(self, array: Any) -> int:
-        """Return the address of an array's first item."""
-        return int(array.data_ptr())
+        """Return the address of the first item of an array of the GPU, or of locked memory of the host."""
+        return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr())
 
     def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
         """Return an array's dtype, shape, and strides in items. Raises ValueError for a tensor of the host."""

@@ -126,15 +126,14 @@ class DeviceBackend(DeviceLaunches, Backend):
             epilogue.relu,
         )
         native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
+        rows, shape = self.native.Rows(src.addresses, src.format.dim), self.launch_shape(made)
         began = self.began()
         if halo_schedule.crosses(plan):
             self.halo(plan).aggregate(self, plan, kind, src, total, made)
         elif plan.transfer == "get" and plan.remote_edges:
-            getattr(native, f"get_{kind}")(
-                self.native_rows(src), total, self.get(plan, src), self.launch_shape(made)
-            )
+            getattr(native, f"get_{kind}")(rows, total, self.get(plan, src), shape)
         else:
-            getattr(native, f"aggregate_{kind}")(self.native_rows(src), total, self.launch_shape(made))
+            getattr(native, f"aggregate_{kind}")(rows, total, shape)
         self.count(plan, src.format, began)
 
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
@@ -152,17 +151,7 @@ class DeviceBackend(DeviceLaunches, Backend):
         made = self._plans.get(plan, {})
         for part_edges in made.keys() - used:
             del made[part_edges]
-        self._make_room(plan, format)
-
-    def _make_room(self, plan: Plan, format: RowFormat) -> None:
-        """Allocate what calls keep, so that the first one takes no longer than others. Rows are not known yet."""
-        with self.cut_for(plan, format):
-            kind, made = name_of(format), self.launch(plan, format)
-            shape = self.launch_shape(made)
-            nowhere = self.native.Rows(np.zeros(self.size, np.uint64), format.dim)
-            getattr(self.native_plan(plan), f"ready_{kind}")(nowhere, False, shape)
-            if halo_schedule.crosses(plan):
-                self.halo(plan).ready(self, plan, kind, format, made)
+        self.allocate(plan, format, None)  # so that the first call takes no longer than others
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         transfer_plan = transfer_only(plan, edges=plan.transfer != "halo")
