@@ -1,4 +1,4 @@
-"""Values of rows that cross to the ranks whose halo they are in."""
+"""Exchange of values of rows with the ranks that have these rows in their halo, for traversals."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from ... import exchange
 from ..arguments import Rows
 from .context import DeviceCollectives, DeviceContext, DeviceMemory
 
-# Makes rows of all ranks visible, and fetches some by number: see DeviceBackend.fetch.
-Fetch = Callable[[Rows, NDArray[np.int64], Any, Any], None]
+Fetch = Callable[[Rows, NDArray[np.int64], Any, Any], None]  # see DeviceBackend.fetch
 
 
 @dataclass(frozen=True)
@@ -29,16 +28,20 @@ class Ranks:
     fetch: Fetch
 
 
-PACK = RowFormat(np.dtype(np.float32), 4)  # what is fetched at once
+PACK = RowFormat(np.dtype(np.float32), 4)  # unit of fetching: 16 bytes
 BYTES_PER_ROW = 60  # of tables and values, for each row that is sent or arrives
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where values of one size lie.
+    """Places of values of one size.
 
-    place: int64, of each value in the outbox; arrived: int64, of the halo's among what has arrived. ids: int64, of the
-    packs that are fetched; packs: where they arrive. nbytes: that are sent.
+    Attributes:
+        place: index of each sent value in the outbox, int64 [n] on the GPU.
+        arrived: index of each value of the halo in ``packs``, int64 [H] on the GPU.
+        ids: numbers of the packs to fetch, int64 on the GPU.
+        packs: rows of PACK that they are fetched into.
+        nbytes: bytes sent.
     """
 
     place: Any
@@ -49,10 +52,10 @@ class _Layout:
 
 
 class Crossing:
-    """Values of 4 or 8 bytes, packed by rank into an outbox, from which the others fetch them.
+    """Exchange of values of 4 or 8 bytes, packed by rank into an outbox, from which the others fetch them.
 
-    All calls are collective, and go to the current stream. Ranks meet after each of them, once their streams have got
-    there, so that nobody packs while another one fetches.
+    All calls are collective, and go to the current stream. All ranks must synchronise after each call, once their
+    streams have finished it, so that none packs while another one fetches.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The transfer `halo` between the kernels of several GPUs: stagings, signals, and what crosses."""
+"""The transfer `halo` between the kernels of several GPUs: stagings, signals and schedules."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..arguments import Rows
 from ..base import KernelStamps
 from .context import DeviceContext
 
-PUSHING = 4  # one in so many blocks pushes before it sums
-# A worker takes work at least so often, and at most so much at once; of the work of blocks that do not push, so much is
-# shared out before, and the rest is claimed, which evens out what blocks take longer.
+PUSHING = 4  # one in so many CUDA blocks pushes before it sums
+# A worker claims work at least CLAIMS times, at most MOST_CLAIMED tasks at once. Of the work of CUDA blocks that do not
+# push, the fraction SHARED_OUT is assigned in advance; claims of the rest even out CUDA blocks that take longer.
 CLAIMS, MOST_CLAIMED, SHARED_OUT = 16, 16, 0.75
 EVENTS, BEGAN, ENDED = 4, 0, 3  # of a CUDA block's stamps (cuda/gpu/arguments.h, HaloStamps)
 NO_STAMPS = (0, 0, 0)  # addresses: a call that keeps no times
@@ -26,9 +26,9 @@ NOT_SEEN = -1  # the largest uint64, which the first worker that sees a chunk lo
 
 
 class _Stamps:
-    """Device memory that a call writes its times into.
+    """Device memory for the times of one call.
 
-    addresses: of the stamps of blocks, pushes and arrivals, as `HaloStamps` has them.
+    addresses: addresses of the stamps of CUDA blocks, pushes and arrivals, as in `HaloStamps` of cuda/gpu/arguments.h.
     """
 
     def __init__(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> None:
@@ -57,7 +57,7 @@ class _Stamps:
 class Halo:
     """The exchange of one plan, and of others that move the same rows. Construction and all calls are collective.
 
-    rows of up to ``widest.row_bytes`` bytes can cross.
+    widest: largest size of a row in bytes.
     """
 
     def __init__(self, backend: DeviceContext, plan: Plan, widest: RowFormat) -> None:
@@ -69,7 +69,7 @@ class Halo:
         self._fewest = halo_schedule.rows_a_chunk(self.widest, backend.chunk_bytes)
         self._made: WeakKeyDictionary[Plan, dict[int, tuple[HaloSchedule, Any]]] = WeakKeyDictionary()
         words = self.schedule(backend, plan, self.widest)[0].signals
-        # Two stagings, for odd and even calls; an outbox only where some peer has to be sent what it shall have.
+        # Two stagings, for odd and even calls; an outbox only where no pointer reaches some peer.
         self._staging = backend.symmetric(2 * capacity, widest)
         self._outbox = backend.symmetric(most_sent if backend.has_gets else 0, widest)
         self._signals = backend.symmetric(-(-words // 2), RowFormat(np.dtype(np.uint64), 2))
@@ -149,7 +149,7 @@ class Halo:
         run(address, src.format.dim, total, exchange, native, halo, backend.launch_shape(launch))
 
     def _kept(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> tuple[int, ...]:
-        """Return where a call writes its times; if the meter keeps those of kernels, it gets them."""
+        """Return the addresses of a call's stamps; none where the meter keeps no times of kernels."""
         kernels = backend.stream.meter.kernels
         if kernels is None:
             return NO_STAMPS
