@@ -19,7 +19,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -288,18 +287,6 @@ def _old_driver(folder: Path) -> None:
     compile_all([["g++", "-shared", "-fPIC", "-x", "c", source, "-o", folder / "libcuda.so.1"]])
 
 
-def _nvcc_tapes(folder: Path) -> None:
-    from nvcc.test_tapes import make
-
-    make(folder, nvcc())
-
-
-def nvcc() -> str | None:
-    """Return the CUDA compiler: of PATH, or of its wheel."""
-    wheel = Path(sysconfig.get_path("platlib")) / "nvidia" / "cu13" / "bin"
-    return shutil.which("nvcc") or shutil.which("nvcc", path=str(wheel))
-
-
 def _by_test_file(file: str) -> Callable[[Path], object]:
     """Return the function ``make`` of a file of tests."""
 
@@ -330,7 +317,6 @@ TARGETS = {
         _by_test_file("sanitize/test_chunk_streams.py"), sources=("tests/sanitize",), draws=True
     ),
     "old-driver": Target(_old_driver, sources=HERE),
-    "nvcc-tapes": Target(_nvcc_tapes, (nvcc() or "nvcc",), "make cuda", sources=(*TAPES, "tests/nvcc")),
     "transport": Target(
         _transport, ("oshc++",), "apt install openmpi-bin libopenmpi-dev", ("tests/shmem/transport.cpp",)
     ),

@@ -1,19 +1,19 @@
-"""Sources of compiled tapes through nvcc, with the flags that CuPy gives NVRTC: no stack, and no spills."""
+"""Tapes as NVRTC compiles them: behind the headers that the build puts together, without a stack and without spills."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import builds
-import programs
 import pytest
 from gpu.pes.tapes import source_of
-from shim.host_kernels import HEADERS
+
+from mgg_hpc.runtime.backends.cuda import module as cuda_module
+from mgg_hpc.runtime.backends.cuda.tape_kernels import OPTIONS
+
+from . import nvrtc, resources
 
 pytestmark = pytest.mark.long
 
-ARCHITECTURE = "sm_90"
 REGISTERS = 128  # two blocks of 256 threads a multiprocessor
 TAPES = {
     "gated": ("gated", "sources", 128, "sum", "float32"),
@@ -25,23 +25,14 @@ TAPES = {
 }
 
 
-def make(folder: Path, nvcc: str) -> None:
-    """Compile each tape, and keep what ptxas says of it: NAME.txt."""
-    cuda = builds.ROOT / "cuda"
-    options = ["-std=c++17", "-ftz=true", "-cubin", "-Xptxas", "-v", f"-arch={ARCHITECTURE}"]
-    options += [f"-I{cuda}", f"-I{cuda / 'include'}"]
-    for name, tape in TAPES.items():
-        file = folder / f"{builds.slug(name)}.cu"
-        file.write_text(HEADERS + source_of(*tape).text)
-        done = programs.run(nvcc, *options, file, "-o", file.with_suffix(".cubin"))
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        file.with_suffix(".txt").write_text(done.stdout + done.stderr)
-
-
 @pytest.mark.parametrize("name", TAPES)
-def test_a_compiled_tape_needs_no_stack(name):
-    said = (builds.made("nvcc-tapes") / f"{builds.slug(name)}.txt").read_text()
+def test_a_tape_needs_no_stack(require, name):
+    library = nvrtc.library()
+    require(
+        library is not None and resources.module() is not None, "no NVRTC or no mgg_hpc/_cuda", "make cuda"
+    )
+    options = [*OPTIONS, "-ftz=true", "-arch=sm_90", "--ptxas-options=-v"]
+    said = nvrtc.compiled(library, cuda_module.load().tape_headers + source_of(*TAPES[name]).text, options)
     used = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
     registers = int(re.search(r"Used (\d+) registers", said)[1])
     assert used.groups() == ("0", "0", "0") and registers <= REGISTERS, said[-300:]
