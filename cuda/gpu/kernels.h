@@ -47,9 +47,6 @@ MGG_DECLARE(BFloat16)
 // Loads all of these kernels, and returns how many there are (load_all.cpp).
 int load_all();
 
-// The version of nvcc that compiled the kernels.
-const char* compiler();
-
 // gets: whether some PE's rows are not reachable by pointer.
 void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch);
 void dropout(const DeviceDropoutCsr& call, const gpu::Launch& launch);

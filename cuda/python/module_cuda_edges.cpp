@@ -1,5 +1,5 @@
 // Bindings of the edge kernels (gpu/edge_arguments.h) as methods of a plan. An array is an address in device memory and
-// the number of values from one row to the next; the backend (mgg_hpc/runtime/backends/cuda/edges.py) has checked both.
+// the number of values between rows, both checked by the backend (mgg_hpc/runtime/backends/cuda/edges.py).
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -41,8 +41,8 @@ template <class T>
 mgg::DeviceNear<T> near(const Array& array) {
   return {reinterpret_cast<T*>(array.first), array.second};
 }
-// How a worker walks the columns of a head: its lanes, and the columns of each in a pass; whether passes are parts of a
-// task; floats that a part of a hub leaves.
+// How a worker walks the columns of a head: its lanes, the columns of a lane in a pass, whether each pass is a part of
+// its own of a task, and the floats that a part of a hub stores (0: a State for each lane).
 struct Walk {
   int64_t lanes, columns;
   bool a_part_each_pass;
@@ -58,7 +58,7 @@ Walk by_heads(const EdgeRows& rows, bool a_part_each_pass = true) {
   return {lanes, values, a_part_each_pass, 0};
 }
 
-// All that calls have in common; makes what they keep.
+// Returns the arguments that all kernels take, and allocates the memory of a call.
 template <class S>
 mgg::DeviceEdges<S> edges_of(mgg::DevicePlan& plan, const EdgeRows& rows, const Walk& walk) {
   auto edges = plan.call<mgg::DeviceEdges<S>>();

@@ -46,7 +46,7 @@ class DeviceLaunches(DeviceContext):
     def __init__(self, rank: int, world: Peers, options: Options, module: Any, arrays: DeviceArrays) -> None:
         super().__init__(rank, world, options, module, arrays)
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
-        self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
+        self._occupancy: dict[tuple[Any, ...], tuple[int, int]] = {}
         self._halos: WeakKeyDictionary[Plan, Halo] = WeakKeyDictionary()
         self._transfer_plans: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
         self._rings: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
@@ -171,13 +171,13 @@ class DeviceLaunches(DeviceContext):
             if key not in self._occupancy:
                 self._occupancy[key] = getattr(self.native, f"occupancy_{key[0]}")(*kernel)
             found.append(self._occupancy[key])
-        most = min(each["threads_per_block"] for each in found)
+        most, resident = (min(each) for each in zip(*found, strict=True))
         if made.threads > most:
             raise InputError(
                 f"plan.wpb = {self.geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s "
                 f"registers hold {most} of this kernel's; at most {most // launch.LANES}"
             )
-        return replace(made, resident=min(each["blocks_per_multiprocessor"] for each in found))
+        return replace(made, resident=resident)
 
     def halo(self, plan: Plan) -> Halo:
         """Return the exchange of a prepared plan. Raises ValueError for any other."""
