@@ -1,7 +1,7 @@
-"""Kernels of one GPU over rows that this process holds, reads through pointers, gets or is sent.
+"""The backend of one GPU.
 
-The native module works on addresses; ``arrays`` (device_arrays.py) knows what arrays those belong to, so that the
-same code runs over a GPU's tensors and over the host memory of the tests' shim.
+The native module works on addresses, which ``arrays`` (device_arrays.py) takes of arrays: the same code runs over
+a GPU's tensors and over the NumPy arrays of the tests' shim.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ...streaming.store import Store
 from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, check_operation
 from ..base import Backend, Capabilities, Phases
 from ..phases import separate
-from . import streaming
 from .arrays import flat, name_of, padded_rows
 from .context import DeviceCollectives, DeviceMemory
 from .crossing import Ranks
 from .edges import DeviceEdges
 from .launches import DeviceLaunches
 from .rows import Gathers, drop_rows, drop_values
+from .streaming import ChunkCopies
 from .traversal import DeviceTraversal
 
 
 class DeviceBackend(DeviceLaunches, Backend):
-    """One rank on one GPU, among others on other GPUs, or on this one.
+    """One rank on one GPU, which it may share with other ranks.
 
-    Launches go to the current stream and are not waited for; calls over one plan share scratch memory, and so belong
-    on one stream. Components are made at their first use, so that no reference cycle keeps GPU memory.
+    Launches go to the current stream, and no call waits for them. Calls over one plan share scratch memory, and so
+    belong on one stream. Components are made when they are used, so that no reference cycle keeps GPU memory.
     """
 
     records = False  # in a CUDA graph
@@ -45,7 +45,7 @@ class DeviceBackend(DeviceLaunches, Backend):
 
     @cached_property
     def gathers(self) -> Gathers:
-        """Tables of gathers in device memory."""
+        """Gathers of this rank."""
         return Gathers(self.native)
 
     @cached_property
@@ -86,13 +86,17 @@ class DeviceBackend(DeviceLaunches, Backend):
         return DeviceTraversal(Ranks(self, self.memory, self.collectives, self.fetch))
 
     def publish(self, rows: Rows) -> None:
-        # On the current stream.
         self._world.barrier(self.arrays.stream())
 
     def stream_rows(
         self, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool = True
     ) -> ChunkRows:
-        return streaming.stream_rows(self, store, order, buffer, ahead=ahead)
+        if buffer is None:
+            raise ValueError("rows of the host's memory are copied to a GPU: give a buffer")
+        none, counts = np.zeros(self.size, np.uint64), np.zeros(self.size, np.int64)  # this rank's own rows
+        copies = ChunkCopies(self, store, order, buffer, ahead=ahead)
+        kept = store, buffer
+        return ChunkRows(store.format, none, counts, np.zeros(0, np.uint8), self.rank, False, copies, kept)
 
     def aggregate(
         self,
@@ -137,7 +141,7 @@ class DeviceBackend(DeviceLaunches, Backend):
         self.count(plan, src.format, began)
 
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
-        # Hubs are cut by ps and dist, so sums of other ones are equal to rounding only.
+        # Hubs are cut by ps and dist, so sums by other ones are equal only up to rounding.
         tuned = self._tuned.setdefault(plan, {})
         former = tuned.get(format.row_bytes, self.options.geometry)
         self.check_fits(plan, format, geometry)
@@ -161,7 +165,6 @@ class DeviceBackend(DeviceLaunches, Backend):
     def gather(
         self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None
     ) -> None:
-        # On the current stream.
         self.gathers.anywhere(self, src, bounds, ids, out)
         if own is not None:
             self.stream.meter.count(own, len(ids) - own, src.format, 0)

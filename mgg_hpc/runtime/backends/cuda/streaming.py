@@ -16,7 +16,7 @@ from ....plan.streaming.grid import Pass
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
-from ..arguments import ChunkRows, Rows
+from ..arguments import Rows
 from .launches import DeviceLaunches
 
 PIECE = 16 << 20  # bytes of a buffer of page-locked memory
@@ -134,18 +134,6 @@ class ChunkCopies:
         mark = self._copies.mark()
         self._copies.finish(mark)
         self._copies.before(mark)
-
-
-def stream_rows(
-    launches: DeviceLaunches, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool
-) -> ChunkRows:
-    if buffer is None:
-        raise ValueError("rows of the host's memory are copied to a GPU: give a buffer")
-    nowhere, nothing = np.zeros(launches.size, np.uint64), np.zeros(launches.size, np.int64)
-    copies = ChunkCopies(launches, store, order, buffer, ahead=ahead)
-    return ChunkRows(
-        store.format, nowhere, nothing, np.zeros(0, np.uint8), launches.rank, False, copies, (store, buffer)
-    )
 
 
 def _bytes_at(address: int, nbytes: int) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ are walked in passes, a function of its own finds it over all passes first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -64,61 +64,13 @@ class Source:
 
 @dataclass(frozen=True)
 class _Node:
-    """An operand (place), or a step's result."""
+    """An operand, at a place that the tape names, or the result of a step."""
 
     op: str = ""
     args: tuple[int, ...] = ()
     value: float = 0.0
     wide: bool = True
     place: Value | None = None
-
-
-@dataclass
-class _Program:
-    """The values of a tape, each written once. results: of outputs. sums: the nodes of sums over columns."""
-
-    nodes: list[_Node] = field(default_factory=list)
-    results: list[int] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, tape: Tape) -> _Program:
-        """Return the program of a tape."""
-        made, now = cls(), dict[int, int]()
-
-        def node_of(value: int) -> int:
-            if value not in now:
-                place = tape.values[value]
-                now[value] = made._add(_Node(place=place, wide=not place.narrow))
-            return now[value]
-
-        for step in tape.steps:
-            args = tuple(node_of(value) for value in (step.a, step.b) if value >= 0)
-            if step.op in ("pick", "splat"):  # a narrow value counts for each column
-                now[step.out] = args[0]
-                continue
-            wide = tape.values[step.out].kind == "wide"
-            now[step.out] = made._add(_Node(step.op, args, step.value, wide))
-        made.results = [node_of(output.value) for output in tape.outputs]
-        return made
-
-    def _add(self, node: _Node) -> int:
-        self.nodes.append(node)
-        return len(self.nodes) - 1
-
-    @property
-    def sums(self) -> list[int]:
-        """The nodes of sums over columns, in their order."""
-        return [number for number, node in enumerate(self.nodes) if node.op == "column_sum"]
-
-    def needed(self, wanted: Iterable[int], known: Sequence[int] = ()) -> list[int]:
-        """Return the nodes that some are computed from, and these, in their order. known: those that are there."""
-        found, open_nodes = set[int](), list(wanted)
-        while open_nodes:
-            number = open_nodes.pop()
-            if number not in found:
-                found.add(number)
-                open_nodes += [] if number in known else self.nodes[number].args
-        return sorted(found)
 
 
 def tape_source(tape: Tape, dtype: str) -> Source:
@@ -154,21 +106,53 @@ def _constants(name: str, values: Sequence[int]) -> str:
 
 
 class _Writer:
-    """Writer of the functions of a tape's values.
+    """Writer of the functions of a tape, whose values become nodes: each is written once.
 
-    near, far: operands that are the same for all edges of a destination, and the others, by number of their node.
+    results: nodes of the outputs. sums: nodes of sums over columns. near, far: operands that are the same for all edges
+    of a destination, and the others, by number of their node.
     """
 
     def __init__(self, tape: Tape, passes: int) -> None:
-        self.program, self.passes = _Program.of(tape), passes
-        places = {n: node.place for n, node in enumerate(self.program.nodes) if node.place is not None}
+        self.nodes, self.passes = list[_Node](), passes
+        current = dict[int, int]()  # the node that a value of the tape is in now
+
+        def add(node: _Node) -> int:
+            self.nodes.append(node)
+            return len(self.nodes) - 1
+
+        def node_of(value: int) -> int:
+            if value not in current:
+                place = tape.values[value]
+                current[value] = add(_Node(place=place, wide=not place.narrow))
+            return current[value]
+
+        for step in tape.steps:
+            args = tuple(node_of(value) for value in (step.a, step.b) if value >= 0)
+            if step.op in ("pick", "splat"):  # a narrow value counts for each column
+                current[step.out] = args[0]
+                continue
+            wide = tape.values[step.out].kind == "wide"
+            current[step.out] = add(_Node(step.op, args, step.value, wide))
+        self.results = [node_of(output.value) for output in tape.outputs]
+        self.sums = [number for number, node in enumerate(self.nodes) if node.op == "column_sum"]
+        places = {n: node.place for n, node in enumerate(self.nodes) if node.place is not None}
         self.far = {n: at for n, at in places.items() if at.kind in ("far", "edge") or at.type >= 0}
         self.near = {n: at for n, at in places.items() if n not in self.far}
+
+    def _steps(self, wanted: Iterable[int], known: Sequence[int]) -> list[str]:
+        """Return the statements that compute some nodes from operands and known nodes."""
+        found, open_nodes = set[int](), list(wanted)
+        while open_nodes:
+            number = open_nodes.pop()
+            if number not in found and number not in known:
+                found.add(number)
+                open_nodes += self.nodes[number].args
+        return [self._step(number) for number in sorted(found) if self.nodes[number].place is None]
 
     def functions(self) -> str:
         """Return the source of all functions."""
         parts = [self._loads("Near", self.near, ""), self._loads("Far", self.far, f", {EDGE}")]
-        in_passes = self.program.sums if self.passes > 1 else []
+        in_passes = self.sums if self.passes > 1 else []
         for k, number in enumerate(in_passes):
             parts.append(self._sum(k, number, in_passes[:k]))
         return "\n".join([*parts, self._compute(in_passes)])
@@ -177,7 +161,7 @@ class _Writer:
         """Return a struct of operands, and the function that loads them. more: parameters."""
         members, lines = [], []
         for number, place in operands.items():
-            wide, address = self.program.nodes[number].wide, self._address(place)
+            wide, address = self.nodes[number].wide, self._address(place)
             members.append(f"  float v{number}{'[mine]' if wide else ''};")
             if wide:
                 lines.append(
@@ -211,8 +195,7 @@ class _Writer:
 
     def _sum(self, k: int, number: int, known: list[int]) -> str:
         """Return the function for a sum over all columns of an edge, given those before it."""
-        (arg,) = self.program.nodes[number].args
-        lines = [self._step(n) for n in self.program.needed([arg], known) if n not in known]
+        (arg,) = self.nodes[number].args
         before = "".join(f", float v{n}" for n in known)
         return "\n".join(
             [
@@ -221,7 +204,7 @@ class _Writer:
                 "  for (int32_t pass = 0; pass < passes; ++pass) {",
                 "  const Near near = load_near(call, at, pass);",
                 "  const Far far = load_far(call, at, pass, source, edge);",
-                *filter(None, lines),
+                *self._steps([arg], known),
                 "  MGG_EACH_COLUMN",
                 f"    if (has(at, pass, i)) total += {self._operand(arg)};",
                 "  }",
@@ -235,32 +218,22 @@ class _Writer:
         for k, number in enumerate(in_passes):
             before = "".join(f", v{n}" for n in in_passes[:k])
             lines.append(f"  const float v{number} = sum{k}(call, at, source, edge{before});")
-        wanted = self.program.results
-        lines += [self._step(n) for n in self.program.needed(wanted, in_passes) if n not in in_passes]
-        for o, number in enumerate(wanted):
-            index = "[i]" if self.program.nodes[number].wide else ""
-            lines.append(f"  MGG_EACH_COLUMN out[{o}][i] = {self._value(number)}{index};")
+        lines += self._steps(self.results, in_passes)
+        for o, number in enumerate(self.results):
+            lines.append(f"  MGG_EACH_COLUMN out[{o}][i] = {self._operand(number)};")
         return "\n".join(
             [
                 f"MGG_DEVICE static void compute({ARGUMENTS}, {EDGE}, const Near& near, const Far& far, "
                 "float (&out)[outputs][mine]) {",
-                "  const int32_t pass = at.pass;" if self.program.sums and not in_passes else "",
-                *filter(None, lines),
+                "  const int32_t pass = at.pass;" if self.sums and not in_passes else "",
+                *lines,
                 "}",
             ]
         )
 
-    def _value(self, number: int) -> str:
-        """Return the variable of a node."""
-        if self.program.nodes[number].place is None:
-            return f"v{number}"
-        return f"{'far' if number in self.far else 'near'}.v{number}"
-
     def _step(self, number: int) -> str:
-        """Return the statement of a node; nothing for an operand."""
-        node = self.program.nodes[number]
-        if node.place is not None:
-            return ""
+        """Return the statement of a node that is no operand."""
+        node = self.nodes[number]
         if node.op == "column_sum":
             (arg,) = node.args
             total = f"v{number}_part"
@@ -276,7 +249,9 @@ class _Writer:
         return f"  float v{number}[mine];\n  MGG_EACH_COLUMN v{number}[i] = {form};"
 
     def _operand(self, number: int) -> str:
-        return self._value(number) + ("[i]" if self.program.nodes[number].wide else "")
+        """Return the variable of a node, of column i where it is wide."""
+        owner = "far." if number in self.far else "near." if number in self.near else ""
+        return f"{owner}v{number}{'[i]' if self.nodes[number].wide else ''}"
 
 
 def _literal(value: float) -> str:
