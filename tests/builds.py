@@ -19,7 +19,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +38,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno
 SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".txt", ".py", ".cmake")
 TIERS = ("test", "long", "torture")
 COMPILING = "MGG_TEST_COMPILE"  # set where tests of compiled tapes run only to compile them
+COMPILED = ("tests/shim/test_tapes.py", "tests/shim/test_streamed.py")  # files of such tests
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,20 @@ def _tapes(tier: str) -> Callable[[Path], object]:
             "-m",
             "compiled",
         ]
-        done = programs.python(
-            *words, "tests/shim/tapes", cwd=ROOT, env={**os.environ, COMPILING: str(folder)}
-        )
+        done = programs.python(*words, *COMPILED, cwd=ROOT, env={**os.environ, COMPILING: str(folder)})
         if done.returncode:
             raise RuntimeError(done.stdout[-4000:])
 
     return make
+
+
+def _sanitized(folder: Path) -> None:
+    """The shim's kernels, and the tapes of the table of cases."""
+    from gpu.pes.tapes import FIXED, source_of
+    from shim.host_kernels import compile_all
+
+    module = shim_build("shim-sanitized").whole()
+    compile_all(module, [source_of(*fixed).text for fixed in FIXED], folder)
 
 
 def _sanitized_planted(folder: Path) -> None:
@@ -280,18 +287,6 @@ def _old_driver(folder: Path) -> None:
     compile_all([["g++", "-shared", "-fPIC", "-x", "c", source, "-o", folder / "libcuda.so.1"]])
 
 
-def _nvcc_tapes(folder: Path) -> None:
-    from nvcc.test_tapes import make
-
-    make(folder, nvcc())
-
-
-def nvcc() -> str | None:
-    """Return the CUDA compiler: of PATH, or of its wheel."""
-    wheel = Path(sysconfig.get_path("platlib")) / "nvidia" / "cu13" / "bin"
-    return shutil.which("nvcc") or shutil.which("nvcc", path=str(wheel))
-
-
 def _by_test_file(file: str) -> Callable[[Path], object]:
     """Return the function ``make`` of a file of tests."""
 
@@ -303,7 +298,7 @@ def _by_test_file(file: str) -> Callable[[Path], object]:
     return make
 
 
-TAPES = ("mgg_hpc/runtime/backends", "mgg_hpc/nn/saga", "tests/gpu/pes", "tests/shim/tapes", "examples")
+TAPES = ("mgg_hpc/runtime/backends", "mgg_hpc/nn/saga", "tests/gpu/pes", *COMPILED, "examples")
 CLANG = {"needs": ("clang++",), "install": "apt install clang libclang-rt-dev libomp-dev"}
 HERE = ("tests/builds.py",)
 TARGETS = {
@@ -312,7 +307,7 @@ TARGETS = {
     "tapes": Target(_tapes("test"), sources=TAPES, draws=True, keeps=True),  # files are named by their texts
     "tapes-long": Target(_tapes("long"), sources=TAPES, draws=True, keeps=True),
     "acknowledged": Target(_acknowledged, sources=("tests/runtime/acknowledged.cpp",)),
-    "shim-sanitized": Target(lambda folder: shim_build("shim-sanitized").whole()),
+    "shim-sanitized": Target(_sanitized, sources=TAPES),
     "shim-sanitized-planted": Target(_sanitized_planted, sources=HERE),
     "shim-hangs": Target(_hanging, sources=HERE),
     "host-sanitized": Target(lambda folder: compile_host(folder, ROOT, "-DMGG_SANITIZE=address;undefined")),
@@ -322,7 +317,6 @@ TARGETS = {
         _by_test_file("sanitize/test_chunk_streams.py"), sources=("tests/sanitize",), draws=True
     ),
     "old-driver": Target(_old_driver, sources=HERE),
-    "nvcc-tapes": Target(_nvcc_tapes, (nvcc() or "nvcc",), "make cuda", sources=(*TAPES, "tests/nvcc")),
     "transport": Target(
         _transport, ("oshc++",), "apt install openmpi-bin libopenmpi-dev", ("tests/shmem/transport.cpp",)
     ),

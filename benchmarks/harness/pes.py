@@ -22,7 +22,7 @@ from mgg_hpc.plan.overlap import transfer_only
 from mgg_hpc.plan.workload import Plan
 from mgg_hpc.runtime.backends.arguments import Geometry, Options, Rows
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
-from mgg_hpc.runtime.backends.cuda.device_arrays import DeviceArrays, TorchArrays, nothing_freed
+from mgg_hpc.runtime.backends.cuda.device_arrays import DeviceArrays, nothing_freed
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.launches import default_geometry
 from mgg_hpc.runtime.backends.simulated import World
@@ -59,7 +59,7 @@ def event_ms(call: Call) -> float:
     return 1e3 * peers.timed(call, torch.cuda)[0]
 
 
-class PinnedArrays(TorchArrays):
+class PinnedArrays(DeviceArrays):
     """Tensors in page-locked memory of the host, which kernels read and write through the link between them."""
 
     def zeros(self, nbytes: int) -> Any:
@@ -85,7 +85,7 @@ class Device:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # PEs of one process wait for each other
         module = cuda_module.load()
         cuda_module.need_device(module)
-        return cls(module, TorchArrays(), PinnedArrays())
+        return cls(module, DeviceArrays(), PinnedArrays())
 
 
 class Subject:
@@ -187,7 +187,9 @@ class Subject:
         self, rank: int, world: World, table: DeviceArrays | None = None, geometry: Geometry | None = None
     ) -> DeviceBackend:
         options = Options(geometry or self.geometry)
-        return DeviceBackend(rank, world, options, self.device.module, self.device.arrays, table)
+        made = DeviceBackend(rank, world, options, self.device.module, self.device.arrays)
+        made.table_memory = table
+        return made
 
     def _near(self) -> Call:
         backend = self._backend(0, World(1))

@@ -75,6 +75,19 @@ add_library(nvshmem_device STATIC IMPORTED)
 set_target_properties(nvshmem_device PROPERTIES IMPORTED_LOCATION "${MGG_NVSHMEM_DEVICE}"
                       IMPORTED_LINK_INTERFACE_LANGUAGES CUDA)
 
+# What NVRTC compiles behind tapes, as one text in a string: it finds no headers.
+file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/edges/tape_headers.txt" tape_headers)
+set(tape_text "")
+foreach(name IN LISTS tape_headers)
+  set(header "${CMAKE_CURRENT_SOURCE_DIR}/cuda/${name}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${header}")
+  file(READ "${header}" text)
+  string(REGEX REPLACE "#(include|pragma once)[^\n]*" "" text "${text}")
+  string(APPEND tape_text "${text}")
+endforeach()
+file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/tape_headers/tape_headers.h"
+     "constexpr const char* tape_headers = R\"headers(${tape_text})headers\";\n")
+
 # Sources that are compiled once per type of rows, the longest first.
 set(cuda_objects)
 foreach(source sums/get sums/halo sums/aggregate edges/edges)
@@ -102,7 +115,7 @@ foreach(objects IN LISTS cuda_objects)
   target_compile_options(${objects} PRIVATE -Wno-deprecated-gpu-targets "-Xcompiler=-Wall" "--diag-suppress=821")
   target_sources(_cuda PRIVATE $<TARGET_OBJECTS:${objects}>)
 endforeach()
-target_include_directories(_cuda PRIVATE cuda cuda/include)
+target_include_directories(_cuda PRIVATE cuda cuda/include "${CMAKE_CURRENT_BINARY_DIR}/tape_headers")
 target_include_directories(_cuda SYSTEM PRIVATE "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
 target_compile_options(_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
 target_link_libraries(_cuda PRIVATE nvshmem_device nvshmem_host)

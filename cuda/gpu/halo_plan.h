@@ -104,8 +104,6 @@ class DeviceHaloSchedule {
   }
 
   const DeviceTasks& tasks() const { return tasks_; }
-  int32_t pushes() const { return push_count_; }
-  int32_t arrivals() const { return arrival_count_; }
   // Nothing crosses, in either direction.
   bool empty() const { return push_count_ == 0 && arrival_count_ == 0; }
 

@@ -38,7 +38,6 @@ struct Kernel {
   void over(const DeviceMaxBack<S>& call, const gpu::Launch& launch);                                  \
   void over(const DeviceWeighted<S>& call, const gpu::Launch& launch);                                 \
   void over(const DeviceSddmm<S>& call, const gpu::Launch& launch);                                    \
-  void over(const DevicePropagate<S>& call, const gpu::Launch& launch);                                \
   void dropout(const DeviceDropout<S>& call, const Shape& shape, const gpu::Launch& launch);
 MGG_DECLARE(float)
 MGG_DECLARE(Float16)
@@ -47,9 +46,6 @@ MGG_DECLARE(BFloat16)
 
 // Loads all of these kernels, and returns how many there are (load_all.cpp).
 int load_all();
-
-// The version of nvcc that compiled the kernels.
-const char* compiler();
 
 // gets: whether some PE's rows are not reachable by pointer.
 void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch);

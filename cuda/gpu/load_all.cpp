@@ -44,11 +44,6 @@ void load_edges() {
   load_packed_and_not<S>(attend), load_packed_and_not<S>(back);
   load_packed_and_not<S>(DeviceMaxTies<S>{}), load_packed_and_not<S>(DeviceMaxBack<S>{});
   load_packed_and_not<S>(DeviceWeighted<S>{}), load_packed_and_not<S>(DeviceSddmm<S>{});
-  DevicePropagate<S> tape{};
-  for (const int32_t columns : {1, 33}) {
-    tape.edges.channels = columns;
-    over(tape, {});
-  }
 }
 
 template <class S>

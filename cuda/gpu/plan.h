@@ -1,4 +1,4 @@
-// A plan on a GPU: its tasks, segments and edges in device memory, and what calls over it keep between them.
+// A plan on a GPU: its tasks, segments and edges in device memory, and memory that its calls reuse.
 #pragma once
 #include <map>
 #include <vector>
@@ -36,7 +36,7 @@ class DevicePlan {
   // Raises std::invalid_argument for a plan that names what is not there.
   DevicePlan(std::vector<Chunk> chunks, const std::vector<Segment>& segments, const int32_t* indices, int64_t edges,
              int64_t destinations, int64_t part_edges, int rank)
-      : chunks_(std::move(chunks)), edges_(edges), rank_(rank) {
+      : chunks_(std::move(chunks)), rank_(rank) {
     Schedule plan;
     plan.chunks = chunks_, plan.indices = indices, plan.edges = edges, plan.destinations = destinations;
     schedule_ = make_device_schedule(plan, segments, part_edges);
@@ -55,8 +55,6 @@ class DevicePlan {
   };
 
   int64_t tasks() const { return tasks_.count(); }
-  int64_t edges() const { return edges_; }
-  int64_t destinations() const { return static_cast<int64_t>(schedule_.degree.size()); }
   int64_t counters() const { return schedule_.counters; }
   int64_t slots() const { return schedule_.slots; }
   int rank() const { return rank_; }
@@ -124,14 +122,13 @@ class DevicePlan {
     }
     return pending_.as<int32_t>();
   }
-  // Makes what a call would: allocating memory may wait for the kernels that run, and those for this one.
+  // Allocates the memory of a call in advance: an allocation may wait for running kernels, and these for this rank's.
   void make_room(int64_t passes, int64_t values_per_slot) { pending(passes), partials(values_per_slot); }
 
  private:
   static constexpr size_t most_kept = 64;  // tables of sources: one for each pair of plan and rows
 
   std::vector<Chunk> chunks_;
-  int64_t edges_;
   int rank_;
   DeviceSchedule schedule_;
   DeviceTasks tasks_;

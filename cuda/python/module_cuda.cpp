@@ -1,7 +1,8 @@
-// The Python module _cuda: plans, kernels and limits of one GPU. Arrays are addresses in device memory, which the
-// backend (mgg_hpc/runtime/backends/cuda/kernels.py) has checked.
+// The Python module _cuda: plans, kernels and limits of one GPU. Arrays are addresses in device memory, checked by the
+// backend (mgg_hpc/runtime/backends/cuda).
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -19,7 +20,7 @@ using mgg::Flat;
 using mgg::structs;
 using namespace mgg::python;
 
-// Allocates all that a call over rows of this width would allocate. `read`: through pointers, or by gets.
+// Allocates the memory of a call over rows of this width. `read`: rows are read through pointers or by gets.
 template <class S>
 void ready(mgg::DevicePlan& plan, const Rows& rows, bool read, const LaunchShape& launch) {
   plan.make_room(passes(row_bytes<S>(rows.dim), launch.shape), mgg::padded_stride(rows.dim, sizeof(S)));
@@ -121,20 +122,21 @@ void gather_floor(uint64_t indices, int64_t edges, uint64_t rows, int64_t row_by
 }
 
 template <class S>
-nb::dict occupancy(const std::string& transfer, bool max, bool far, int lanes, int packs, int threads, int64_t shared) {
+std::pair<int, int> occupancy(const std::string& transfer, bool max, bool far, int lanes, int packs, int threads,
+                              int64_t shared) {
   const auto direct = transfer == "none" ? mgg::Transfer::none : mgg::Transfer::direct;
   const mgg::Kernel kernel{{max, direct, far}, {lanes, packs}};
   const mgg::gpu::Occupancy found = transfer == "get"    ? mgg::get_occupancy(S{}, kernel, threads, shared)
                                     : transfer == "halo" ? mgg::halo_occupancy(S{}, kernel, threads, shared)
                                                          : mgg::direct_occupancy(S{}, kernel, threads, shared);
-  return said(found);
+  return {found.threads_per_block, found.blocks_per_multiprocessor};
 }
 
 nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
-  nb::class_<Halo>(module, "Halo", R"(How a halo is run: blocks that push, work claimed at once, tasks a worker defers.
+  nb::class_<Halo>(module, "Halo", R"(Parameters of a halo: CUDA blocks that push, tasks claimed at once, tasks that a worker defers.
 
-alone: its blocks must all fit at once, or the launch fails; else the caller sees to it. holds: all rows arrive before
-anything is summed, and stay until `Exchange.let_go`.)")
+alone: a cooperative launch, which fails where its CUDA blocks do not all fit at once; else the caller ensures it.
+holds: all rows arrive before the first is summed, and stay until `Exchange.let_go`.)")
       .def("__init__", [](Halo* self, int pushers, int claim, int64_t fixed, int slots, bool alone, uint64_t blocks,
                           uint64_t pushes, uint64_t arrivals, bool holds) {
         new (self) Halo{pushers, claim, slots, fixed, alone, holds,
@@ -142,18 +144,15 @@ anything is summed, and stay until `Exchange.let_go`.)")
       }, "pushers"_a, "claim"_a, "fixed"_a, "slots"_a, "alone"_a = true, "stamp_blocks"_a = 0, "stamp_pushes"_a = 0,
            "stamp_arrivals"_a = 0, "holds"_a = false);
   nb::class_<mgg::DeviceExchange> exchange(
-      module, "Exchange", "What a plan's halo keeps from call to call. stagings, signals: of each PE, or 0.");
+      module, "Exchange", "State of a plan's halo between calls. stagings, signals: addresses of each PE's, or 0.");
   exchange
       .def(nb::init<int, const std::vector<uint64_t>&, const std::vector<uint64_t>&, uint64_t, int64_t, uint64_t,
                     uint64_t>(),
            "rank"_a, "stagings"_a, "signals"_a, "staging"_a, "staging_bytes"_a, "signal"_a, "outbox"_a)
-      .def_prop_ro("far", &mgg::DeviceExchange::far)
-      .def("calls", [](const mgg::DeviceExchange& self) { return self.state().calls; }, Released(),
-           "That have ended; waits for them.")
       .def("rows_pushed", [](const mgg::DeviceExchange& self) { return self.state().rows_pushed; }, Released(),
-           "In all calls; waits for them.");
+           "Return the number of rows pushed in all calls, once they have ended.");
   nb::class_<mgg::DeviceHaloSchedule>(module, "HaloSchedule",
-                                      "What crosses for rows of one size. pushes, arrivals: structs as uint8.")
+                                      "Pushes and arrivals of a halo for rows of one size, as structs in uint8.")
       .def("__init__",
            [](mgg::DeviceHaloSchedule* self, const mgg::DevicePlan& plan, Flat<const int32_t> indices,
               Flat<const uint8_t> pushes, Flat<const uint8_t> arrivals, Flat<const int32_t> send_rows,
@@ -166,11 +165,9 @@ anything is summed, and stay until `Exchange.let_go`.)")
                  structs<mgg::DeviceHaloSchedule::Arrival>(arrivals, "halo: a part of an arrival"), list(send_rows),
                  list(owners), credits);
            },
-           "plan"_a, "indices"_a, "pushes"_a, "arrivals"_a, "send_rows"_a, "owners"_a, "credits"_a)
-      .def_prop_ro("pushes", &mgg::DeviceHaloSchedule::pushes)
-      .def_prop_ro("arrivals", &mgg::DeviceHaloSchedule::arrivals);
+           "plan"_a, "indices"_a, "pushes"_a, "arrivals"_a, "send_rows"_a, "owners"_a, "credits"_a);
   exchange.def("let_go", let_go, "schedule"_a, "launch"_a, Released(),
-               "Give the credits, after a call that holds what has arrived, and all that has read it.");
+               "Return the credits of a call that holds arrived rows, once they have been read.");
   return exchange;
 }
 
@@ -180,13 +177,15 @@ void bind_rows(nb::module_& module, nb::class_<mgg::DevicePlan>& plan, nb::class
                const std::string& type) {
   const auto def = [&](auto& of, const char* name, auto&&... rest) { of.def((name + type).c_str(), rest...); };
   def(module, "occupancy", occupancy<S>, "transfer"_a, "max"_a, "far"_a, "lanes"_a, "packs"_a, "threads"_a,
-      "shared_bytes"_a, "What an aggregation takes. transfer: \"none\", \"direct\", \"get\" or \"halo\".");
+      "shared_bytes"_a,
+      "Return the most threads of a CUDA block of an aggregation, and the number of its CUDA blocks that a multiprocessor "
+      "holds at once. transfer: \"none\", \"direct\", \"get\" or \"halo\".");
   def(plan, "aggregate", aggregate<S>, "rows"_a, "sum"_a, "launch"_a, Released());
   def(plan, "get", get<S>, "rows"_a, "sum"_a, "get"_a, "launch"_a, Released());
   def(plan, "halo", halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "schedule"_a, "halo"_a, "launch"_a,
       Released(), "Collective; all blocks must be resident at once.");
   def(plan, "ready", ready<S>, "rows"_a, "read"_a, "launch"_a, Released(),
-      "Allocate what a call takes. read: rows are read through pointers or by gets, and not pushed.");
+      "Allocate the memory of a call. read: rows are read through pointers or by gets, and not pushed.");
   def(exchange, "ready", ready_halo<S>, "halo"_a, "launch"_a, Released());
   def(module, "dropout", dropout<S>, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "ids"_a, "rows"_a, "columns"_a,
       "key"_a, "launch"_a, Released());
@@ -205,20 +204,19 @@ NB_MODULE(_cuda, module) {
   });
   bind_device(module);
   module.def("load_all", mgg::load_all, Released(),
-             "Load all kernels, and return how many there are: loading one later may wait for those that run.");
-  module.def("compiler", [] { return std::string(mgg::compiler()); });
+             "Load all kernels, and return their number: loading one later may wait for running kernels.");
   module.def("ring_bytes", [](int threads, int packs) { return mgg::ring_bytes(threads, packs); }, "threads"_a,
              "packs"_a, "Shared memory of a block of the direct kernel.");
   module.def("stage_bytes", mgg::stage_bytes, "threads"_a, "lanes"_a, "packs"_a, "rows"_a, "dist"_a,
              "Shared memory of a block of the get kernel.");
 
   nb::class_<LaunchShape>(module, "LaunchShape",
-                       "Which kernel (lanes of a worker, packs of 16 bytes that a lane holds), and its grid.")
+                       "Lanes of a worker and packs of 16 bytes of a lane, which choose a kernel; and its grid.")
       .def(nb::init<int, int, int, int, int64_t, uint64_t>(), "lanes"_a, "packs"_a, "blocks"_a, "threads"_a,
            "shared_bytes"_a = 0, "stream"_a = 0);
   nb::class_<Rows>(module, "Rows", "Rows of `dim` values. addresses: uint64 [P], row 0 on each PE; 0: out of reach.")
       .def(nb::init<Flat<const uint64_t>, int64_t>(), "addresses"_a, "dim"_a);
-  nb::class_<Sum>(module, "Sum", "What is done with rows. reduce: \"sum\", \"mean\" or \"max\". Addresses, or 0.")
+  nb::class_<Sum>(module, "Sum", "A reduction and its epilogue. reduce: \"sum\", \"mean\" or \"max\". Others are addresses, or 0.")
       .def(nb::init<std::string, uint64_t, uint64_t, uint64_t, uint64_t, bool>(), "reduce"_a, "weight"_a, "out"_a,
            "scale"_a, "bias"_a, "relu"_a);
   nb::class_<Get>(module, "Get", "Stages of the get kernel. mine, staging: symmetric addresses. channels: int32.")
@@ -242,7 +240,6 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
            },
            "chunks"_a, "segments"_a, "indices"_a, "destinations"_a, "part_edges"_a, "rank"_a);
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
-  plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
   nb::class_<Gathers>(module, "Gathers")
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
            "mine"_a, "row_bytes"_a)

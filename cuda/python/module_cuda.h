@@ -126,14 +126,5 @@ DeviceHaloCall<S> halo_call(DevicePlan& plan, uint64_t rows, int64_t dim, const 
   return call;
 }
 
-inline nanobind::dict said(const gpu::Occupancy& found) {
-  nanobind::dict said;
-  said["registers"] = found.registers;
-  said["stack_bytes"] = found.stack_bytes;
-  said["threads_per_block"] = found.threads_per_block;
-  said["blocks_per_multiprocessor"] = found.blocks_per_multiprocessor;
-  return said;
-}
-
 }  // namespace python
 }  // namespace mgg

@@ -1,15 +1,20 @@
 // Bindings of the edge kernels (gpu/edge_arguments.h) as methods of a plan. An array is an address in device memory and
-// the number of values from one row to the next; the backend (mgg_hpc/runtime/backends/cuda/edges.py) has checked both.
+// the number of values between rows, both checked by the backend (mgg_hpc/runtime/backends/cuda/edges.py).
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "python/module_cuda.h"
 #include "python/tapes.h"
+
+#if defined(MGG_SHIM)
+constexpr const char* tape_headers = "#include \"gpu/edges/tape.cuh\"\n";  // which the host's compiler finds
+#else
+#include "tape_headers.h"  // made by cuda/cmake/cuda.cmake
+#endif
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,7 +24,7 @@ namespace {
 using mgg::python::at, mgg::python::Released;
 using Array = std::pair<uint64_t, int64_t>;  // address, and values between rows; 0 for what is not there
 constexpr Array none{0, 0};
-constexpr int most_threads = 256;  // of a block
+constexpr int threads_per_block = 256;
 
 // Rows of sources: on their owners, or of remote ones those that the last call of an exchange has brought. How they are
 // walked: by heads.
@@ -36,8 +41,8 @@ template <class T>
 mgg::DeviceNear<T> near(const Array& array) {
   return {reinterpret_cast<T*>(array.first), array.second};
 }
-// How a worker walks the columns of a head: its lanes, and the columns of each in a pass; whether passes are parts of a
-// task; floats that a part of a hub leaves.
+// How a worker walks the columns of a head: its lanes, the columns of a lane in a pass, whether each pass is a part of
+// its own of a task, and the floats that a part of a hub stores (0: a State for each lane).
 struct Walk {
   int64_t lanes, columns;
   bool a_part_each_pass;
@@ -53,7 +58,7 @@ Walk by_heads(const EdgeRows& rows, bool a_part_each_pass = true) {
   return {lanes, values, a_part_each_pass, 0};
 }
 
-// All that calls have in common; makes what they keep.
+// Returns the arguments that all kernels take, and allocates the memory of a call.
 template <class S>
 mgg::DeviceEdges<S> edges_of(mgg::DevicePlan& plan, const EdgeRows& rows, const Walk& walk) {
   auto edges = plan.call<mgg::DeviceEdges<S>>();
@@ -89,11 +94,11 @@ mgg::DeviceEdges<S> edges_of(mgg::DevicePlan& plan, const EdgeRows& rows) {
 }
 
 template <class Call>
-void launch(const Call& call, const EdgeRows& rows, int threads = most_threads, int64_t shared_bytes = 0) {
+void launch(const Call& call, const EdgeRows& rows) {
   const int64_t wanted = call.edges.count * call.edges.parts * call.edges.lanes;
   if (wanted == 0) return;
-  const auto blocks = std::min<int64_t>((wanted + threads - 1) / threads, INT32_MAX);
-  mgg::over(call, mgg::gpu::Launch{static_cast<int>(blocks), threads, shared_bytes, at<void>(rows.stream)});
+  const auto blocks = std::min<int64_t>((wanted + threads_per_block - 1) / threads_per_block, INT32_MAX);
+  mgg::over(call, mgg::gpu::Launch{static_cast<int>(blocks), threads_per_block, 0, at<void>(rows.stream)});
 }
 
 template <class S>
@@ -139,115 +144,17 @@ void ready(mgg::DevicePlan& plan, const EdgeRows& rows) {
   edges_of<S>(plan, rows);
 }
 
-// As propagate.cuh walks wide values; state: floats of all outputs of a row.
-Walk over_columns(int64_t columns, int64_t state) {
-  const int64_t held = mgg::tape_columns(columns), wanted = (columns + held - 1) / held;
-  int64_t lanes = 1;
-  while (lanes < 32 && lanes < wanted) lanes *= 2;
-  return {lanes, held, true, state};
-}
+// The arguments of a compiled tape (gpu/edges/tape.cuh) up to its arrays, which Python appends, and the number of its
+// workers: of `lanes` lanes with `columns` columns each. state: floats of all outputs of a row.
 template <class S>
-void ready_propagate(mgg::DevicePlan& plan, const EdgeRows& rows, int64_t state) {
-  edges_of<S>(plan, rows, over_columns(rows.channels, state));
-}
-
-// Arguments of a tape's call beside its rows. shared, edge: addresses.
-struct TapeCall {
-  mgg::Tape tape;
-  int64_t columns;
-  int registers;  // wide ones
-  std::string reduce;
-  std::vector<Array> near, out;
-  uint64_t shared;
-  int64_t shared_count;
-  uint64_t edge;
-  int64_t edge_columns;
-
-  int64_t state() const {
-    int64_t floats = 0;
-    for (const mgg::TapeOutput& output : tape.outputs) floats += output.width;
-    return floats;
-  }
-  Walk walk() const { return over_columns(columns, state()); }
-  // Registers of both kinds.
-  int all_registers() const {
-    int all = registers;
-    for (const mgg::TapeValue& value : tape.values)
-      if (static_cast<mgg::TapeKind>(value.kind) == mgg::TapeKind::narrow) all = std::max(all, registers + value.index + 1);
-    return all;
-  }
-  // Quads that a lane has in shared memory.
-  int64_t slots(bool in_passes) const {
-    int64_t sums = 0;
-    for (const mgg::TapeStep& step : tape.steps) sums += static_cast<mgg::TapeOp>(step.op) == mgg::TapeOp::column_sum;
-    return all_registers() + 2 * static_cast<int64_t>(tape.outputs.size()) + (in_passes ? sums : 0);
-  }
-  // Whether kernels take it: their arguments and shared memory have room.
-  bool fits() const {
-    const auto most = static_cast<size_t>(mgg::most_tape_arrays);
-    const bool in_passes = columns > walk().lanes * walk().columns;
-    return tape.values.size() <= mgg::most_tape_values && tape.steps.size() <= mgg::most_tape_steps && near.size() <= most &&
-           out.size() <= most && slots(in_passes) <= mgg::most_tape_slots;
-  }
-};
-
-template <class S>
-void fill(mgg::DevicePropagate<S>& call, const TapeCall& given) {
-  const int first_narrow = given.registers;
-  for (size_t i = 0; i < given.tape.values.size(); ++i) {
-    mgg::TapeValue value = given.tape.values[i];
-    if (static_cast<mgg::TapeKind>(value.kind) == mgg::TapeKind::narrow)
-      value.kind = static_cast<int32_t>(mgg::TapeKind::wide), value.index += first_narrow;
-    call.values[i] = {value.index, static_cast<int16_t>(value.type), static_cast<uint8_t>(value.kind),
-                      static_cast<uint8_t>(value.narrow)};
-  }
-  for (size_t i = 0; i < given.tape.steps.size(); ++i) {
-    const mgg::TapeStep& step = given.tape.steps[i];
-    const auto byte = [](int32_t value) { return static_cast<uint8_t>(value); };
-    call.steps[i] = {byte(step.op), byte(step.out), byte(step.a), byte(step.b < 0 ? step.a : step.b),
-                     static_cast<float>(step.value)};
-  }
-  for (size_t i = 0; i < given.tape.outputs.size(); ++i) {
-    const mgg::TapeOutput& output = given.tape.outputs[i];
-    call.outputs[i] = {static_cast<int32_t>(output.width), call.state, static_cast<int16_t>(output.value),
-                       static_cast<int16_t>(output.type)};
-    call.out[i] = near<float>(given.out[i]);
-    call.state += static_cast<int32_t>(output.width);
-  }
-  for (size_t i = 0; i < given.near.size(); ++i) call.near[i] = near<const float>(given.near[i]);
-  call.shared = at<const float>(given.shared), call.edge = at<const float>(given.edge);
-  call.edge_columns = static_cast<int32_t>(given.edge_columns);
-  call.step_count = static_cast<int32_t>(given.tape.steps.size());
-  call.output_count = static_cast<int32_t>(given.tape.outputs.size());
-  call.registers = given.all_registers();
-  call.max = given.reduce == "max", call.mean = given.reduce == "mean";
-}
-
-template <class S>
-void propagate(mgg::DevicePlan& plan, const EdgeRows& rows, const TapeCall& given) {
-  mgg::require(given.fits(), "tape: too large");
-  mgg::DevicePropagate<S> call{};
-  call.edges = edges_of<S>(plan, rows, given.walk());
-  fill(call, given);
-  const int64_t bytes = 16 * given.slots(call.edges.passes > 1);
-  int threads = most_threads;
-  while (threads > 64 && threads * bytes > 48 << 10) threads /= 2;
-  launch(call, rows, threads, threads * bytes);
-}
-
-// Where a compiled tape finds what it works on (mgg_hpc/runtime/backends/cuda/tapes), for workers of so many lanes with so
-// many columns each.
-template <class S>
-nb::dict compiled_tape(mgg::DevicePlan& plan, const EdgeRows& rows, int64_t lanes, int64_t columns, int64_t state) {
+std::pair<int64_t, nb::bytes> tape_arguments(mgg::DevicePlan& plan, const EdgeRows& rows, int64_t lanes, int64_t columns,
+                                             int64_t state) {
   const auto edges = edges_of<S>(plan, rows, {lanes, columns, true, state});
-  nb::dict said;
-  const auto say = [&](const char* name, const void* address) { said[name] = reinterpret_cast<uint64_t>(address); };
-  say("tasks", edges.tasks), say("segments", edges.segments), say("hubs", edges.hubs), say("pending", edges.pending);
-  say("degree", edges.degree), say("indices", edges.indices), say("sources", edges.sources), say("own", edges.own);
-  say("staging", edges.staging), say("calls", edges.state), say("partials", edges.partials);
-  said["count"] = edges.count, said["counters"] = edges.counters, said["staging_bytes"] = edges.staging_bytes;
-  said["stride"] = edges.stride;
-  return said;
+  return {edges.count * edges.parts, nb::bytes(reinterpret_cast<const char*>(&edges), sizeof edges)};
+}
+template <class S>
+void ready_tape(mgg::DevicePlan& plan, const EdgeRows& rows, int64_t lanes, int64_t columns, int64_t state) {
+  edges_of<S>(plan, rows, {lanes, columns, true, state});
 }
 
 template <class S>
@@ -266,9 +173,8 @@ void bind(nb::class_<mgg::DevicePlan>& plan, const std::string& type) {
   def("weighted", weighted<S>, "weight"_a, "out"_a);
   def("sddmm", sddmm<S>, "y"_a, "out"_a);
   def("ready_edges", ready<S>);
-  def("propagate", propagate<S>, "tape"_a);
-  def("ready_propagate", ready_propagate<S>, "state"_a);
-  plan.def(("compiled_tape" + type).c_str(), compiled_tape<S>, "rows"_a, "lanes"_a, "columns"_a, "state"_a);
+  def("ready_tape", ready_tape<S>, "lanes"_a, "columns"_a, "state"_a);
+  plan.def(("tape_arguments" + type).c_str(), tape_arguments<S>, "rows"_a, "lanes"_a, "columns"_a, "state"_a);
 }
 
 }  // namespace
@@ -282,26 +188,21 @@ whose last call holds the remote ones, or None.)")
                     uint64_t>(),
            "addresses"_a, "arrived"_a.none(), "dim"_a, "values"_a, "tail"_a, "heads"_a, "channels"_a, "stream"_a,
            nb::keep_alive<1, 3>());
-  nb::class_<TapeCall>(module, "TapeCall", R"(A tape with its arrays: addresses, and values between rows.
-
-values, steps, outputs: bytes of the structs of mgg/tape.h. Throws ValueError for a tape that reads what is not there.)")
-      .def("__init__",
-           [](TapeCall* self, int64_t columns, int64_t far_columns, const mgg::Flat<const uint8_t>& values,
-              const mgg::Flat<const uint8_t>& steps, const mgg::Flat<const uint8_t>& outputs, int registers,
-              const std::string& reduce, const std::vector<Array>& near, uint64_t shared, int64_t shared_count,
-              uint64_t edge, int64_t edge_columns, const std::vector<Array>& out) {
-             mgg::require(columns > 0 && columns <= INT32_MAX, "tape: no columns");
-             mgg::Tape tape(values, steps, outputs);
-             mgg::require(out.size() == tape.outputs.size(), "tape: an array for each output");
-             const auto arrays = static_cast<int64_t>(near.size());
-             mgg::check_tape(tape, {columns, far_columns, edge_columns, registers, arrays, shared_count}, reduce == "max",
-                             INT16_MAX);
-             new (self) TapeCall{std::move(tape), columns, registers, reduce, near, out, shared, shared_count, edge, edge_columns};
-           },
-           nb::kw_only(), "columns"_a, "far_columns"_a, "values"_a, "steps"_a, "outputs"_a, "registers"_a, "reduce"_a,
-           "near"_a, "shared"_a, "shared_count"_a, "edge"_a, "edge_columns"_a, "out"_a)
-      .def_prop_ro("fits", &TapeCall::fits, "Whether the kernel that interprets tapes has room for it.")
-      .def_prop_ro("state", &TapeCall::state, "Floats of all outputs of a row.");
+  module.def(
+      "check_tape",
+      [](int64_t columns, int64_t far_columns, const mgg::Flat<const uint8_t>& values,
+         const mgg::Flat<const uint8_t>& steps, const mgg::Flat<const uint8_t>& outputs, int registers,
+         const std::string& reduce, int64_t near, int64_t shared, int64_t edge_columns, size_t out) {
+        mgg::require(columns > 0 && columns <= INT32_MAX, "tape: no columns");
+        const mgg::Tape tape(values, steps, outputs);
+        mgg::require(out == tape.outputs.size(), "tape: an array for each output");
+        mgg::check_tape(tape, {columns, far_columns, edge_columns, registers, near, shared}, reduce == "max", INT16_MAX);
+      },
+      nb::kw_only(), "columns"_a, "far_columns"_a, "values"_a, "steps"_a, "outputs"_a, "registers"_a, "reduce"_a,
+      "near"_a, "shared"_a, "edge_columns"_a, "out"_a,
+      "Check a tape, given by bytes of the structs of mgg/tape.h. near, shared, edge_columns, out: numbers of arrays, of "
+      "shared values, of columns of edge data, of outputs. Raises ValueError for one that reads what is not there.");
+  module.attr("tape_headers") = tape_headers;
   bind<float>(plan, "_float32");
   bind<mgg::Float16>(plan, "_float16");
   bind<mgg::BFloat16>(plan, "_bfloat16");

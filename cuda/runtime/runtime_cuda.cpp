@@ -90,23 +90,16 @@ Limits limits() {
   check(cudaGetDevice(&device), "the current GPU");
   cudaDeviceProp found;
   check(cudaGetDeviceProperties(&found, device), "properties of the GPU");
-  int driver = 0, runtime = 0;
-  check(cudaDriverGetVersion(&driver), "version of the driver");
-  check(cudaRuntimeGetVersion(&runtime), "version of the CUDA runtime");
   Limits limits{};
   limits.name = found.name;
   limits.multiprocessors = found.multiProcessorCount;
   limits.threads_per_block = found.maxThreadsPerBlock;
   limits.threads_per_multiprocessor = found.maxThreadsPerMultiProcessor;
   limits.blocks_per_multiprocessor = found.maxBlocksPerMultiProcessor;
-  limits.registers_per_multiprocessor = found.regsPerMultiprocessor;
   limits.compute_capability = 10 * found.major + found.minor;
   limits.shared_per_block = static_cast<int64_t>(found.sharedMemPerBlockOptin);
   limits.shared_per_multiprocessor = static_cast<int64_t>(found.sharedMemPerMultiprocessor);
   limits.shared_reserved = static_cast<int64_t>(found.reservedSharedMemPerBlock);
-  limits.l2_bytes = found.l2CacheSize;
-  limits.memory_bytes = static_cast<int64_t>(found.totalGlobalMem);
-  limits.driver = driver, limits.runtime = runtime;
   return limits;
 }
 

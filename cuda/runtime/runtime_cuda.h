@@ -34,10 +34,8 @@ void make_context();
 struct Limits {
   std::string name;
   int multiprocessors, threads_per_block, threads_per_multiprocessor, blocks_per_multiprocessor;
-  int registers_per_multiprocessor, compute_capability;
+  int compute_capability;  // times ten
   int64_t shared_per_block, shared_per_multiprocessor, shared_reserved;  // the last one for each block, by CUDA
-  int64_t l2_bytes, memory_bytes;
-  int driver, runtime;  // versions: 13000 is 13.0
 };
 Limits limits();
 // Bytes of the current GPU's memory: those that are free, and all.
@@ -90,9 +88,9 @@ struct Launch {
   Blocks together = Blocks::in_turn;
 };
 
-// Resources of a kernel, and the number of its CUDA blocks that a multiprocessor holds at once.
+// The largest CUDA block of a kernel, and the number of its CUDA blocks that a multiprocessor holds at once.
 struct Occupancy {
-  int registers, stack_bytes, threads_per_block, blocks_per_multiprocessor;
+  int threads_per_block, blocks_per_multiprocessor;
 };
 
 // While there is one, launches load their kernels, and run nothing.
@@ -164,7 +162,7 @@ Occupancy occupancy(void (*kernel)(Call), int threads, int64_t shared_bytes) {
   int blocks = 0;
   check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, symbol, threads, static_cast<size_t>(shared_bytes)),
         "occupancy of a kernel");
-  return {found.numRegs, static_cast<int>(found.localSizeBytes), found.maxThreadsPerBlock, blocks};
+  return {found.maxThreadsPerBlock, blocks};
 }
 
 #endif

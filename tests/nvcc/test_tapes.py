@@ -1,47 +1,38 @@
-"""Sources of compiled tapes through nvcc, with the options that CuPy gives NVRTC: no stack, and no spills."""
+"""Tapes as NVRTC compiles them: behind the headers that the build puts together, without a stack and without spills."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import builds
-import programs
 import pytest
-from gpu.pes import tape_programs
+from gpu.pes.tapes import source_of
 
-from mgg_hpc.runtime.backends.cuda.tapes.kernels import OPTIONS
-from mgg_hpc.runtime.backends.cuda.tapes.source import source
+from mgg_hpc.runtime.backends.cuda import module as cuda_module
+from mgg_hpc.runtime.backends.cuda.tape_kernels import OPTIONS
+
+from . import nvrtc, resources
 
 pytestmark = pytest.mark.long
 
-ARCHITECTURE = "sm_90"
 REGISTERS = 128  # two blocks of 256 threads a multiprocessor
 TAPES = {
-    "gated": ("gated", "sources", 128, "float32"),
-    "half rows": ("gated", "forward", 16, "float16"),
-    "typed": ("typed", "sources", 40, "bfloat16"),
-    "twice scored": ("twice scored", "targets", 300, "float32"),
-    "every operator": ("every operator", "sources", 33, "float32"),
-    "largest": ("largest", "forward", 128, "float32"),
+    "gated": ("gated", "sources", 128, "sum", "float32"),
+    "half rows": ("gated", "forward", 16, "sum", "float16"),
+    "typed": ("typed", "sources", 40, "sum", "bfloat16"),
+    "twice scored": ("twice scored", "targets", 300, "sum", "float32"),
+    "every operator": ("every operator", "sources", 33, "sum", "float32"),
+    "largest": ("largest", "forward", 128, "sum", "float32"),
 }
 
 
-def make(folder: Path, nvcc: str) -> None:
-    """Compile each tape, and keep what ptxas says of it: NAME.txt."""
-    options = [*OPTIONS, "-ftz=true", "-cubin", "-Xptxas", "-v", f"-arch={ARCHITECTURE}"]
-    for name, (*tape, dtype) in TAPES.items():
-        file = folder / f"{builds.slug(name)}.cu"
-        file.write_text(source(tape_programs.tape(*tape).tape, dtype).text)
-        done = programs.run(nvcc, *options, file, "-o", file.with_suffix(".cubin"))
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        file.with_suffix(".txt").write_text(done.stdout + done.stderr)
-
-
 @pytest.mark.parametrize("name", TAPES)
-def test_a_compiled_tape_needs_no_stack(name):
-    said = (builds.made("nvcc-tapes") / f"{builds.slug(name)}.txt").read_text()
+def test_a_tape_needs_no_stack(require, name):
+    library = nvrtc.library()
+    require(
+        library is not None and resources.module() is not None, "no NVRTC or no mgg_hpc/_cuda", "make cuda"
+    )
+    options = [*OPTIONS, "-ftz=true", "-arch=sm_90", "--ptxas-options=-v"]
+    said = nvrtc.compiled(library, cuda_module.load().tape_headers + source_of(*TAPES[name]).text, options)
     used = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
     registers = int(re.search(r"Used (\d+) registers", said)[1])
     assert used.groups() == ("0", "0", "0") and registers <= REGISTERS, said[-300:]

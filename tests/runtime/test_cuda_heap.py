@@ -14,7 +14,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.plan.launch import Limits
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.backends.cuda import heap
-from mgg_hpc.runtime.backends.cuda.heap import Place, mapped_bytes
+from mgg_hpc.runtime.backends.cuda.heap import RankGpu, mapped_bytes
 from mgg_hpc.runtime.backends.cuda.nvshmem import SymmetricMemory
 
 MIB = 1 << 20
@@ -42,10 +42,10 @@ def test_memory_is_mapped_in_granules(environment, mib, first, later):
     nbytes = round(mib * MIB)
     assert mapped_bytes(nbytes, started=False) == first * MIB
     assert mapped_bytes(nbytes, started=True) == later * MIB
-    heap.announce(first * MIB)
-    heap.need_room(nbytes, growing=False)
+    heap.set_sizes(first * MIB)
+    heap.check_limit(nbytes, growing=False)
     with pytest.raises(InputError, match="NVSHMEM_SYMMETRIC_SIZE allows"):
-        heap.need_room(nbytes + heap.GRANULE, growing=False)
+        heap.check_limit(nbytes + heap.GRANULE, growing=False)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_memory_is_mapped_in_granules(environment, mib, first, later):
     [(16, None, 4, 1881), (16, 4, 4, 470.25), (1, None, 1, 33), (1, 16, 16, 1881)],
 )
 def test_rings_of_what_comes_over_a_network(ps, far_ps, dist, mib):
-    taken = heap.beside(100 * MIB, H200, Geometry(ps, dist, 8, far_ps))
+    taken = heap.network_bytes(100 * MIB, H200, Geometry(ps, dist, 8, far_ps))
     assert taken == round((100 + mib) * MIB)
 
 
-def places(*of: tuple[int, float] | tuple[int, float, int]) -> list[Place]:
+def places(*of: tuple[int, float] | tuple[int, float, int]) -> list[RankGpu]:
     """GPUs by number and free GiB, on the first node or another."""
     return [
-        Place((more[0] if more else 0, f"0000:{number:02x}:00.0"), "NVIDIA H200", round(free * 2**30))
+        RankGpu((more[0] if more else 0, f"0000:{number:02x}:00.0"), "NVIDIA H200", round(free * 2**30))
         for number, free, *more in of
     ]
 
@@ -86,7 +86,7 @@ def places(*of: tuple[int, float] | tuple[int, float, int]) -> list[Place]:
     ],
 )
 def test_what_does_not_fit_is_said_with_both_numbers_and_the_largest_rank(places, gib, said):
-    found = heap.refused(round(gib * 2**30), places, 7)
+    found = heap.lack_of_room(round(gib * 2**30), places, 7)
     if said is None:
         assert found is None
     else:
@@ -94,10 +94,10 @@ def test_what_does_not_fit_is_said_with_both_numbers_and_the_largest_rank(places
 
 
 def test_nvshmem_is_told_the_size_unless_the_user_has(environment):
-    heap.announce(3 << 30)
+    heap.set_sizes(3 << 30)
     assert (environment[heap.SIZE], environment.pop(heap.MOST)) == (str(3 << 30), str(128 << 30))
     environment[heap.SIZE] = "1G"
-    heap.announce(100 << 30)
+    heap.set_sizes(100 << 30)
     assert (environment[heap.SIZE], environment[heap.MOST]) == ("1G", str(200 << 30))
 
 

@@ -24,8 +24,8 @@ from mgg_hpc.__main__ import main
 from mgg_hpc.runtime import backends
 from mgg_hpc.runtime.backends.cuda import collectives, nvshmem
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
-from mgg_hpc.runtime.backends.cuda.components import DeviceStream
-from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays
+from mgg_hpc.runtime.backends.cuda.context import DeviceStream
+from mgg_hpc.runtime.backends.cuda.device_arrays import DeviceArrays
 from mgg_hpc.training import trainer
 
 library, fault, words = Path(sys.argv[1]), sys.argv[2], sys.argv[4:]
@@ -33,7 +33,7 @@ engine = Engine.shim(library)
 if fault == "missing":
     sys.modules["mgg_hpc._cuda"] = None
 else:
-    cuda_rank.hardware = lambda: (engine.module, TorchArrays() if fault == "torch" else engine.arrays)
+    cuda_rank.hardware = lambda: (engine.module, DeviceArrays() if fault == "torch" else engine.arrays)
 DeviceStream.probe_rows = 64  # a GPU's take minutes here
 first = os.environ.get("PMI_RANK", "0") == "0"
 

@@ -184,7 +184,7 @@ def test_bad_arguments_are_named(rng, engine):
         (r"ids: int64 \[2, 2\]; expected contiguous", gather, {"ids": np.zeros((2, 2), np.int64)}),
         (r"ids: int32 \[2\]; expected contiguous int64", gather, {"ids": np.zeros(2, np.int32)}),
         (
-            "gather: rows of PE 1 are not reachable .* does not run",
+            "gather: memory of PE 1 is not reachable .* does not run",
             gather,
             {"ids": np.array([3]), "src": unreached},
         ),

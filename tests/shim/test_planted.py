@@ -20,7 +20,6 @@ SUMS = ("gpu/sums/aggregate.cuh", ("aggregate_float32",))
 ROWS = ("gpu/row_worker.cuh", ("aggregate_float32",))
 GATHER = ("gpu/rows/gather.cuh", ("rows",))
 EDGES = ("gpu/edges/edges.cuh", ("edges_float32",))
-TAPES = ("gpu/edges/propagate.cuh", ("edges_float32",))
 GET = ("gpu/sums/get.cuh", ("get_float32",))
 HALO = ("gpu/sums/halo.cuh", ("halo_float32",))
 TRAVERSE = ("gpu/traversal/traverse.cuh", ("traverse",))
@@ -170,27 +169,6 @@ FAULTS = {
     ),
     "a hub that merges by the counters of another": without(EDGES, " + hub.first_counter", "by head"),
     "a hub that adds by the counters of another": without(ROWS, " + hub.first_counter"),
-    "columns of the type of another edge": Fault(
-        TAPES, "static_cast<int32_t>(of.edge[edge *", "static_cast<int32_t>(of.edge[0 *", "propagate"
-    ),
-    "typed columns of the first part of a hub alone": without(
-        TAPES, "          row(slot, o)[place] = total(o, place);\n", "propagate"
-    ),
-    "a sum over columns that are not there": Fault(
-        TAPES, "if (worker.has(i, pass)) sum.of[0] += a.of[i];", "sum.of[0] += a.of[i];", "propagate"
-    ),
-    "a sum over the columns of one pass": Fault(
-        TAPES,
-        "run(group, s, pass);\n          total = each(total,",
-        "run(group, s, pass);\n          total = each({},",
-        "propagate",
-    ),
-    "a tie that replaces what belongs to a maximum": Fault(
-        TAPES, "same ? to + value(o) : to", "same ? value(o) : to", "propagate"
-    ),
-    "an edge of a batch that is left out": Fault(
-        TAPES, "first < batch.count; first +=", "first + 1 < batch.count; first +=", "propagate"
-    ),
     "a parent that is the last of those that a warp has found": Fault(
         TRAVERSE, "lane == device::lowest(above)", "lane == device::highest(above)", "traversals"
     ),

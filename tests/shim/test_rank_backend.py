@@ -105,7 +105,7 @@ def test_over_nodes_the_larger_heap_is_announced_at_the_start(made):
     assert near_seen.reserved == [need]
     assert (
         far_seen.reserved
-        == [need + heap.beside(need, far.limits, far.geometry)]
+        == [need + heap.network_bytes(need, far.limits, far.geometry)]
         == [need + far.memory.overhead(600 * MIB) - heap.SMALL]
     )
     for seen in (near_seen, far_seen):
@@ -142,7 +142,7 @@ def test_a_heap_that_does_not_grow_is_as_large_as_it_may_have_to_be(made, monkey
     monkeypatch.setenv(heap.SIZE, str(2 << 30))
     backend.memory.reserve(600 * MIB)
     need = 600 * MIB + heap.SMALL
-    most = need + heap.beside(need, backend.limits, backend.geometry)
+    most = need + heap.network_bytes(need, backend.limits, backend.geometry)
     assert seen.reserved == [need] and seen.announced == [heap.mapped_bytes(most, started=False)]
     assert len(seen.checked) == 1
     with pytest.raises(InputError, match=r"NVSHMEM_SYMMETRIC_SIZE allows 1\.5 GiB"):

@@ -22,7 +22,7 @@ from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.streaming import grid
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
-from mgg_hpc.runtime.backends.cuda.transfers import streaming as copies
+from mgg_hpc.runtime.backends.cuda import streaming as copies
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer
 from mgg_hpc.runtime.streaming.files import FileStore
@@ -125,6 +125,7 @@ def least(path, layers, how):
             memory = memory * 9 // 8
 
 
+@pytest.mark.compiled
 @pytest.mark.sampled
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROGRAMS)

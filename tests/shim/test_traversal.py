@@ -11,7 +11,7 @@ from gpu.pes.traversals import loaded, ranked, read_as, same
 
 from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.runtime.backends.cuda.traversal.places import PLACES
+from mgg_hpc.runtime.backends.cuda.traversal import PLACES
 from mgg_hpc.traversal import requests, runs
 from mgg_hpc.traversal.part import Part
 

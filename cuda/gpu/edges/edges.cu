@@ -1,7 +1,6 @@
 // The kernels that compute edge by edge over rows of one type, MGG_ROWS: compiled once for each type.
 #include "gpu/edges/attention.cuh"
 #include "gpu/edges/edge_ops.cuh"
-#include "gpu/edges/propagate.cuh"
 #include "gpu/kernels.h"
 
 namespace mgg {
@@ -46,9 +45,5 @@ void over(const DeviceMaxTies<Rows>& call, const gpu::Launch& launch) { run<MaxT
 void over(const DeviceMaxBack<Rows>& call, const gpu::Launch& launch) { run<MaxBack>(call, launch); }
 void over(const DeviceWeighted<Rows>& call, const gpu::Launch& launch) { run<Weighted>(call, launch); }
 void over(const DeviceSddmm<Rows>& call, const gpu::Launch& launch) { run<Sddmm>(call, launch); }
-void over(const DevicePropagate<Rows>& call, const gpu::Launch& launch) {
-  tape_columns(call.edges.channels) == 1 ? gpu::launch(over_edges<PropagateOp<Rows, 1>>, call, launch)
-                                         : gpu::launch(over_edges<PropagateOp<Rows, 4>>, call, launch);
-}
 
 }  // namespace mgg

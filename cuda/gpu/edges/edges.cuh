@@ -223,7 +223,7 @@ struct EdgeLoop {
   using State = typename Op::State;
   static constexpr bool packed = Op::packed;
   static constexpr int floats = static_cast<int>(sizeof(State) / sizeof(float));
-  static_assert(floats <= most_state<S>, "partials have room for that");
+  static_assert(Op::in_memory || floats <= most_state<S>, "partials have room for that");
 
   const DeviceEdges<S>& edges;
   HeadWorker<S, packed>& worker;
@@ -239,7 +239,7 @@ struct EdgeLoop {
   }
   MGG_DEVICE void keep(const Op& op, const State& state, int32_t slot, int32_t part) const {
     if constexpr (Op::in_memory)
-      op.keep(slot);
+      op.keep(state, slot);
     else
       memcpy(partial(slot, part), &state, sizeof state);
   }

@@ -8,16 +8,6 @@
 
 namespace mgg {
 
-const char* compiler() {
-#define MGG_TEXT(x) #x
-#define MGG_VERSION(a, b, c) MGG_TEXT(a) "." MGG_TEXT(b) "." MGG_TEXT(c)
-#if defined(MGG_SHIM)
-  return "shim";
-#else
-  return MGG_VERSION(__CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__, __CUDACC_VER_BUILD__);
-#endif
-}
-
 namespace {
 
 // pick(std::integral_constant) of the lanes that are asked for.

@@ -21,7 +21,7 @@ from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import device
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
-from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays, nothing_freed
+from mgg_hpc.runtime.backends.cuda.device_arrays import DeviceArrays, nothing_freed
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, NvshmemPeers
 from mgg_hpc.runtime.backends.host.kernels import SerialBackend
@@ -74,7 +74,7 @@ class HostArrays:
     """
 
     def __init__(self, *, late=True):
-        self.late, self.locked = late, {}
+        self.late, self.locked, self._tape_kernels = late, {}, {}
 
     def begin(self, device):
         pass
@@ -133,8 +133,12 @@ class HostArrays:
     def total(self, values):
         return float(values.sum(dtype=np.float64))
 
-    def tape_kernels(self):
-        """None: tapes are interpreted, unless a test compiles them."""
+    def tape_kernels(self, native):
+        if native not in self._tape_kernels:
+            from shim.host_kernels import HostKernels
+
+            self._tape_kernels[native] = HostKernels(native)
+        return self._tape_kernels[native]
 
 
 @functools.cache
@@ -180,7 +184,7 @@ class Engine:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         module = cuda_module.load() if library is None else cuda_module.checked(_loaded(library))
         cuda_module.need_device(module)
-        return cls("cuda", module, TorchArrays())
+        return cls("cuda", module, DeviceArrays())
 
     def join(self, comm: Any, *, unreached: bool = False) -> None:
         """Start NVSHMEM with the other processes. unreached: as if no pointer led to another PE. Collective."""

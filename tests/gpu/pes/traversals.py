@@ -16,7 +16,7 @@ from mpi4py import MPI
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime import backends, mpi
-from mgg_hpc.runtime.backends.cuda.traversal.places import PLACES
+from mgg_hpc.runtime.backends.cuda.traversal import PLACES
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs

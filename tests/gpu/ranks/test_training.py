@@ -19,7 +19,7 @@ from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.readers.digits import read_digits
 from mgg_hpc.runtime import backends, mpi
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
-from mgg_hpc.runtime.backends.cuda.components import DeviceStream
+from mgg_hpc.runtime.backends.cuda.context import DeviceStream
 from mgg_hpc.training import train
 from mgg_hpc.training.job import build
 from mgg_hpc.training.profile import profiler, trace

@@ -48,7 +48,7 @@ void bind_shim(nb::module_& module) {
   module.def("shim_launch", [](uint64_t function, const nb::bytes& arguments, int blocks, int threads) {
     const auto kernel = reinterpret_cast<void (*)(const void*)>(function);
     const std::string held(arguments.c_str(), arguments.size());
-    mgg::gpu::run({blocks, threads, 0, nullptr}, [=] { kernel(held.data()); }, {32, 0, threads, 2});
+    mgg::gpu::run({blocks, threads, 0, nullptr}, [=] { kernel(held.data()); }, {threads, 2});
   }, "function"_a, "arguments"_a, "blocks"_a, "threads"_a, "Launches a kernel that takes a struct.");
   module.def("shim_symmetric", [](const std::vector<uint64_t>& bases, size_t bytes) {
     std::vector<char*> pointers;

@@ -42,12 +42,12 @@ void make_context() {}
 
 // Of one H200 what kernels and launches depend on, but few multiprocessors: fibers are slow.
 Limits limits() {
-  return {"shim", 4, 1024, 2048, 32, 65536, 90, 232448, 233472, 1024, 60 << 20, int64_t(1) << 30, 0, 0};
+  return {"shim", 4, 1024, 2048, 32, 90, 232448, 233472, 1024};
 }
 
 std::pair<int64_t, int64_t> free_memory() {
   const int64_t free = std::max<int64_t>(0, asked("MGG_SHIM_FREE_BYTES", int64_t(8) << 30) - in_use_);
-  return {free, std::max(free, limits().memory_bytes)};
+  return {free, std::max(free, int64_t(1) << 30)};
 }
 bool virtual_memory() { return true; }
 
@@ -98,10 +98,10 @@ Occupancy occupancy_of(const void* kernel, int threads, int64_t shared_bytes) {
   const auto offset = static_cast<const char*>(kernel) - static_cast<const char*>(module.dli_fbase);
   const int registers = 80 + 16 * static_cast<int>(offset / 16 % 4);
   const Limits limits = gpu::limits();
-  const int most = limits.registers_per_multiprocessor / registers;  // threads at once
+  const int most = 65536 / registers;  // threads at once
   int64_t blocks = std::min(limits.blocks_per_multiprocessor, most / threads);
   blocks = std::min(blocks, limits.shared_per_multiprocessor / (shared_bytes + limits.shared_reserved));
-  return {registers, 0, std::min(most, limits.threads_per_block), static_cast<int>(blocks)};
+  return {std::min(most, limits.threads_per_block), static_cast<int>(blocks)};
 }
 
 }  // namespace gpu

@@ -1,4 +1,4 @@
-"""Sums of gradients over all ranks, on their GPUs: nothing waits for the host."""
+"""Sums of gradients over all ranks, on their GPUs, without waiting for the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDTH = 128  # values of a row that a worker gathers
 
 @contextmanager
 def _as_input_error(host: str) -> Iterator[None]:
-    """Turn an error of ranks that do not meet into an InputError: its cause is the machine."""
+    """Turn an error of ranks that do not connect into an InputError: its cause is the machine."""
     try:
         yield
     except RuntimeError as error:  # torch's DistError among them
@@ -37,9 +37,10 @@ def _as_input_error(host: str) -> Iterator[None]:
 
 
 class NcclSums:
-    """Sums over ranks by a process group of torch; construction is collective. via: "nccl", or another backend."""
+    """Sums over ranks by a process group of torch. Construction is collective."""
 
     def __init__(self, comm: MPI.Intracomm, via: str = "nccl") -> None:
+        """via: name of the process group's backend."""
         from torch import distributed
 
         alone = mpi.node(comm).Get_size() == comm.Get_size()
@@ -59,7 +60,7 @@ class NcclSums:
 
     @staticmethod
     def available() -> bool:
-        """Whether this torch has NCCL, and no process group yet."""
+        """Return whether this torch has NCCL, and no process group yet."""
         from torch import distributed
 
         return (
@@ -78,7 +79,7 @@ class NcclSums:
 
 
 class PeerSums:
-    """Sums of all ranks' values, read from the symmetric heap and added in rank order on every rank."""
+    """Sums over ranks of values that each rank reads from the symmetric heap, and adds in rank order."""
 
     def __init__(self, backend: DeviceBackend) -> None:
         self._backend, self._count = backend, -1

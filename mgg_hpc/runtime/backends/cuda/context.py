@@ -1,8 +1,8 @@
-"""A GPU, its memory and the ranks around it, as all kernels of a backend see them."""
+"""One rank's GPU: its stream, its memory, the other ranks, and plans in device memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plan import halo_schedule, launch
-from ....plan.halo_schedule import HaloSchedule
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.streaming import grid
 from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
-from ..base import Stream
+from ..base import Collectives, Memory, Meter, Recording, Stream
 from ..simulated import Peers
 from .device_arrays import DeviceArrays
 from .module import limits_of
@@ -25,35 +24,52 @@ from .module import limits_of
 THREADS = 256  # of a block, of kernels that have no wpb
 
 
+class DeviceStream(Stream):
+    """The current stream of the GPU."""
+
+    probe_rows = 1 << 18  # launches take longer than moving a few thousand rows
+
+    def __init__(self, arrays: DeviceArrays) -> None:
+        self._arrays = arrays
+        self.meter = Meter()
+
+    def finish(self) -> None:
+        self._arrays.finish()
+
+    def stamp(self) -> Any:
+        return self._arrays.stamp()
+
+    def since(self, stamp: Any) -> Callable[[], float]:
+        return self._arrays.since(stamp)
+
+    def record(self, launch: Callable[[], None]) -> Recording:
+        return self._arrays.record(launch)
+
+
 class DeviceContext:
     """Storage, plans in device memory and launch sizes of one rank.
 
-    has_gets: whether a transport fetches what no pointer reaches. share: of the CUDA blocks that the GPU holds at
-    once, less than 1 where other ranks run kernels on it. chunk_bytes: of a push. deferred_bytes: of partial sums that
-    wait for more rows; with fewer, workers wait themselves. alone: whether no other rank's kernels run on this GPU;
-    under MPS they do, though ``share`` is 1.
+    Attributes:
+        has_gets: whether a transport fetches rows that no pointer reaches.
+        share: fraction of the CUDA blocks that the GPU holds at once, less than 1 where other ranks run kernels on it.
+        alone: whether no other rank's kernels run on this GPU; under MPS they do, though ``share`` is 1.
+        deferred_bytes: memory for partial sums of a halo that wait for more rows; without it workers wait.
+        chunk_bytes: largest size of a push of a halo.
+        table_memory: memory of rows that peers read, or None for the peers' symmetric memory.
     """
 
-    _stream: Stream
     profiling: Any  # a Profiling, of the backend
     share = 1.0
     alone = True
     deferred_bytes = 256 << 20
+    chunk_bytes = halo_schedule.CHUNK_BYTES
+    table_memory: DeviceArrays | None = None
 
-    def __init__(
-        self,
-        rank: int,
-        world: Peers,
-        options: Options,
-        module: Any,
-        arrays: DeviceArrays,
-        table_memory: DeviceArrays | None = None,
-    ) -> None:
-        """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
+    def __init__(self, rank: int, world: Peers, options: Options, module: Any, arrays: DeviceArrays) -> None:
         self.rank, self.size, self.options = rank, world.size, options
-        self.arrays, self.native, self._made = arrays, module, 0
-        self.join(world, table_memory)
-        self.chunk_bytes = halo_schedule.CHUNK_BYTES
+        self.arrays, self.native, self._stream = arrays, module, DeviceStream(arrays)
+        self._allocations = 0
+        self.join(world)
         self.limits = limits_of(module)
         module.load_all()  # while nothing runs that loading a kernel could wait for
         self._plans: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
@@ -94,14 +110,14 @@ class DeviceContext:
         finally:
             self._cut_by = None
 
-    def join(self, world: Peers, table_memory: DeviceArrays | None = None) -> None:
+    def join(self, world: Peers) -> None:
         """Make this rank one of ``world`` from now on."""
         self._world, self.has_gets = world, world.gets
         self._symmetric_memory = world.memory or self.arrays
-        self._table_memory = table_memory or self._symmetric_memory
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
-        return self._allocated(counts, format, symmetric, self._table_memory if symmetric else self.arrays)
+        memory = (self.table_memory or self._symmetric_memory) if symmetric else self.arrays
+        return self._allocated(counts, format, symmetric, memory)
 
     def symmetric(self, count: int, format: RowFormat) -> Rows:
         """Allocate ``count`` symmetric rows on every rank, for this backend's own use."""
@@ -114,12 +130,21 @@ class DeviceContext:
         size = int(counts.max(initial=0) if symmetric else counts[self.rank]) * format.row_bytes
         buffer = memory.zeros(size)
         if symmetric:
-            addresses = self._world.allocate(self._made, self.rank, memory.address(buffer), size)
-            self._made += 1
+            addresses = self._world.allocate(self._allocations, self.rank, memory.address(buffer), size)
+            self._allocations += 1
         else:
             addresses = np.zeros(self.size, dtype=np.uint64)
             addresses[self.rank] = memory.address(buffer)
         return Rows(format, addresses, counts, buffer, self.rank, symmetric)
+
+    def upload_bytes(self, values: NDArray[Any]) -> Any:
+        """Return the bytes of an array in the GPU's memory, aligned to 256."""
+        memory = self.arrays.zeros(max(values.nbytes, 1))
+        if values.nbytes:
+            memory[: values.nbytes] = self.arrays.uploaded(
+                np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+            )
+        return memory
 
     def native_plan(self, plan: Plan) -> Any:
         """Return the plan in the GPU's memory, made once for each size of a hub's parts."""
@@ -135,10 +160,6 @@ class DeviceContext:
         if plan not in self._over_held_rows:
             self._over_held_rows[plan] = grid.over_held_rows(plan, self.rank)
         return self._over_held_rows[plan]
-
-    def in_chunks(self, plan: Plan, rows: int, fewest: int) -> HaloSchedule:
-        """Return what crosses in a call of a halo; see `halo_schedule.in_chunks`."""
-        return halo_schedule.in_chunks(plan, rows, fewest)
 
     def partitions(self, plan: Plan) -> tuple[int, int]:
         """Return the plan's numbers of local and remote neighbour partitions, counted once."""
@@ -160,3 +181,52 @@ class DeviceContext:
         """Return a launch of ``workers`` workers of ``lanes`` lanes."""
         blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
         return self.native.LaunchShape(lanes, 1, blocks, THREADS, 0, self.arrays.stream())
+
+    def check_reached(self, call: str, unreached: NDArray[np.bool_]) -> None:
+        """Raise ValueError where neither a pointer nor a get reaches some rank's memory. unreached: bool [P]."""
+        if unreached.any() and not self.has_gets:
+            raise ValueError(
+                f"{call}: memory of PE {np.flatnonzero(unreached)[0]} is not reachable by pointer from PE {self.rank}, "
+                "and NVSHMEM does not run"
+            )
+
+
+class DeviceMemory(Memory):
+    """Memory of a GPU, allocated on demand."""
+
+    holds_stores = False
+
+    def __init__(self, context: DeviceContext) -> None:
+        self._context = context
+
+    def free(self) -> int:
+        return int(self._context.native.memory()[0])
+
+    def lock(self, address: int, nbytes: int) -> Callable[[], None]:
+        return self._context.arrays.lock(address, nbytes)
+
+    def padded(self, count: int, format: RowFormat) -> Any:
+        counts = np.zeros(self._context.size, dtype=np.int64)
+        counts[self._context.rank] = count
+        return self._context.rows(counts, format, symmetric=False).local
+
+
+class DeviceCollectives(Collectives):
+    """Ranks that one process simulates. comm: of all ranks, where they are processes."""
+
+    comm: Any = None
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def sum(self, values: Any) -> None:
+        # Raises TypeError for several ranks, none of which could run it.
+        if self.size > 1:
+            raise TypeError("Collectives.sum: ranks of one process")
+
+    def least(self, mine: int) -> int:
+        """Return the smallest of all ranks' integers. Collective."""
+        return mine
+
+    def sum_on_host(self, values: NDArray[np.float64]) -> None:
+        """Replace values of the host's memory by their sums over all ranks, in rank order. Collective."""

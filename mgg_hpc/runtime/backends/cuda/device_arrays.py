@@ -1,10 +1,9 @@
-"""Allocate, copy and inspect the arrays that GPU kernels run over."""
+"""Arrays that GPU kernels run over: torch's tensors on the current GPU."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ..base import Recording
-from .tapes.kernels import TapeKernels, cupy_kernels
+from .tape_kernels import TapeKernels
 
 
 @contextlib.contextmanager
@@ -32,123 +31,17 @@ def nothing_freed() -> Iterator[None]:
             gc.enable()
 
 
-class Copies(ABC):
-    """A stream of copies from the host's memory, beside the one that launches go to."""
-
-    @abstractmethod
-    def upload(self, rows: NDArray[np.uint8], to: Any) -> None:
-        """Begin to copy bytes [n] to an array of the device, after all earlier copies.
-
-        They must not change until the copy has ended.
-        """
-
-    @abstractmethod
-    def mark(self) -> Any:
-        """Return an event after all copies so far."""
-
-    @abstractmethod
-    def launched(self) -> Any:
-        """Return an event after all launches so far."""
-
-    @abstractmethod
-    def after(self, mark: Any) -> None:
-        """Make later copies wait for an event of `launched`."""
-
-    @abstractmethod
-    def before(self, mark: Any) -> None:
-        """Make later launches wait for an event of `mark`."""
-
-    @abstractmethod
-    def finish(self, mark: Any) -> None:
-        """Wait for an event of `mark` on the host."""
-
-
-class DeviceArrays(ABC):
-    """Arrays of the memory that kernels run over."""
-
-    @abstractmethod
-    def begin(self, device: int) -> None:
-        """Use this GPU from now on, on a stream of its own. Raises InputError where that is impossible."""
-
-    @abstractmethod
-    def zeros(self, nbytes: int) -> Any:
-        """Return zeros, uint8 [nbytes], aligned to 256 bytes."""
-
-    @abstractmethod
-    def uploaded(self, array: NDArray[Any]) -> Any:
-        """Return a copy of a NumPy array."""
-
-    @abstractmethod
-    def downloaded(self, array: Any) -> NDArray[Any]:
-        """Return a NumPy copy of an array, once the stream has got here."""
-
-    @abstractmethod
-    def view(self, address: int, nbytes: int) -> Any:
-        """Return an array, uint8 [nbytes], over memory that the caller keeps."""
-
-    @abstractmethod
-    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return page-locked memory of the host, uninitialised."""
-
-    @abstractmethod
-    def lock(self, address: int, nbytes: int) -> Callable[[], None]:
-        """Lock pages of the host's memory, as `Memory.lock` does."""
-
-    @abstractmethod
-    def copies(self) -> Copies:
-        """Return a stream of copies that is not the one of launches."""
-
-    @abstractmethod
-    def address(self, array: Any) -> int:
-        """Return the address of an array's first item."""
-
-    @abstractmethod
-    def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """Return the name of an array's type, its shape, and its strides in items."""
-
-    @abstractmethod
-    def stream(self) -> int:
-        """Return the stream that launches go to."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Wait for that stream."""
-
-    @abstractmethod
-    def stamp(self) -> Any:
-        """Return a time stamp on that stream; None while a CUDA graph is recorded."""
-
-    @abstractmethod
-    def since(self, stamp: Any) -> Callable[[], float]:
-        """Return a function for the seconds from a stamp to now, to be called when the stream has got here."""
-
-    @abstractmethod
-    def record(self, launch: Callable[[], None]) -> Recording:
-        """Record what ``launch`` launches, without running it. Raises RuntimeError where that is impossible."""
-
-    @abstractmethod
-    def column_sums(self, rows: Any) -> Any:
-        """Return the sums [F] of the columns of float32 rows [n, F], added in float64 in the order of rows."""
-
-    @abstractmethod
-    def total(self, values: Any) -> float:
-        """Return the sum of float32 values [n], added in float64, once the stream has got here."""
-
-    @abstractmethod
-    def tape_kernels(self) -> TapeKernels | None:
-        """Return what compiles tapes for kernels over this memory; None where nothing does."""
-
-
-class TorchArrays(DeviceArrays):
+class DeviceArrays:
     """Tensors on the current GPU, and torch's current stream."""
 
     def __init__(self) -> None:
         import torch
 
         self._torch = torch
-        self._copies: _TorchCopies | None = None
+        self._copies: Copies | None = None
 
     def begin(self, device: int) -> None:
+        """Use this GPU from now on, on a stream of its own. Raises InputError where that is impossible."""
         cuda = self._torch.cuda
         if not cuda.is_available():
             raise InputError(
@@ -163,26 +56,30 @@ class TorchArrays(DeviceArrays):
         self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def zeros(self, nbytes: int) -> Any:
-        # Torch's allocations are aligned to 512 bytes.
+        """Return zeros, uint8 [nbytes], aligned to 256 bytes."""
         return self._torch.zeros(nbytes, dtype=self._torch.uint8, device="cuda")
 
     def uploaded(self, array: NDArray[Any]) -> Any:
-        # Bfloat16 has no name in torch's NumPy, and travels as bits.
-        if array.dtype.name == "bfloat16":
+        """Return a copy of a NumPy array."""
+        if array.dtype.name == "bfloat16":  # unknown to torch.from_numpy
             return self._torch.from_numpy(array.view(np.uint16)).cuda().view(self._torch.bfloat16)
         return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
     def downloaded(self, array: Any) -> NDArray[Any]:
+        """Return a NumPy copy of an array, once the current stream has finished."""
         return np.asarray(array.cpu().numpy())
 
     def view(self, address: int, nbytes: int) -> Any:
-        return self._torch.as_tensor(_Array(address, nbytes), device="cuda")
+        """Return an array, uint8 [nbytes], over memory that the caller keeps."""
+        return self._torch.as_tensor(_Bytes(address, nbytes), device="cuda")
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return page-locked memory of the host, uninitialised."""
         found: NDArray[np.uint8] = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
         return found
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
+        """Lock pages of the host's memory, as `Memory.lock` does."""
         runtime = self._torch.cuda.cudart()
         if not nbytes:
             return lambda: None
@@ -195,26 +92,32 @@ class TorchArrays(DeviceArrays):
         return lambda: runtime.cudaHostUnregister(address)
 
     def copies(self) -> Copies:
-        # One for all passes: torch hands out 32 streams in turn, and one of these is that of launches.
+        """Return a stream of copies that is not the current one."""
+        # One for all passes: torch hands out 32 streams in turn, and one of these is the current one.
         if self._copies is None or self._copies.stream == self._torch.cuda.current_stream():
-            self._copies = _TorchCopies(self._torch)
+            self._copies = Copies(self._torch)
         return self._copies
 
     def address(self, array: Any) -> int:
-        return int(array.data_ptr())
+        """Return the address of the first item of an array of the GPU, or of locked memory of the host."""
+        return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr())
 
     def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """Return an array's dtype, shape, and strides in items. Raises ValueError for a tensor of the host."""
         if not array.is_cuda:
             raise ValueError("expected a tensor on the GPU")
         return str(array.dtype).removeprefix("torch."), tuple(array.shape), tuple(array.stride())
 
     def stream(self) -> int:
+        """Return the handle of the current stream."""
         return int(self._torch.cuda.current_stream().cuda_stream)
 
     def finish(self) -> None:
+        """Wait for the current stream."""
         self._torch.cuda.current_stream().synchronize()
 
     def stamp(self) -> Any:
+        """Return a time stamp on the current stream; None while a CUDA graph is recorded."""
         if self._torch.cuda.is_current_stream_capturing():
             return None
         event = self._torch.cuda.Event(enable_timing=True)
@@ -222,11 +125,12 @@ class TorchArrays(DeviceArrays):
         return event
 
     def since(self, stamp: Any) -> Callable[[], float]:
+        """Return a function for the seconds from a stamp to now, to be called once the stream has finished."""
         now = self.stamp()
         return lambda: stamp.elapsed_time(now) / 1e3
 
     def record(self, launch: Callable[[], None]) -> Recording:
-        # As a CUDA graph.
+        """Record what ``launch`` launches as a CUDA graph, without running it."""
         cuda = self._torch.cuda
         graph = cuda.CUDAGraph()
         cuda.synchronize()
@@ -240,20 +144,23 @@ class TorchArrays(DeviceArrays):
         return made
 
     def column_sums(self, rows: Any) -> Any:
+        """Return the sums [F] of the columns of float32 rows [n, F], added in float64 in the order of rows."""
         total = rows[0].double()
         for row in rows[1:]:
             total += row
         return total.float()
 
     def total(self, values: Any) -> float:
+        """Return the sum of float32 values [n], added in float64, once the current stream has finished."""
         return float(values.sum(dtype=self._torch.float64))
 
-    def tape_kernels(self) -> TapeKernels | None:
-        return cupy_kernels()
+    def tape_kernels(self, native: Any) -> TapeKernels:
+        """Return a compiler of tapes for the current GPU. Raises InputError without CuPy or NVRTC."""
+        return TapeKernels.by_cupy(native.tape_headers)
 
 
-class _TorchCopies(Copies):
-    """Copies on a stream of torch."""
+class Copies:
+    """A second stream, of copies from the host's memory; launches go to the current one."""
 
     def __init__(self, torch: Any) -> None:
         self._torch, self.stream = torch, torch.cuda.Stream()
@@ -261,27 +168,36 @@ class _TorchCopies(Copies):
             self.stream = torch.cuda.Stream()
 
     def upload(self, rows: NDArray[np.uint8], to: Any) -> None:
+        """Begin to copy bytes [n] to an array of the device, after all earlier copies.
+
+        They must not change until the copy has ended.
+        """
         with self._torch.cuda.stream(self.stream):
             to.copy_(self._torch.from_numpy(rows), non_blocking=True)
 
     def mark(self) -> Any:
+        """Return an event after all copies so far."""
         return self.stream.record_event()
 
     def launched(self) -> Any:
+        """Return an event after all launches so far."""
         return self._torch.cuda.current_stream().record_event()
 
     def after(self, mark: Any) -> None:
+        """Make later copies wait for an event of `launched`."""
         self.stream.wait_event(mark)
 
     def before(self, mark: Any) -> None:
+        """Make later launches wait for an event of `mark`."""
         self._torch.cuda.current_stream().wait_event(mark)
 
     def finish(self, mark: Any) -> None:
+        """Wait for an event of `mark` on the host."""
         mark.synchronize()
 
 
-class _Array:
-    """Bytes of the GPU's memory as other libraries take them."""
+class _Bytes:
+    """Bytes of the GPU's memory by CUDA's array interface."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {

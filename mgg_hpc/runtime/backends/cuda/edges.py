@@ -1,32 +1,40 @@
-"""The edge kernels of GPUs (the protocol is ../edges.py; the kernels are in cuda/gpu/edges).
+"""Kernels over edges on GPUs (interface: ../edges.py; kernels: cuda/gpu/edges).
 
 Remote rows are read through pointers. With the transfer "halo" all of them arrive first, in a call that sums nothing,
-and stay in their staging until the kernel has read them: nothing overlaps yet.
+and stay in their staging until the kernel has read them: transfer and computation do not overlap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from ....errors import InputError
-from ....plan import halo_schedule
+from ....plan import halo_schedule, launch
 from ....plan.workload import Plan
 from ..arguments import ChunkRows, RngKey, Rows
 from ..edges import Attention, EdgeKernels, TailedRows
 from ..tape import Tape
-from . import dropout
 from .arrays import edge_values, flat, name_of, rows_of
 from .launches import DeviceLaunches
-from .tapes import calls as tapes
+from .rows import native_key
+from .tape_kernels import THREADS
+from .tape_source import Source, tape_source
 
-Array = tuple[int, int]  # an address, and values between rows
+# Arrays of attention: float32 [n, heads], and float32 [E, heads]. Others have a row of all heads' columns.
+OF_HEADS = ("score", "log_sum", "dot", "score_gradient", "above_weight")
+OF_EDGES = ("edge_score", "edge_score_gradient")
 NO_DROPOUT = RngKey(0.0, seed=0, epoch=0, stream=0)
+
+_SOURCES: WeakKeyDictionary[Tape, dict[str, Source]] = WeakKeyDictionary()  # by name of the rows' dtype
 
 
 class DeviceEdges(EdgeKernels):
-    """Kernels of GPUs."""
+    """Kernels over edges of one rank's GPU."""
 
     gets = False
 
@@ -34,94 +42,91 @@ class DeviceEdges(EdgeKernels):
         self._launches, self.arrays = launches, launches.arrays
 
     def ready_edges(self, plan: Plan, src: Rows, layout: TailedRows, heads: int, channels: int) -> None:
-        """Allocate all that calls below of these rows take; see `DeviceBackend.ready`."""
+        """Allocate all memory that calls over rows of this layout take; see `DeviceLaunches.ready`."""
+        self._ready(plan, src, "ready_edges", layout, heads, channels)
+
+    def ready_propagate(self, plan: Plan, src: Rows, tape: Tape) -> None:
+        """Compile a tape, and allocate all memory that `propagate` takes; see `DeviceLaunches.ready`."""
+        source = self._source(tape, name_of(src.format))
+        layout = TailedRows(src.format.dtype, tape.far_columns)
+        self._ready(
+            plan, src, "ready_tape", layout, 1, tape.columns, source.lanes, source.columns, source.state
+        )
+
+    def _ready(
+        self, plan: Plan, src: Rows, name: str, layout: TailedRows, heads: int, channels: int, *sizes: int
+    ) -> None:
         if halo_schedule.crosses(plan):
             self._launches.ready(self._launches.transfer_plan(plan), src)
-        rows = self._edge_rows(src, self._exchange(plan), layout, heads, channels)
-        getattr(self._launches.native_plan(plan), f"ready_edges_{name_of(src.format)}")(rows)
+        self._native(plan, name, src)(self._edge_rows(plan, src, layout, heads, channels), *sizes)
 
     def attend(
-        self,
-        plan: Plan,
-        how: Attention,
-        src: Rows,
-        out: Any,
-        *,
-        score: Any = None,
-        h: Any = None,
-        bias: Any = None,
-        log_sum: Any = None,
-        above: Any = None,
-        above_weight: Any = None,
-        edge_score: Any = None,
+        self, plan: Plan, how: Attention, src: Rows, out: Any, *, bias: Any = None, **given: Any
     ) -> None:
-        given = {"score": score, "log_sum": log_sum, "above_weight": above_weight}
-        call: dict[str, Any] = dict(self._arrays(plan, "float32", how.heads, given))
-        call |= self._arrays(plan, "float32", how.columns, {"above": above})
-        call |= self._arrays(plan, name_of(src.format), how.columns, {"out": out, "h": h})
-        call |= self._attention(plan, how) | {"bias": flat(self.arrays, "bias", bias, how.columns)}
-        call |= self._of_edges(plan, how, edge_score=edge_score)
-        layout = how.forward_rows(src.format.dtype)
-        with self._over(plan, src, layout, how.heads, how.channels, "attend") as (kernel, rows):
-            kernel(rows, **call)
+        bias_at = flat(self.arrays, "bias", bias, how.columns)
+        self._attend(plan, "attend", how, src, how.forward_rows, bias=bias_at, arrays={"out": out, **given})
 
     def attend_back(
+        self, plan: Plan, how: Attention, src: Rows, out: Any, *, at_source: bool, **given: Any
+    ) -> None:
+        layout = how.backward_rows if at_source else how.forward_rows
+        self._attend(plan, "attend_back", how, src, layout, arrays={"out": out, **given})
+
+    def _attend(
         self,
         plan: Plan,
+        name: str,
         how: Attention,
         src: Rows,
-        out: Any,
+        layout: Callable[[np.dtype[Any]], TailedRows],
         *,
-        at_source: bool,
-        h: Any,
-        score: Any = None,
-        gradient: Any = None,
-        log_sum: Any = None,
-        dot: Any = None,
-        score_gradient: Any = None,
-        edge_score: Any = None,
-        edge_score_gradient: Any = None,
+        arrays: dict[str, Any],
+        **call: Any,
     ) -> None:
-        given = {"score": score, "log_sum": log_sum, "dot": dot, "score_gradient": score_gradient}
-        rows_given = {"out": out, "h": h, "gradient": gradient}
-        call: dict[str, Any] = dict(self._arrays(plan, "float32", how.heads, given))
-        call |= self._arrays(plan, name_of(src.format), how.columns, rows_given)
-        call |= self._attention(plan, how)
-        call |= self._of_edges(plan, how, edge_score=edge_score, edge_score_gradient=edge_score_gradient)
-        layout = (how.backward_rows if at_source else how.forward_rows)(src.format.dtype)
-        with self._over(plan, src, layout, how.heads, how.channels, "attend_back") as (kernel, rows):
-            kernel(rows, **call)
+        """Run a kernel of attention. arrays: by name of the native call, which says how large they are; or None."""
+        for array_name, array in arrays.items():
+            if array is None:
+                continue
+            if array_name in OF_EDGES:
+                call[array_name], heads = edge_values(self.arrays, array_name, array, plan.edges)
+                if heads != how.heads or not how.additive:
+                    raise ValueError(
+                        f"{array_name}: of {heads} heads; expected {how.heads}, and additive attention"
+                    )
+                continue
+            columns = how.heads if array_name in OF_HEADS else how.columns
+            dtype = "float32" if array_name in (*OF_HEADS, "above") else name_of(src.format)
+            call[array_name] = self._rows(plan, array_name, array, dtype, columns)
+        ids = flat(self.arrays, "ids", how.ids, plan.destinations, "int64") if how.key is not None else 0
+        key = native_key(self.arrays, self._launches.native, how.key or NO_DROPOUT)
+        call |= {"slope": how.negative_slope, "scale": how.scale, "ids": ids, "key": key}
+        self._run(plan, name, src, layout(src.format.dtype), how.heads, how.channels, **call)
 
     def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
-        columns = src.format.dim
-        call = self._arrays(plan, name_of(src.format), columns, {"out": out})
-        call |= self._arrays(plan, "float32", columns, {"ties": ties})
-        with self._over(plan, src, TailedRows(src.format.dtype, columns), 1, columns, "max_ties") as (
-            kernel,
-            rows,
-        ):
-            kernel(rows, **call)
+        columns, layout = src.format.dim, TailedRows(src.format.dtype, src.format.dim)
+        call = {
+            "out": self._rows(plan, "out", out, name_of(src.format), columns),
+            "ties": self._rows(plan, "ties", ties, "float32", columns),
+        }
+        self._run(plan, "max_ties", src, layout, 1, columns, **call)
 
     def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
-        columns = src.format.dim // 2
-        call = self._arrays(plan, name_of(src.format), columns, {"x": x, "out": out})
-        layout = TailedRows(src.format.dtype, 2 * columns)
-        with self._over(plan, src, layout, 1, columns, "max_back") as (kernel, rows):
-            kernel(rows, **call)
+        columns, layout = src.format.dim // 2, TailedRows(src.format.dtype, src.format.dim)
+        call = {
+            name: self._rows(plan, name, array, name_of(src.format), columns)
+            for name, array in (("x", x), ("out", out))
+        }
+        self._run(plan, "max_back", src, layout, 1, columns, **call)
 
     def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
-        columns, (weight_at, heads) = src.format.dim, edge_values(self.arrays, "weight", weight, plan.edges)
-        call = self._arrays(plan, name_of(src.format), columns, {"out": out})
-        layout = TailedRows(src.format.dtype, columns)
-        with self._over(plan, src, layout, heads, columns // heads, "weighted") as (kernel, rows):
-            kernel(rows, weight=weight_at, **call)
+        address, heads = edge_values(self.arrays, "weight", weight, plan.edges)
+        rows = self._rows(plan, "out", out, name_of(src.format), src.format.dim)
+        self._run_by_head(plan, "weighted", src, heads, weight=address, out=rows)
 
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
-        columns, (out_at, heads) = src.format.dim, edge_values(self.arrays, "out_edge", out_edge, plan.edges)
-        call = self._arrays(plan, name_of(src.format), columns, {"y": dst})
-        layout = TailedRows(src.format.dtype, columns)
-        with self._over(plan, src, layout, heads, columns // heads, "sddmm") as (kernel, rows):
-            kernel(rows, out=out_at, **call)
+        address, heads = edge_values(self.arrays, "out_edge", out_edge, plan.edges)
+        rows = self._rows(plan, "y", dst, name_of(src.format), src.format.dim)
+        self._run_by_head(plan, "sddmm", src, heads, out=address, y=rows)
 
     def propagate(
         self,
@@ -134,106 +139,122 @@ class DeviceEdges(EdgeKernels):
         out: Sequence[Any],
         edge: Any = None,
     ) -> None:
-        # Compiled where CuPy is installed, else interpreted.
-        # Raises InputError for a tape that is too large to be interpreted where nothing compiles it.
+        # Raises InputError where nothing compiles the tape.
         if isinstance(src, ChunkRows):
             with src.stream.chunk(plan) as (held, rows):
                 self.propagate(held, tape, rows, near=near, shared=shared, out=out, edge=edge)
             return
-        kind, layout = name_of(src.format), TailedRows(src.format.dtype, tape.far_columns)
-        given = tapes.operands(self.arrays, plan, near=near, shared=shared, out=out, edge=edge)
-        call = tapes.native_call(self._launches.native, tape, given)
-        source = tapes.compiled(self._launches.tape_kernels, tape, kind)
-        if source is None and not call.fits:
-            raise InputError(
-                f"a program of edges with {tape.registers} registers of columns and {len(tape.steps)} steps is too "
-                "large to be interpreted on a GPU: install CuPy, which compiles it (pip install cupy-cuda13x)"
-            )
-        with self._over(plan, src, layout, 1, tape.columns, "propagate") as (kernel, rows):
-            if source is None:
-                kernel(rows, call)
-            else:
-                tapes.launch(self._launches, plan, rows, source, given, kind)
-
-    def ready_propagate(self, plan: Plan, src: Rows, tape: Tape) -> None:
-        """Allocate and compile all that `propagate` of a tape over these rows takes; see `DeviceBackend.ready`."""
         layout = TailedRows(src.format.dtype, tape.far_columns)
-        self.ready_edges(plan, src, layout, 1, tape.columns)
-        tapes.compiled(self._launches.tape_kernels, tape, name_of(src.format))
-        rows = self._edge_rows(src, self._exchange(plan), layout, 1, tape.columns)
-        tapes.ready(self._launches, plan, rows, tape, name_of(src.format))
+        _check_width("propagate", src, layout)
+        arrays = self._tape_arrays(plan, tape, near=near, shared=shared, out=out, edge=edge)
+        source = self._source(tape, name_of(src.format))
+        with self._reachable(plan, src, layout, 1, tape.columns) as rows:
+            begin = self._native(plan, "tape_arguments", src)
+            workers, edges = begin(rows, source.lanes, source.columns, source.state)
+            if workers == 0:
+                return
+            blocks = min(-(-workers * source.lanes // THREADS), launch.MOST_BLOCKS)
+            struct = edges + arrays[: 3 + 2 * (len(out) + source.near)].tobytes()
+            self._launches.tape_kernels.launch(source.text, struct, blocks, self.arrays.stream())
 
-    def _arrays(self, plan: Plan, dtype: str, columns: int, given: dict[str, Any]) -> dict[str, Array]:
-        """Return rows of this rank's destinations as native calls take them, without those that are None."""
-        shape = plan.destinations, columns
-        return {
-            name: rows_of(self.arrays, name, array, dtype, shape)
-            for name, array in given.items()
-            if array is not None
-        }
+    def _source(self, tape: Tape, kind: str) -> Source:
+        """Return the source of a tape over rows of a dtype, whose kernel is loaded. Raises InputError without one."""
+        sources = _SOURCES.setdefault(tape, {})
+        if kind not in sources:
+            sources[kind] = tape_source(tape, kind)
+        self._launches.tape_kernels.load(sources[kind].text)
+        return sources[kind]
 
-    def _of_edges(self, plan: Plan, how: Attention, **given: Any) -> dict[str, int]:
-        """Return the addresses of values of edges [E, H], without those that are None."""
-        found = {}
-        for name, array in given.items():
-            if array is None:
-                continue
-            found[name], heads = edge_values(self.arrays, name, array, plan.edges)
-            if heads != how.heads or not how.additive:
-                raise ValueError(f"{name}: of {heads} heads; expected {how.heads}, and additive attention")
-        return found
+    def _tape_arrays(
+        self, plan: Plan, tape: Tape, *, near: Sequence[Any], shared: Any, out: Sequence[Any], edge: Any
+    ) -> Any:
+        """Return the words of `DeviceTape` after its edges (cuda/gpu/edges/tape.cuh), uint64.
 
-    def _attention(self, plan: Plan, how: Attention) -> dict[str, Any]:
-        """Return the arguments of native calls for an Attention."""
-        ids = flat(self.arrays, "ids", how.ids, plan.destinations, "int64") if how.key is not None else 0
-        key = dropout.native_key(self.arrays, self._launches.native, how.key or NO_DROPOUT)
-        return {"slope": how.negative_slope, "scale": how.scale, "ids": ids, "key": key}
+        Raises ValueError for arrays of another type or size, and for a tape that reads what is not there.
+        """
+
+        def rows(name: str, arrays: Sequence[Any]) -> list[int]:
+            words: list[int] = []
+            for array in arrays:
+                words += self._rows(plan, name, array, "float32", self.arrays.kind(array)[1][-1])
+            return words
+
+        (count,) = self.arrays.kind(shared)[1]
+        edge_at, edge_columns = (0, 0) if edge is None else edge_values(self.arrays, "edge", edge, plan.edges)
+        words = [flat(self.arrays, "shared", shared, count), edge_at, edge_columns, *rows("out", out)]
+        values, steps, outputs = tape.packed
+        self._launches.native.check_tape(
+            columns=tape.columns,
+            far_columns=tape.far_columns,
+            values=values,
+            steps=steps,
+            outputs=outputs,
+            registers=tape.registers,
+            reduce=tape.reduce,
+            near=len(near),
+            shared=count,
+            edge_columns=edge_columns,
+            out=len(out),
+        )
+        return np.array([*words, *rows("near", near), 0, 0], np.uint64)  # of no array where there is none
+
+    def _rows(self, plan: Plan, name: str, array: Any, dtype: str, columns: int) -> tuple[int, int]:
+        """Return the address of rows of this rank's destinations, and the number of values between them."""
+        return rows_of(self.arrays, name, array, dtype, (plan.destinations, columns))
+
+    def _native(self, plan: Plan, name: str, src: Rows) -> Any:
+        """Return a method of the native plan for rows of this dtype."""
+        return getattr(self._launches.native_plan(plan), f"{name}_{name_of(src.format)}")
+
+    def _run_by_head(self, plan: Plan, name: str, src: Rows, heads: int, **call: Any) -> None:
+        layout = TailedRows(src.format.dtype, src.format.dim)
+        self._run(plan, name, src, layout, heads, src.format.dim // heads, **call)
+
+    def _run(
+        self, plan: Plan, name: str, src: Rows, layout: TailedRows, heads: int, channels: int, **call: Any
+    ) -> None:
+        _check_width(name, src, layout)
+        with self._reachable(plan, src, layout, heads, channels) as rows:
+            self._native(plan, name, src)(rows, **call)
 
     @contextmanager
-    def _over(
-        self, plan: Plan, src: Rows, layout: TailedRows, heads: int, channels: int, name: str
-    ) -> Iterator[tuple[Any, Any]]:
-        """Yield the native kernel over a plan, and its rows, which can all be read inside. The call is metered.
+    def _reachable(
+        self, plan: Plan, src: Rows, layout: TailedRows, heads: int, channels: int
+    ) -> Iterator[Any]:
+        """Yield native rows, all of which can be read inside. The call is metered.
 
-        Raises ValueError for rows that are too narrow, InputError for gets of rows that no pointer reaches.
+        Raises InputError for gets of rows that no pointer reaches.
         """
-        expected = layout.format.dim if layout.tail or layout.with_id else layout.values
-        if src.format.dim < expected:
-            raise ValueError(f"{name}: rows of {src.format.dim} values; expected {expected}")
-        kind = name_of(src.format)
-        began, exchange = self._launches.began(), None
-        if halo_schedule.crosses(plan):
-            transfer_plan, halo = self._launches.transfer_plan(plan), self._launches.halo(plan)
-            made, nothing = (
-                self._launches.launch(transfer_plan, src.format),
-                self._launches.native.Sum("sum", 0, 0, 0, 0, False),
-            )
-            halo.aggregate(self._launches, transfer_plan, kind, src, nothing, made, holds=True)
-            exchange = halo.exchange(self._launches)
-        elif plan.transfer == "get" and self._launches.has_gets:  # the same on all ranks
+        launches = self._launches
+        if plan.transfer == "get" and launches.has_gets:  # the same on all ranks
             raise InputError(
                 'plan.transfer is "get", but some GPUs are out of reach of pointers, and attention and maxima have '
                 'their rows by "halo" then; use that, or "auto"'
             )
-        kernel = getattr(self._launches.native_plan(plan), f"{name}_{kind}")
-        yield kernel, self._edge_rows(src, exchange, layout, heads, channels)
-        if exchange is not None:
-            _, crossed = halo.schedule(self._launches, transfer_plan, src.format.row_bytes)
-            exchange.let_go(crossed, self._launches.one_warp())
-        self._launches.count(plan, src.format, began)
+        began = launches.began()
+        if not halo_schedule.crosses(plan):
+            yield self._edge_rows(plan, src, layout, heads, channels)
+        else:
+            transfer_plan, halo = launches.transfer_plan(plan), launches.halo(plan)
+            made, nothing = (
+                launches.launch(transfer_plan, src.format),
+                launches.native.Sum("sum", 0, 0, 0, 0, False),
+            )
+            halo.aggregate(launches, transfer_plan, name_of(src.format), src, nothing, made, holds=True)
+            yield self._edge_rows(plan, src, layout, heads, channels)
+            _, crossed = halo.schedule(launches, transfer_plan, src.format.row_bytes)
+            halo.exchange(launches).let_go(crossed, launches.one_warp())
+        launches.count(plan, src.format, began)
 
-    def _exchange(self, plan: Plan) -> Any:
-        """Return the exchange whose staging holds a plan's remote rows; None where pointers reach them."""
-        return self._launches.halo(plan).exchange(self._launches) if halo_schedule.crosses(plan) else None
+    def _edge_rows(self, plan: Plan, src: Rows, layout: TailedRows, heads: int, channels: int) -> Any:
+        launches = self._launches
+        exchange = launches.halo(plan).exchange(launches) if halo_schedule.crosses(plan) else None
+        sizes = (src.format.dim, layout.values, layout.tail, heads, channels)
+        return launches.native.EdgeRows(src.addresses, exchange, *sizes, self.arrays.stream())
 
-    def _edge_rows(self, src: Rows, exchange: Any, layout: TailedRows, heads: int, channels: int) -> Any:
-        return self._launches.native.EdgeRows(
-            src.addresses,
-            exchange,
-            src.format.dim,
-            layout.values,
-            layout.tail,
-            heads,
-            channels,
-            self.arrays.stream(),
-        )
+
+def _check_width(call: str, src: Rows, layout: TailedRows) -> None:
+    """Raise ValueError for rows that are too narrow for a layout."""
+    expected = layout.format.dim if layout.tail or layout.with_id else layout.values
+    if src.format.dim < expected:
+        raise ValueError(f"{call}: rows of {src.format.dim} values; expected {expected}")

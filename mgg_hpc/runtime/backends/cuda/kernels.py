@@ -1,7 +1,7 @@
-"""Kernels of one GPU over rows that this process holds, reads through pointers, gets or is sent.
+"""The backend of one GPU.
 
-The native module works on addresses; ``arrays`` (device_arrays.py) knows what arrays those belong to, so that the
-same code runs over a GPU's tensors and over the host memory of the tests' shim.
+The native module works on addresses, which ``arrays`` (device_arrays.py) takes of arrays: the same code runs over
+a GPU's tensors and over the NumPy arrays of the tests' shim.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from ...streaming.store import Store
 from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, check_operation
 from ..base import Backend, Capabilities
 from ..profiling import Profiling
-from . import dropout
 from .arrays import flat, name_of, padded_rows
-from .components import DeviceCollectives, DeviceMemory
+from .context import DeviceCollectives, DeviceMemory
+from .crossing import Ranks
 from .edges import DeviceEdges
 from .launches import DeviceLaunches
-from .transfers import streaming
-from .transfers.gather import Gathers
-from .traversal.crossing import Ranks
-from .traversal.graph import DeviceTraversal
+from .rows import Gathers, drop_rows, drop_values
+from .streaming import ChunkCopies
+from .traversal import DeviceTraversal
 
 
 class DeviceProfiling(Profiling):
@@ -42,17 +41,17 @@ class DeviceProfiling(Profiling):
 
 
 class DeviceBackend(DeviceLaunches, Backend):
-    """One rank on one GPU, among others on other GPUs, or on this one.
+    """One rank on one GPU, which it may share with other ranks.
 
-    Launches go to the current stream and are not waited for; calls over one plan share scratch memory, and so belong
-    on one stream. Components are made at their first use, so that no reference cycle keeps GPU memory.
+    Launches go to the current stream, and no call waits for them. Calls over one plan share scratch memory, and so
+    belong on one stream. Components are made when they are used, so that no reference cycle keeps GPU memory.
     """
 
     reaches_peers = True
 
     @cached_property
     def gathers(self) -> Gathers:
-        """Tables of gathers in device memory."""
+        """Gathers of this rank."""
         return Gathers(self.native)
 
     @cached_property
@@ -91,13 +90,17 @@ class DeviceBackend(DeviceLaunches, Backend):
         return DeviceTraversal(Ranks(self, self.memory, self.collectives, self.fetch))
 
     def publish(self, rows: Rows) -> None:
-        # On the current stream.
         self._world.barrier(self.arrays.stream())
 
     def stream_rows(
         self, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool = True
     ) -> ChunkRows:
-        return streaming.stream_rows(self, store, order, buffer, ahead=ahead)
+        if buffer is None:
+            raise ValueError("rows of the host's memory are copied to a GPU: give a buffer")
+        none, counts = np.zeros(self.size, np.uint64), np.zeros(self.size, np.int64)  # this rank's own rows
+        copies = ChunkCopies(self, store, order, buffer, ahead=ahead)
+        kept = store, buffer
+        return ChunkRows(store.format, none, counts, np.zeros(0, np.uint8), self.rank, False, copies, kept)
 
     def aggregate(
         self,
@@ -131,19 +134,18 @@ class DeviceBackend(DeviceLaunches, Backend):
             epilogue.relu,
         )
         native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
+        rows, shape = self.native.Rows(src.addresses, src.format.dim), self.launch_shape(made)
         began = self.began()
         if halo_schedule.crosses(plan):
             self.halo(plan).aggregate(self, plan, kind, src, total, made)
         elif plan.transfer == "get" and plan.remote_edges:
-            getattr(native, f"get_{kind}")(
-                self.native_rows(src), total, self.get(plan, src), self.launch_shape(made)
-            )
+            getattr(native, f"get_{kind}")(rows, total, self.get(plan, src), shape)
         else:
-            getattr(native, f"aggregate_{kind}")(self.native_rows(src), total, self.launch_shape(made))
+            getattr(native, f"aggregate_{kind}")(rows, total, shape)
         self.count(plan, src.format, began)
 
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
-        # Hubs are cut by ps and dist, so sums of other ones are equal to rounding only.
+        # Hubs are cut by ps and dist, so sums by other ones are equal only up to rounding.
         tuned = self._tuned.setdefault(plan, {})
         former = tuned.get(format.row_bytes, self.options.geometry)
         self.check_fits(plan, format, geometry)
@@ -157,22 +159,11 @@ class DeviceBackend(DeviceLaunches, Backend):
         made = self._plans.get(plan, {})
         for part_edges in made.keys() - used:
             del made[part_edges]
-        self._make_room(plan, format)
-
-    def _make_room(self, plan: Plan, format: RowFormat) -> None:
-        """Allocate what calls keep, so that the first one takes no longer than others. Rows are not known yet."""
-        with self.cut_for(plan, format):
-            kind, made = name_of(format), self.launch(plan, format)
-            shape = self.launch_shape(made)
-            nowhere = self.native.Rows(np.zeros(self.size, np.uint64), format.dim)
-            getattr(self.native_plan(plan), f"ready_{kind}")(nowhere, False, shape)
-            if halo_schedule.crosses(plan):
-                self.halo(plan).ready(self, plan, kind, format, made)
+        self.allocate(plan, format, None)  # so that the first call takes no longer than others
 
     def gather(
         self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None
     ) -> None:
-        # On the current stream.
         self.gathers.anywhere(self, src, bounds, ids, out)
         if own is not None:
             self.stream.meter.count(own, len(ids) - own, src.format, 0)
@@ -185,6 +176,6 @@ class DeviceBackend(DeviceLaunches, Backend):
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         # Stored values of a CSR matrix are float32.
         if csr is None:
-            dropout.rows(self, x, out, ids, key)
+            drop_rows(self, x, out, ids, key)
         else:
-            dropout.values(self, csr, x, out, ids, key)
+            drop_values(self, csr, x, out, ids, key)

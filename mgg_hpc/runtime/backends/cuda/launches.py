@@ -20,11 +20,11 @@ from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
 from ..simulated import Peers
 from .arrays import name_of
-from .components import DeviceStream
 from .context import DeviceContext
 from .device_arrays import DeviceArrays
-from .tapes.kernels import TapeKernels
-from .transfers.halo import Halo
+from .halo import Halo
+from .rows import unreached
+from .tape_kernels import TapeKernels
 
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
@@ -39,36 +39,26 @@ def default_geometry(widest: RowFormat, limits: Limits) -> Geometry:
 
 
 class DeviceLaunches(DeviceContext):
-    """Launches of one rank's kernels over prepared plans. stream: their order, time and cost."""
+    """Launches of one rank's kernels over prepared plans."""
 
     timed = False  # whether the meter takes times: two events a call, which a caller has to settle
 
-    def __init__(
-        self,
-        rank: int,
-        world: Peers,
-        options: Options,
-        module: Any,
-        arrays: DeviceArrays,
-        table_memory: DeviceArrays | None = None,
-    ) -> None:
-        """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
-        super().__init__(rank, world, options, module, arrays, table_memory)
-        self._stream = DeviceStream(arrays)
+    def __init__(self, rank: int, world: Peers, options: Options, module: Any, arrays: DeviceArrays) -> None:
+        super().__init__(rank, world, options, module, arrays)
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
-        self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
+        self._occupancy: dict[tuple[Any, ...], tuple[int, int]] = {}
         self._halos: WeakKeyDictionary[Plan, Halo] = WeakKeyDictionary()
         self._transfer_plans: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
         self._rings: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
         self._channel_table: Any = None
 
     @cached_property
-    def tape_kernels(self) -> TapeKernels | None:
-        """What compiles tapes, or None: they are interpreted then."""
-        return self.arrays.tape_kernels()
+    def tape_kernels(self) -> TapeKernels:
+        """Compiler of tapes. Raises InputError where there is none."""
+        return self.arrays.tape_kernels(self.native)
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
-        # Stagings and signals of a halo, and the ring of gets that no pointer serves.
+        # Allocates stagings and signals of a halo, and the ring of gets of rows that no pointer reaches.
         halo = self._halos.get(plan)
         if halo_schedule.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
             self._halos[plan] = Halo(self, plan, widest)
@@ -79,18 +69,24 @@ class DeviceLaunches(DeviceContext):
         self._world.barrier(self.arrays.stream())  # no peer writes before this rank's memory is zeroed
 
     def ready(self, plan: Plan, src: Rows, reduce: str = "sum") -> None:
-        """Allocate all that `aggregate` of these rows takes, or any of the same format over a halo.
+        """Allocate all memory that `aggregate` of these rows takes, or of any of their format over a halo.
 
-        Where ranks share a GPU, each must be ready before the first is launched: allocating may wait for its kernel,
-        which waits for the others.
+        Where ranks share a GPU, each must be ready before the first launch: an allocation may wait for a kernel that
+        waits for other ranks.
         """
-        with self.cut_for(plan, src.format):
-            kind, made = name_of(src.format), self.launch(plan, src.format, reduce)
-            pushed, shape = halo_schedule.crosses(plan), self.launch_shape(made)
-            getattr(self.native_plan(plan), f"ready_{kind}")(self.native_rows(src), not pushed, shape)
+        self.allocate(plan, src.format, src, reduce)
+
+    def allocate(self, plan: Plan, format: RowFormat, src: Rows | None, reduce: str = "sum") -> None:
+        """Allocate as `ready` does. src: None where rows are not known yet, which leaves out tables of addresses."""
+        with self.cut_for(plan, format):
+            kind, made = name_of(format), self.launch(plan, format, reduce)
+            pushed = halo_schedule.crosses(plan)
+            addresses = np.zeros(self.size, np.uint64) if src is None else src.addresses
+            rows, read = self.native.Rows(addresses, format.dim), src is not None and not pushed
+            getattr(self.native_plan(plan), f"ready_{kind}")(rows, read, self.launch_shape(made))
             if pushed:
-                self.halo(plan).ready(self, plan, kind, src.format, made)
-            elif plan.transfer == "get" and plan.remote_edges:
+                self.halo(plan).ready(self, plan, kind, format, made)
+            elif src is not None and plan.transfer == "get" and plan.remote_edges:
                 self.get(plan, src)
 
     def blocks_at_once(self, made: Launch) -> int:
@@ -102,19 +98,19 @@ class DeviceLaunches(DeviceContext):
 
         Where a search will try other geometries, the largest of theirs.
         """
-        largest = self._ring_of(self.geometry, widest)
-        if not self.options.searches:
-            return largest
-        values = [launch.tried(name, getattr(self.geometry, name)) for name in ("dist", "wpb")]
-        for dist, wpb in itertools.product(*values):
-            with suppress(InputError):  # it is never tried
-                largest = max(largest, self._ring_of(replace(self.largest, ps=1, dist=dist, wpb=wpb), widest))
-        return largest
 
-    def _ring_of(self, geometry: Geometry, format: RowFormat) -> int:
-        with self.cut_by(geometry):
-            made = self.fitting("get", "sum", self.sized("get", 0, 1, format), format)
-            return self.blocks_at_once(made) * self._ring_bytes(made)
+        def ring(geometry: Geometry) -> int:
+            with self.cut_by(geometry):
+                made = self._fitting("get", "sum", 0, 1, widest)
+                return self.blocks_at_once(made) * self._ring_bytes(made)
+
+        largest = ring(self.geometry)
+        if self.options.searches:
+            knobs = [launch.tried(name, getattr(self.geometry, name)) for name in ("dist", "wpb")]
+            for dist, wpb in itertools.product(*knobs):
+                with suppress(InputError):  # a geometry that does not fit is never tried
+                    largest = max(largest, ring(replace(self.largest, ps=1, dist=dist, wpb=wpb)))
+        return largest
 
     def _ring_bytes(self, made: Launch) -> int:
         """Return the bytes of a CUDA block's ring of rows that no pointer reaches."""
@@ -145,14 +141,10 @@ class DeviceLaunches(DeviceContext):
         return made
 
     def _fitting_for(self, plan: Plan, format: RowFormat, reduce: str) -> tuple[str, Launch]:
-        """Return the transfer by which rows come, and the launch of as many CUDA blocks as there is work for."""
+        """Return the transfer of a plan's remote rows, and the launch of as many CUDA blocks as there is work for."""
         local, remote = self.partitions(plan)
-        transfer = "none"
-        if halo_schedule.crosses(plan):
-            transfer = "halo"
-        elif remote:
-            transfer = plan.transfer
-        return transfer, self.fitting(transfer, reduce, self.sized(transfer, local, remote, format), format)
+        transfer = "halo" if halo_schedule.crosses(plan) else plan.transfer if remote else "none"
+        return transfer, self._fitting(transfer, reduce, local, remote, format)
 
     def check_fits(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
         """Raise InputError for a geometry whose CUDA blocks the GPU cannot hold, or whose rings the ring of a plan."""
@@ -164,32 +156,28 @@ class DeviceLaunches(DeviceContext):
                     f"plan.ps = {geometry.ps}, plan.dist = {geometry.dist}: larger than the ring of get"
                 )
 
-    def sized(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
-        """Return the launch by the paper's equations for these numbers of partitions."""
+    def _fitting(self, transfer: str, reduce: str, local: int, remote: int, format: RowFormat) -> Launch:
+        """Return the launch by the paper's equations for these numbers of neighbour partitions.
+
+        Its number of resident CUDA blocks is what registers and shared memory allow; with NVSHMEM the minimum of the
+        kernels with and without its calls. Raises InputError for a CUDA block that is too large.
+        """
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
         make = {"get": launch.get, "halo": launch.halo}.get(transfer, launch.direct)
-        return make(local, remote, format, **knobs, limits=self.limits)
-
-    def fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
-        """Return the launch with the number of resident CUDA blocks that registers and shared memory allow.
-
-        With NVSHMEM it is the minimum of the kernels with and without its calls. Raises InputError for a CUDA block
-        that is too large.
-        """
-        found = []
+        made, found = make(local, remote, format, **knobs, limits=self.limits), []
         for far in {False, self.has_gets}:
             kernel = (transfer, reduce == "max", far, made.lanes, made.packs, made.threads, made.shared_bytes)
             key = (name_of(format), *kernel)
             if key not in self._occupancy:
                 self._occupancy[key] = getattr(self.native, f"occupancy_{key[0]}")(*kernel)
             found.append(self._occupancy[key])
-        most = min(each["threads_per_block"] for each in found)
+        most, resident = (min(each) for each in zip(*found, strict=True))
         if made.threads > most:
             raise InputError(
                 f"plan.wpb = {self.geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s "
                 f"registers hold {most} of this kernel's; at most {most // launch.LANES}"
             )
-        return replace(made, resident=min(each["blocks_per_multiprocessor"] for each in found))
+        return replace(made, resident=resident)
 
     def halo(self, plan: Plan) -> Halo:
         """Return the exchange of a prepared plan. Raises ValueError for any other."""
@@ -198,14 +186,14 @@ class DeviceLaunches(DeviceContext):
         return self._halos[plan]
 
     def share_exchange(self, plan: Plan, transfer_plan: Plan) -> None:
-        """Have ``transfer_plan``, which brings the rows of a prepared plan, use the exchange of that plan."""
+        """Let ``transfer_plan``, which moves the rows of a prepared plan, use the exchange of that plan."""
         prepared: tuple[WeakKeyDictionary[Plan, Any], ...] = (self._halos, self._rings)
         for made in prepared:
             if plan in made:
                 made[transfer_plan] = made[plan]
 
     def transfer_plan(self, plan: Plan) -> Plan:
-        """Return the plan that brings the rows of a plan with a halo, and sums nothing."""
+        """Return the plan that moves the rows of a plan with a halo, and sums nothing."""
         if plan not in self._transfer_plans:
             self._transfer_plans[plan] = transfer_only(plan, edges=False)
         self.share_exchange(plan, self._transfer_plans[plan])
@@ -233,13 +221,9 @@ class DeviceLaunches(DeviceContext):
 
     def get(self, plan: Plan, src: Rows) -> Any:
         """Return the arguments of a call with gets. Raises ValueError for rows that it cannot reach."""
-        unreached = np.flatnonzero((src.addresses == 0) & (src.counts > 0))
-        if len(unreached) and not self.has_gets:
-            raise ValueError(
-                f"get: rows of PE {unreached[0]} are not reachable by pointer from PE {self.rank}, "
-                "and NVSHMEM does not run"
-            )
-        if len(unreached) and plan not in self._rings:
+        far = unreached(src)
+        self.check_reached("get", far)
+        if far.any() and plan not in self._rings:
             raise ValueError("aggregate: a plan with gets must be prepared first (Backend.prepare)")
         if self._channel_table is None:
             self._channel_table = self.arrays.uploaded(np.array(self.channels, dtype=np.int32))
@@ -253,7 +237,3 @@ class DeviceLaunches(DeviceContext):
             self.arrays.address(self._channel_table),
             len(self.channels),
         )
-
-    def native_rows(self, rows: Rows) -> Any:
-        """Return rows as native calls take them."""
-        return self.native.Rows(rows.addresses, rows.format.dim)

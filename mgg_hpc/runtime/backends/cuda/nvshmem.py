@@ -23,11 +23,9 @@ SHARED_GPU = {3: "kernels take turns", 4: SIDE_BY_SIDE}  # nvshmemx_init_status_
 
 
 class NvshmemPeers(Peers):
-    """All ranks of a communicator as PEs of the same numbers. Making it is collective, and starts NVSHMEM.
+    """All ranks of a communicator as PEs of the same numbers. Construction is collective, and starts NVSHMEM.
 
-    memory: arrays on this rank's GPU. reaches(rank, peer): whether kernels of ``rank`` may use pointers to memory of
-    ``peer`` where there are any. Only one can exist in a process at a time. Raises InputError where NVSHMEM does
-    not start: on the ranks where it fails, which ends the others.
+    Only one can exist in a process.
     """
 
     def __init__(
@@ -37,26 +35,31 @@ class NvshmemPeers(Peers):
         memory: DeviceArrays,
         reaches: Callable[[int, int], bool] = all_reachable,
     ) -> None:
+        """Start NVSHMEM.
+
+        Args:
+            memory: arrays of this rank's GPU.
+            reaches: function (rank, peer): whether kernels of a rank may use pointers to memory of a peer.
+
+        Raises:
+            InputError: where NVSHMEM does not start, only on ranks where that fails, which ends the others.
+        """
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self._module, self._reaches, self._of = module, reaches, memory
+        self._module, self._reaches, self._arrays = module, reaches, memory
         made = None
         with mpi.agree(comm), as_input_error():
             made = module.nvshmem_unique_id() if self.rank == 0 else None
         unique_id = comm.bcast(made)
-        # Not within `agree`: where only some ranks fail, the others wait for them in here, and not for their word.
+        # Not within `agree`: where only some ranks fail, the others wait in NVSHMEM, and never reach an agreement.
         with as_input_error():
             status = module.nvshmem_start(unique_id, self.rank, self.size)
         self.shared_gpu = SHARED_GPU.get(status, "")
         self.memory = SymmetricMemory(module, memory, heap.grows(comm, module))
         probe = memory.address(self.memory.zeros(1))
-        reached = self._seen(probe).all()
-        self.gets = not all(comm.allgather(bool(reached)))
+        self.gets = not all(comm.allgather(bool(self.allocate(0, self.rank, probe, 1).all())))
 
     def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
-        """Return where this rank's kernels find all PEs' memory at this address, [P]; 0 where no pointer leads."""
-        return self._seen(address)
-
-    def _seen(self, address: int) -> NDArray[np.uint64]:
+        """Return the addresses of all PEs' memory in this process, [P]; 0 where no pointer leads there."""
         seen = [
             self._module.nvshmem_pointer(address, pe) if self._reaches(self.rank, pe) else 0
             for pe in range(self.size)
@@ -64,13 +67,13 @@ class NvshmemPeers(Peers):
         return np.array(seen, dtype=np.uint64)
 
     def barrier(self, stream: int) -> None:
-        """Launch a barrier on a stream, behind which what all PEs wrote before can be read. Collective."""
+        """Launch a barrier on a stream, after which everything that PEs wrote before can be read. Collective."""
         self._module.nvshmem_barrier(stream)
 
     def release(self) -> None:
         """Free all symmetric memory, which no array may use any more. Collective; waits for all PEs' kernels."""
-        self.barrier(self._of.stream())
-        self._of.finish()
+        self.barrier(self._arrays.stream())
+        self._arrays.finish()
         self.memory.release()
 
     def finish(self) -> None:
@@ -80,44 +83,47 @@ class NvshmemPeers(Peers):
 
 
 class SymmetricMemory:
-    """Bytes on the symmetric heap, seen as device arrays.
+    """Bytes on the symmetric heap as device arrays.
 
-    Arrays are cut from a block that was reserved, or allocated one by one where it has no room: collective then, and
-    InputError where the heap may have no more. grows: whether it can become larger than at the start. left: bytes of
-    the block that are not cut yet. held: bytes of all blocks.
+    Arrays are cut from a reserved block, or allocated one by one where it has no room, which is collective and raises
+    InputError at the heap's limit.
+
+    Attributes:
+        grows: whether the heap can become larger than at the start.
+        left: bytes of the block that are not cut yet.
+        held: bytes of all blocks.
     """
 
-    def __init__(self, module: Any, of: DeviceArrays, grows: bool) -> None:
-        self._module, self._of, self.grows = module, of, grows
+    def __init__(self, module: Any, arrays: DeviceArrays, grows: bool) -> None:
+        self._module, self._arrays, self.grows = module, arrays, grows
         self._blocks: list[int] = []
         self._next, self.left = 0, 0
         self.held = 0
 
     def reserve(self, nbytes: int) -> None:
-        """Allocate a block, from which arrays are cut from now on. Collective.
-
-        Raises InputError where there is no room.
-        """
+        """Allocate a block for later arrays. Collective. Raises InputError where there is no room."""
         with as_input_error():
             self._next, self.left = self._allocate(nbytes), nbytes
 
     def zeros(self, nbytes: int) -> Any:
-        nbytes = max(nbytes, 1)  # an array of nothing has no address
+        """Return zeros, uint8 [nbytes]."""
+        nbytes = max(nbytes, 1)  # an empty array has no address
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         if size > self.left:
-            return self._of.view(self._allocate(size), nbytes)
-        at = self._next
-        self._next, self.left = at + size, self.left - size
-        return self._of.view(at, nbytes)
+            return self._arrays.view(self._allocate(size), nbytes)
+        address = self._next
+        self._next, self.left = address + size, self.left - size
+        return self._arrays.view(address, nbytes)
 
     def _allocate(self, nbytes: int) -> int:
-        heap.need_room(self.held + nbytes, self.grows)
+        heap.check_limit(self.held + nbytes, self.grows)
         self._blocks.append(self._module.nvshmem_allocate(nbytes))
         self.held += nbytes
         return self._blocks[-1]
 
     def address(self, array: Any) -> int:
-        return self._of.address(array)
+        """Return the address of an array."""
+        return self._arrays.address(array)
 
     def release(self) -> None:
         """Free everything. Collective."""

@@ -1,7 +1,6 @@
-"""One rank of a job on its GPU: what training runs on.
+"""The backend of one rank of a job on its GPU.
 
-NVSHMEM starts when it is known how much symmetric memory a job takes (`RankMemory.reserve`); a rank that is alone
-needs none of it.
+NVSHMEM starts once the size of a job's symmetric memory is known (`RankMemory.reserve`); a single rank needs none.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from . import heap
 from . import module as cuda_module
 from .arrays import DTYPES
 from .collectives import NcclSums, PeerSums
-from .components import DeviceCollectives, DeviceMemory
-from .device_arrays import DeviceArrays, TorchArrays
+from .context import DeviceCollectives, DeviceMemory
+from .device_arrays import DeviceArrays
 from .kernels import DeviceBackend
 from .launches import default_geometry
 from .nvshmem import SIDE_BY_SIDE, NvshmemPeers
@@ -39,27 +38,27 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 OLDEST = 80  # compute capability, times ten
-TOGETHER_SECONDS = 60.0  # for all ranks to start NVSHMEM together, or to end it
+TOGETHER_SECONDS = 60.0  # limit for all ranks to start NVSHMEM together, or to end it
 
-# cuBLAS gives the same bits each time if each of its streams has a workspace of its own. NVSHMEM would start NCCL, and
-# bind multicast, for collectives that nothing here calls.
+# cuBLAS is deterministic if each of its streams has a workspace of its own. NVSHMEM would start NCCL, and bind
+# multicast, for collectives that nothing here calls.
 _SETTINGS = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "NVSHMEM_DISABLE_NCCL": "1",
     "NVSHMEM_DISABLE_NVLS": "1",
 }
 
-_started: list[NvshmemPeers] = []  # NVSHMEM allows one in a process
+_started: list[NvshmemPeers] = []  # at most one: NVSHMEM starts once in a process
 
 
 def hardware() -> tuple[Any, DeviceArrays]:
     """Return the native module, and the arrays of the GPU that it drives. Raises InputError where they are missing."""
-    return cuda_module.load(), TorchArrays()
+    return cuda_module.load(), DeviceArrays()
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A rank's GPU, its native module and the arrays of its memory. shared: whether some ranks share a GPU."""
+    """A rank's GPU, its native module and its arrays. shared: whether any ranks share a GPU."""
 
     assignment: GpuAssignment
     module: Any
@@ -68,9 +67,9 @@ class Gpu:
 
 
 def take(comm: MPI.Intracomm, dtype: str, share: bool) -> Gpu:
-    """Take a GPU for this rank. dtype: of rows. share: whether several ranks may drive one. Collective.
+    """Assign a GPU to this rank. dtype: of rows. share: whether several ranks may use one. Collective.
 
-    Raises InputError, the same on all ranks, where some rank has none.
+    Raises InputError, the same on all ranks, where some rank gets none.
     """
     with mpi.agree(comm):
         if dtype not in DTYPES:
@@ -96,8 +95,8 @@ def backend(
 ) -> RankBackend:
     """Return the backend on a rank's GPU. Arguments as for `backends.make`. Collective.
 
-    The default of ps is the least of all ranks' GPUs: ranks that search take the same steps. Raises InputError for what
-    the GPU cannot hold.
+    The default of ps is the least over all ranks' GPUs, so that searches take the same steps on all ranks. Raises
+    InputError where the GPU cannot hold rows of the widest format.
     """
     with mpi.agree(comm):
         mine = default_geometry(widest, cuda_module.limits_of(gpu.module))
@@ -107,14 +106,14 @@ def backend(
 
 @contextmanager
 def _together(rank: int, what: str) -> Iterator[None]:
-    """Guard what all ranks do within NVSHMEM or NCCL, where a rank that fails leaves the others waiting."""
+    """Limit the time of a collective step within NVSHMEM or NCCL, where a rank that fails leaves the others waiting."""
     with Watchdog(rank, Limit(TOGETHER_SECONDS)) as watched:
         watched.step(what)
         yield
 
 
 def _peers(comm: MPI.Intracomm, gpu: Gpu, mapped: int) -> NvshmemPeers:
-    """Return NVSHMEM's ranks, and start it the first time. Collective. Raises InputError where that fails."""
+    """Return all ranks as PEs; starts NVSHMEM the first time. Collective. Raises InputError where that fails."""
     if not _started:
         here = comm.allgather(mpi.node(comm).Get_size())
         with mpi.agree(comm):
@@ -123,7 +122,7 @@ def _peers(comm: MPI.Intracomm, gpu: Gpu, mapped: int) -> NvshmemPeers:
                     f"NVSHMEM needs as many ranks on each node, and nodes have {min(here)} to {max(here)} of them "
                     "(srun --ntasks-per-node)"
                 )
-        heap.announce(mapped)
+        heap.set_sizes(mapped)
         with _together(comm.Get_rank(), "starting NVSHMEM with all ranks"):
             _started.append(NvshmemPeers(comm, gpu.module, gpu.arrays))
         atexit.register(_finish)  # before MPI ends, which has registered before
@@ -139,7 +138,7 @@ def _finish() -> None:
 class RankBackend(DeviceBackend):
     """One rank of a job on one GPU. Kernels of ranks that share a GPU take turns, unless MPS runs.
 
-    peers: all ranks, once NVSHMEM has started. sums: of gradients, once there were any.
+    peers: all ranks, once NVSHMEM has started. sums: how gradients are summed, from the first sum on.
     """
 
     timed = True
@@ -160,10 +159,8 @@ class RankBackend(DeviceBackend):
 
     @property
     def reaches_peers(self) -> bool:  # type: ignore[override]
-        """Whether pointers lead to all peers; before NVSHMEM has started, what is likely."""
-        if self.peers is None:
-            return not self.spans_nodes
-        return not self.has_gets
+        """Whether pointers lead to all peers; before NVSHMEM has started, a guess."""
+        return not (self.spans_nodes if self.peers is None else self.has_gets)
 
     @property
     def records(self) -> bool:
@@ -179,7 +176,7 @@ class RankBackend(DeviceBackend):
         return RankCollectives(self)
 
     def rows(self, counts: Any, format: RowFormat, symmetric: bool) -> Rows:
-        # Raises RuntimeError for symmetric rows that no memory was reserved for.
+        # Raises RuntimeError for symmetric rows before memory is reserved.
         if symmetric and self.size > 1 and self.peers is None:
             raise RuntimeError("symmetric rows before Memory.reserve")
         return super().rows(counts, format, symmetric)
@@ -191,22 +188,21 @@ class RankBackend(DeviceBackend):
                 'plan.transfer is "direct", but some GPUs are out of reach of pointers (NVLink, PCIe peer access); '
                 'use "halo", "get" or "auto"'
             )
-        if plan.transfer == "get" and self.has_gets and self.spans_nodes and not heap.ibgda():
-            self._warn_of_proxy()
-        super().prepare(plan, widest)
-
-    def _warn_of_proxy(self) -> None:
-        if self.rank == 0 and not self._warned:
+        by_proxy = (
+            plan.transfer == "get" and self.has_gets and self.spans_nodes and not heap.is_on(heap.IBGDA)
+        )
+        if by_proxy and self.rank == 0 and not self._warned:
+            self._warned = True
             warnings.warn(
                 f'plan.transfer is "get" over several nodes without {heap.IBGDA}=1: a thread of the host sends each '
                 'row\'s request; set it where the network has InfiniBand GPUDirect Async, or use "halo"',
-                stacklevel=3,
+                stacklevel=2,
             )
-        self._warned = True
+        super().prepare(plan, widest)
 
 
 class RankMemory(DeviceMemory):
-    """DeviceArrays of a rank's GPU, and NVSHMEM's heap."""
+    """Memory of a rank's GPU, and NVSHMEM's heap."""
 
     def __init__(self, backend: RankBackend) -> None:
         super().__init__(backend)
@@ -223,8 +219,9 @@ class RankMemory(DeviceMemory):
                 self._map(backend.peers, need, largest)
             return
         need += heap.SMALL
-        # Whether pointers lead everywhere is known once NVSHMEM runs, when a heap that does not grow has its size.
-        over_network = need + heap.beside(need, backend.limits, backend.largest)
+        # Whether pointers lead everywhere is known only once NVSHMEM runs, and then a heap that does not grow has its
+        # size.
+        over_network = need + heap.network_bytes(need, backend.limits, backend.largest)
         growing = heap.grows(backend.comm, backend.native)
         most = over_network if backend.spans_nodes or not growing else need
         mapped = heap.mapped_bytes(most, started=bool(_started))
@@ -236,21 +233,20 @@ class RankMemory(DeviceMemory):
         self._map(backend.peers, over_network if backend.has_gets else need, largest)
 
     def overhead(self, nbytes: int) -> int:
-        # Before NVSHMEM has started, what is likely.
+        # Before NVSHMEM has started, a guess.
         backend = self._backend
         if backend.size == 1:
             return 0
-        need = nbytes + heap.SMALL
-        return heap.SMALL + (
-            0 if backend.reaches_peers else heap.beside(need, backend.limits, backend.largest)
-        )
+        if backend.reaches_peers:
+            return heap.SMALL
+        return heap.SMALL + heap.network_bytes(nbytes + heap.SMALL, backend.limits, backend.largest)
 
     def _map(self, peers: NvshmemPeers, nbytes: int, largest: int) -> None:
         backend, mapped = self._backend, heap.mapped_bytes(nbytes, started=True)
-        if peers.memory.grows:  # else it has taken its memory
+        if peers.memory.grows:  # else the heap has all of its memory already
             heap.check(backend.comm, backend.native, backend.gpu.assignment, mapped, largest)
         with mpi.agree(backend.comm):
-            heap.need_room(peers.memory.held + nbytes, peers.memory.grows)
+            heap.check_limit(peers.memory.held + nbytes, peers.memory.grows)
         peers.memory.reserve(nbytes)
 
     def reserved(self) -> int:
@@ -260,7 +256,7 @@ class RankMemory(DeviceMemory):
         return super().free() // self._backend.gpu.assignment.ranks
 
     def close(self) -> None:
-        # NVSHMEM ends with the process.
+        # NVSHMEM itself ends with the process.
         backend = self._backend
         backend.stream.finish()
         with _together(backend.rank, "giving back symmetric memory with all ranks"):
@@ -284,10 +280,8 @@ class RankCollectives(DeviceCollectives):
         if backend.size == 1:
             return
         if backend.sums is None:
-            if backend.records and NcclSums.available():
-                backend.sums = NcclSums(backend.comm)
-            else:
-                backend.sums = PeerSums(backend)
+            by_nccl = backend.records and NcclSums.available()
+            backend.sums = NcclSums(backend.comm) if by_nccl else PeerSums(backend)
         backend.sums.add_up(values)
 
     def least(self, mine: int) -> int:

@@ -1,10 +1,12 @@
-"""Tapes on the GPU that the host plays: interpreted, and compiled from their source, against float64 and in layers."""
+"""Tapes on the GPU that the host plays, against float64 and in layers."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import itertools
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,36 +16,36 @@ import jobs
 import numpy as np
 import pytest
 import torch
+from builds import COMPILING
 from gpu.pes import table
 from gpu.pes import tape_programs as tapes
 from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
-from gpu.pes.tapes import propagated
+from gpu.pes.tapes import FIXED, propagated, source_of
 from tiers import drawn
 
 import mgg_hpc as mgg
 from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
+from mgg_hpc.runtime.backends.cuda import edges as device_edges
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
-from mgg_hpc.runtime.backends.cuda.tapes import source
-from mgg_hpc.runtime.backends.cuda.tapes.kernels import CupyKernels
+from mgg_hpc.runtime.backends.cuda.tape_kernels import OPTIONS, TapeKernels
 from mgg_hpc.runtime.backends.tape import Output, Step, Tape, Value
 
-from .compiled import HostKernels
+from .build import CUDA
+from .host_kernels import HostKernels, compile_all
 
 _spec = importlib.util.spec_from_file_location(
-    "saga_programs", Path(__file__).parents[3] / "examples" / "saga_programs.py"
+    "saga_programs", Path(__file__).parents[2] / "examples" / "saga_programs.py"
 )
 examples = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(examples)
 
 
 @pytest.fixture
-def compiling(shim, engine, monkeypatch):
-    """What compiles tapes for the engine."""
-    made = HostKernels(shim.folder / "_cuda.so", engine.module)
-    monkeypatch.setattr(engine.arrays, "tape_kernels", lambda: made)
-    return made
+def kernels(engine):
+    """The compiler of the engine's tapes."""
+    return engine.arrays.tape_kernels(engine.module)
 
 
 def check(engine, given, rng, dtype="float32"):
@@ -55,65 +57,52 @@ def check(engine, given, rng, dtype="float32"):
         propagated(engine, case, entry, rng, halo=halo, given=given)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
-@pytest.mark.parametrize("columns", tapes.WIDTHS)
-@pytest.mark.parametrize("way", tapes.WAYS)
-@pytest.mark.parametrize("program", tapes.PROGRAMS)
-def test_a_tape_is_interpreted(rng, engine, program, way, columns, reduce):
-    check(engine, tapes.tape(program, way, columns, reduce), rng, str(rng.choice(table.DTYPES)))
-
-
-# Each program, way, type of rows, and number of columns of a lane; several passes with sums over columns and without.
-COMPILED = [
-    ("gated", "forward", 33, "mean", "float32"),
-    ("gated", "sources", 5, "sum", "float16"),
-    ("typed", "sources", 40, "sum", "bfloat16"),
-    ("of type", "sources", 9, "sum", "float32"),
-    ("scored", "targets", 16, "sum", "float32"),
-    ("twice scored", "targets", 300, "sum", "float32"),
-    ("every operator", "forward", 129, "sum", "float32"),
-    ("largest", "forward", 64, "sum", "float32"),
-]
-
-
 @pytest.mark.compiled
-def test_a_tape_is_compiled(rng, engine, compiling):
-    """All at once, since most of the time goes to the compiler."""
-    drawn = [(tapes.tape(*words), dtype) for *words, dtype in COMPILED]
-    compiling.compile_all([source.source(given.tape, dtype).text for given, dtype in drawn])
-    for given, dtype in drawn:
-        before = compiling.launches
+def test_tapes_of_each_kind(rng, engine, kernels):
+    """Compiled all at once, since most of the time goes to the compiler."""
+    if COMPILING in os.environ:
+        compile_all(Path(engine.module.__file__), [source_of(*fixed).text for fixed in FIXED])
+    for *words, dtype in FIXED:
+        before = kernels.launches
         for _ in range(20):  # cases without rows launch nothing
-            check(engine, given, rng, dtype)
-            if compiling.launches > before:
+            check(engine, tapes.tape(*words), rng, dtype)
+            if kernels.launches > before:
                 break
-        assert compiling.launches > before
+        assert kernels.launches > before
 
 
-# A text of the source's fixed part, what replaces it, and the tape that shows it.
+# A text of tape.cuh or of the tape's own source, what replaces it, and the tape that shows it.
 FAULTS = {
-    "parts of a hub that are merged too soon": ("if (before != 1) return false;", "", COMPILED[0]),
-    "typed columns that are not cleared": ("[c] = 0.0f; });", "[c] += 0.0f; });", COMPILED[2]),
-    "an edge that is left out": ("count = u + 1;", "count = u;", COMPILED[0]),
-    "a sum over some lanes": ("int other = LANES / 2;", "int other = LANES / 4;", COMPILED[4]),
-    "ties that are not added": ("same ? to + value(o) : to", "to", COMPILED[-1]),
+    "typed columns that are not cleared": ("row(state.slot, o)[c] = 0.0f; });", "});", FIXED[2]),
+    "typed columns of the first part of a hub alone": ("row(slot, o)[c] = total(o, c); });", "});", FIXED[2]),
+    "columns of the type of another edge": ("call.edge[edge * call", "call.edge[0 * call", FIXED[2]),
+    "an edge that is left out": (
+        "if (e >= batch.count) break;",
+        "if (e + 1 >= batch.count) break;",
+        FIXED[0],
+    ),
+    "ties that are not added": ("same ? to + value(o) : to", "to", FIXED[-1]),
+    "a sum over the columns of one pass": ("if (has(at, pass, i)) total +=", "total =", FIXED[5]),
 }
 
 
 @pytest.mark.compiled
 @pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_the_source_is_found(rng, engine, compiling, monkeypatch, name):
+def test_a_fault_of_the_source_is_found(rng, engine, monkeypatch, name):
     old, new, (*words, dtype) = FAULTS[name]
-    given, parts = tapes.tape(*words), ("DEVICE", "WORKER", "KERNEL")
-    assert sum(getattr(source.text, part).count(old) for part in parts) == 1
-    for part in parts:
-        monkeypatch.setattr(source.text, part, getattr(source.text, part).replace(old, new))
+    header = (CUDA / "gpu" / "edges" / "tape.cuh").read_text()
+    made = source_of(*words, dtype)
+    assert header.count(old) + (old in made.text) == 1
+    kernels = HostKernels(engine.module)
+    kernels.headers = header.replace(old, new)
+    monkeypatch.setattr(engine.arrays, "tape_kernels", lambda native: kernels)
+    faulty = replace(made, text=made.text.replace(old, new))
+    monkeypatch.setattr(device_edges, "tape_source", lambda tape, kind: faulty)
     entry = table.Entry("propagate", dtype, 0, "hub")
     with pytest.raises((AssertionError, RuntimeError)):
         for _ in range(20):
-            propagated(engine, cases.hub(rng, 2), entry, rng, given=given)
+            propagated(engine, cases.hub(rng, 2), entry, rng, given=tapes.tape(*words))
 
 
 @pytest.mark.compiled
@@ -122,7 +111,7 @@ def test_a_fault_of_the_source_is_found(rng, engine, compiling, monkeypatch, nam
     ("program", "way", "columns", "reduce"),
     drawn(itertools.product(tapes.PROGRAMS, tapes.WAYS, tapes.WIDTHS, ["sum", "mean"]), 8),
 )
-def test_any_tape_is_compiled(rng, engine, compiling, program, way, columns, reduce):
+def test_any_tape(rng, engine, program, way, columns, reduce):
     check(engine, tapes.tape(program, way, columns, reduce), rng, str(rng.choice(table.DTYPES)))
 
 
@@ -145,8 +134,8 @@ def losses(path, program, backend):
 
 
 @pytest.mark.compiled
-def test_programs_have_the_losses_of_the_cpu(engine, compiling, monkeypatch, tmp_path):
-    """Layers that are programs on edges, whoever runs their tapes."""
+def test_programs_have_the_losses_of_the_cpu(engine, kernels, monkeypatch, tmp_path):
+    """Layers that are programs on edges."""
     graph, path = jobs.directed_weighted(60), tmp_path / "graph.h5"
     types = np.random.default_rng(1).integers(0, 2, len(graph.indices)).astype(np.float32)
     writer.write(path, replace(graph, edge={"type": types}))
@@ -154,10 +143,8 @@ def test_programs_have_the_losses_of_the_cpu(engine, compiling, monkeypatch, tmp
     for program in ("gated-gcn", "gg-nn", "max-pooling"):
         cpu = losses(path, program, "serial")
         assert cpu[-1] < cpu[0]
-        for kernels in (None, compiling):
-            monkeypatch.setattr(engine.arrays, "tape_kernels", lambda kernels=kernels: kernels)
-            np.testing.assert_allclose(losses(path, program, "cuda"), cpu, rtol=1e-5)
-    assert compiling.launches
+        np.testing.assert_allclose(losses(path, program, "cuda"), cpu, rtol=1e-5)
+    assert kernels.launches
 
 
 def propagate(backend, plan, rows, tape, *, near=(), shared=None, edge=None):
@@ -178,29 +165,6 @@ def wide(count: int, steps: int, far: int = 5) -> Tape:
     values = [Value("far", 0), *(Value("wide", i) for i in range(count))]
     made = [Step("add_value", 1 + i % count, 0, value=1.0) for i in range(steps)]
     return Tape(5, far, values, made, [Output(1, 5)], count)
-
-
-@pytest.mark.compiled
-def test_a_tape_that_is_too_large_is_compiled_or_refused(engine, played, compiling):
-    for tape in (wide(3, 129), wide(63, 63)):
-        played[0].tape_kernels = compiling
-        propagate(*played, tape)
-        assert compiling.launches
-        played[0].tape_kernels = None
-        message = f"with {tape.registers} registers of columns and {len(tape.steps)} steps is too large .* install CuPy"
-        if tape.registers == 63:
-            propagate(*played, tape)  # fits
-        else:
-            with pytest.raises(InputError, match=message):
-                propagate(*played, tape)
-    with pytest.raises(InputError, match="with 100 registers"):
-        played[0].tape_kernels = None
-        propagate(*played, wide(100, 100))
-
-
-def test_what_is_not_compiled_is_interpreted(played):
-    played[0].tape_kernels = SimpleNamespace(load=lambda text: False)
-    propagate(*played, wide(2, 3))
 
 
 def test_bad_tapes_are_named(played):
@@ -224,7 +188,7 @@ def test_bad_tapes_are_named(played):
 
 
 def test_cupy_compiles_once_and_is_given_a_struct():
-    """Beside a CuPy that is not there: a source that it refuses is interpreted, with a warning."""
+    """With an object in the place of CuPy."""
 
     class CompileError(Exception):
         pass
@@ -233,7 +197,7 @@ def test_cupy_compiles_once_and_is_given_a_struct():
 
     class Kernel:
         def compile(self):
-            if made[-1]["code"] == "wrong":
+            if made[-1]["code"] == "headers wrong":
                 raise CompileError("no\nmore")
 
         def __call__(self, *given):
@@ -250,15 +214,21 @@ def test_cupy_compiles_once_and_is_given_a_struct():
         return SimpleNamespace(get_function=lambda name: Kernel() if name == "mgg_tape" else None)
 
     compiler = SimpleNamespace(CompileException=CompileError)
-    kernels = CupyKernels(
-        SimpleNamespace(RawModule=module, cuda=SimpleNamespace(compiler=compiler, Stream=Stream))
+    kernels = TapeKernels(
+        SimpleNamespace(RawModule=module, cuda=SimpleNamespace(compiler=compiler, Stream=Stream)), "headers "
     )
-    assert kernels.load("right") and kernels.load("right")
-    assert made == [{"code": "right", "options": ("-std=c++17",)}]
-    kernels.launch("right", np.arange(3, dtype=np.uint64), 7, 99)
+    kernels.load("right")
+    kernels.load("right")
+    assert made == [{"code": "headers right", "options": OPTIONS}]
+    kernels.launch("right", bytes(range(24)), 7, 99)
     stream, (grid, block, (struct,)) = launched
     assert (stream, grid, block) == ((0, 99), (7,), (256,))
-    assert struct.size == 1 and struct.tobytes() == np.arange(3, dtype=np.uint64).tobytes()
-    with pytest.warns(UserWarning, match="interpreted, since CuPy did not compile one: no$"):
-        assert not kernels.load("wrong")
-    assert not kernels.load("wrong") and len(made) == 2
+    assert struct.size == 1 and struct.tobytes() == bytes(range(24))
+    with pytest.raises(InputError, match=r"did not compile a program of edges: no$"):
+        kernels.load("wrong")
+
+
+def test_without_cupy_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(InputError, match=r"do not load .*: pip install cupy-cuda13x nvidia-cuda-nvrtc$"):
+        TapeKernels.by_cupy("")

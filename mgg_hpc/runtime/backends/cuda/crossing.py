@@ -1,4 +1,4 @@
-"""Values of rows that cross to the ranks whose halo they are in."""
+"""Exchange of values of rows with the ranks that have these rows in their halo, for traversals."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .....plan.layout import RowFormat
-from .....plan.workload import HaloLists, prefix_sum
-from .... import exchange
-from ...arguments import Rows
-from ..components import DeviceCollectives, DeviceMemory
-from ..context import DeviceContext
-from .places import on_device
+from ....plan.layout import RowFormat
+from ....plan.workload import HaloLists, prefix_sum
+from ... import exchange
+from ..arguments import Rows
+from .context import DeviceCollectives, DeviceContext, DeviceMemory
 
-# Makes rows of all ranks visible, and fetches some by number: see DeviceBackend.fetch.
-Fetch = Callable[[Rows, NDArray[np.int64], Any, Any], None]
+Fetch = Callable[[Rows, NDArray[np.int64], Any, Any], None]  # see DeviceBackend.fetch
 
 
 @dataclass(frozen=True)
@@ -31,16 +28,20 @@ class Ranks:
     fetch: Fetch
 
 
-PACK = RowFormat(np.dtype(np.float32), 4)  # what is fetched at once
+PACK = RowFormat(np.dtype(np.float32), 4)  # unit of fetching: 16 bytes
 BYTES_PER_ROW = 60  # of tables and values, for each row that is sent or arrives
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where values of one size lie.
+    """Places of values of one size.
 
-    place: int64, of each value in the outbox; arrived: int64, of the halo's among what has arrived. ids: int64, of the
-    packs that are fetched; packs: where they arrive. nbytes: that are sent.
+    Attributes:
+        place: index of each sent value in the outbox, int64 [n] on the GPU.
+        arrived: index of each value of the halo in ``packs``, int64 [H] on the GPU.
+        ids: numbers of the packs to fetch, int64 on the GPU.
+        packs: rows of PACK that they are fetched into.
+        nbytes: bytes sent.
     """
 
     place: Any
@@ -51,10 +52,10 @@ class _Layout:
 
 
 class Crossing:
-    """Values of 4 or 8 bytes, packed by rank into an outbox, from which the others fetch them.
+    """Exchange of values of 4 or 8 bytes, packed by rank into an outbox, from which the others fetch them.
 
-    All calls are collective, and go to the current stream. Ranks meet after each of them, once their streams have got
-    there, so that nobody packs while another one fetches.
+    All calls are collective, and go to the current stream. All ranks must synchronise after each call, once their
+    streams have finished it, so that none packs while another one fetches.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Crossing:
         """number: int32 [n], of this rank's rows among its sources. halo: int32 [H], of the halo's rows."""
         self._ranks, context = ranks, ranks.context
         self._send, self._receive = lists.send_counts.sum(0), lists.receive_counts.sum(0)
-        self._sent, self._halo = (on_device(context, each) for each in (number[lists.send_rows], halo))
+        self._sent, self._halo = (context.upload_bytes(each) for each in (number[lists.send_rows], halo))
         most = -ranks.collectives.least(-int(_packs(self._send, 8).sum()))
         ranks.memory.reserve(most * PACK.row_bytes)
         self._outbox = context.symmetric(most, PACK)
@@ -79,8 +80,8 @@ class Crossing:
         of_others = exchange.send(ranks.collectives.comm, begin, ones)  # where what comes from each begins
         ids = _runs(self._bounds[:-1] + of_others, arriving)
         return _Layout(
-            place=on_device(context, _runs(begin * each, self._send)),
-            arrived=on_device(context, _runs(prefix_sum(arriving)[:-1] * each, self._receive)),
+            place=context.upload_bytes(_runs(begin * each, self._send)),
+            arrived=context.upload_bytes(_runs(prefix_sum(arriving)[:-1] * each, self._receive)),
             ids=context.arrays.uploaded(ids),
             packs=ranks.memory.padded(len(ids), PACK),
             nbytes=int(sent.sum()) * PACK.row_bytes,

@@ -1,4 +1,4 @@
-"""Rows of a store that stream past on a GPU: chunks are copied into slots while the calls before them run."""
+"""Streaming of a store's rows through a GPU: chunks are copied into slots while earlier calls run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .....plan.streaming import grid
-from .....plan.streaming.grid import Pass
-from .....plan.workload import Plan
-from ....streaming.buffer import ChunkBuffer
-from ....streaming.store import Store
-from ...arguments import ChunkRows, Rows
-from ..launches import DeviceLaunches
+from ....plan.streaming import grid
+from ....plan.streaming.grid import Pass
+from ....plan.workload import Plan
+from ...streaming.buffer import ChunkBuffer
+from ...streaming.store import Store
+from ..arguments import Rows
+from .launches import DeviceLaunches
 
-PIECE = 16 << 20  # bytes that are copied at a time where they pass through locked memory
-PIECES = 2  # so many of them: one is filled while the other is copied
+PIECE = 16 << 20  # bytes of a buffer of page-locked memory
+PIECES = 2  # number of these buffers: one is filled while the other is copied
 
 
 class ChunkCopies:
@@ -33,7 +33,7 @@ class ChunkCopies:
     def __init__(
         self, launches: DeviceLaunches, store: Store, order: Pass, buffer: ChunkBuffer, *, ahead: bool
     ) -> None:
-        """Raises InputError where the buffer has too little room."""
+        """ahead: whether chunks are copied before their call. Raises InputError for a buffer that is too small."""
         self._launches, self._store, self._order, self._ahead = launches, store, order, ahead
         self._slot_bytes = buffer.slot_bytes(order, store.format)
         self._place = store.place
@@ -49,7 +49,7 @@ class ChunkCopies:
     def chunk(self, plan: Plan) -> Iterator[tuple[Plan, Rows]]:
         """Yield the next call's chunk as rows that this rank holds, and a plan over them.
 
-        What is launched inside reads them. Raises ValueError for a plan that is not that of the call.
+        Launches inside read them. Raises ValueError for a plan of another call.
         """
         first, last = self._order.calls[self._call : self._call + 2].tolist()
         if not np.array_equal(grid.chunks_of(plan), self._order.chunk[first:last]) or last - first > 1:
@@ -109,7 +109,7 @@ class ChunkCopies:
         meter.count_stored(high - low, format, time.perf_counter() - began)
 
     def _through_pieces(self, low: int, high: int, at: int) -> None:
-        """Copy rows that are read into locked memory first."""
+        """Copy rows by way of page-locked buffers."""
         format = self._store.format
         most = max(1, min(PIECE // format.row_bytes, self._order.capacity))
         if not self._pieces:
@@ -130,24 +130,12 @@ class ChunkCopies:
         self._copies.upload(rows, self._launches.arrays.view(at, len(rows)))
 
     def close(self) -> None:
-        """Wait for all copies: their rows may be written again then, and the slots used by what is launched next."""
+        """Wait for all copies, after which their rows may be written again, and later launches may use the slots."""
         mark = self._copies.mark()
         self._copies.finish(mark)
         self._copies.before(mark)
 
 
-def stream_rows(
-    launches: DeviceLaunches, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool
-) -> ChunkRows:
-    if buffer is None:
-        raise ValueError("rows of the host's memory are copied to a GPU: give a buffer")
-    nowhere, nothing = np.zeros(launches.size, np.uint64), np.zeros(launches.size, np.int64)
-    copies = ChunkCopies(launches, store, order, buffer, ahead=ahead)
-    return ChunkRows(
-        store.format, nowhere, nothing, np.zeros(0, np.uint8), launches.rank, False, copies, (store, buffer)
-    )
-
-
 def _bytes_at(address: int, nbytes: int) -> NDArray[np.uint8]:
-    """Return bytes of the host's memory, which its owner keeps."""
+    """Return a view of the host's memory, uint8 [nbytes]."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

@@ -1,33 +1,99 @@
-"""Traversals on a GPU, alone or among others.
+"""Traversals on GPUs (kernels: cuda/gpu/traversal).
 
-Values of nodes and offsets of lists are in the GPU's memory; places.py says where edges are. Values lie by the numbers
-of sources. Ranks work on their own rows, and values of the halo cross after each step.
+Values of nodes and offsets of lists are in the GPU's memory, and edges in one of PLACES. Values are indexed by the
+numbers of sources. Ranks work on their own rows, and values of the halo cross after each step (crossing.py).
 """
 
 from __future__ import annotations
 
+import mmap
 import time
+import weakref
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .....errors import InputError
-from .... import cores, mpi
-from ...traversal import LocalGraph, Source, Traversal, TraversalKernels, own_pages
+from ....errors import InputError
+from ....plan.launch import LANES
+from ... import cores, mpi
+from ..traversal import LocalGraph, Source, Traversal, TraversalKernels, own_pages
 from . import crossing
+from .context import DeviceContext
 from .crossing import Crossing, Ranks
-from .places import PLACES, EdgeLists, on_device
 
+PLACES = (
+    "device",
+    "host",
+)  # of edges: in the GPU's memory, or page-locked in the host's (EMOGI, Min et al., VLDB '20)
 BYTES_PER_SOURCE = 72  # of values, offsets and numbers
 # A search goes bottom-up once the frontier has more than 1 / ALPHA of the edges that no frontier has had, until it is
 # less than 1 / BETA of all sources (Beamer, Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC '12).
 ALPHA, BETA = 14, 24
 
 
+class EdgeLists:
+    """Lists of edges of one graph in one of PLACES, as kernels take them (EdgeLists of the native module).
+
+    offset: int64 [L + 1] on the GPU, the first edge of each list.
+    """
+
+    def __init__(
+        self,
+        context: DeviceContext,
+        place: str,
+        reads: str,
+        indptr: NDArray[np.int64],
+        indices: NDArray[Any],
+        number: NDArray[np.int32] | None,
+    ) -> None:
+        """Put lists into their place.
+
+        Args:
+            reads: how lists are read, see `DeviceTraversal.of`.
+            indptr: int64 [L + 1].
+            indices: int32 or int64 [E].
+            number: int32 [L], number of the source of each list, or None where list i is of source i.
+        """
+        self._context, self._place, self._reads = context, place, reads
+        self._count, self._item = len(indptr) - 1, indices.itemsize
+        self.offset = context.upload_bytes(indptr)
+        self._numbers = None if number is None else context.upload_bytes(number)
+        self._edges, self._lengths = self._put(indices), None
+
+    def set_lengths(self, lengths: NDArray[np.float32]) -> None:
+        """Set the lengths of edges, [E]."""
+        self._lengths = None  # its memory is free for the next ones
+        self._lengths = self._put(lengths)
+
+    def launch(self) -> tuple[Any, Any]:
+        """Return the lists as native calls take them, and the shape of a launch over all of them."""
+        addresses = [
+            0 if array is None else self._context.arrays.address(array)
+            for array in (self.offset, self._edges, self._lengths, self._numbers)
+        ]
+        lists = self._context.native.EdgeLists(self._count, *addresses, self._item == 8, self._reads)
+        return lists, self._context.spread(1 if self._reads == "strided" else LANES, self._count)
+
+    def _put(self, values: NDArray[Any]) -> Any:
+        """Return the bytes of an array in this place, aligned to 128 bytes.
+
+        In the host's memory they stay where they are if they have pages of their own (`own_pages`).
+        """
+        values = np.ascontiguousarray(values)
+        if self._place == "device":
+            return self._context.upload_bytes(values)
+        memory = values.view(np.uint8).reshape(-1)
+        if not values.nbytes or values.ctypes.data % mmap.PAGESIZE:
+            memory = own_pages(max(values.nbytes, 1))
+            memory[: values.nbytes] = values.view(np.uint8).reshape(-1)
+        weakref.finalize(memory, self._context.arrays.lock(memory.ctypes.data, memory.nbytes))
+        return memory
+
+
 class DeviceTraversal(TraversalKernels):
-    """Traversals on GPUs."""
+    """Traversals on one rank's GPU."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -47,27 +113,23 @@ class DeviceTraversal(TraversalKernels):
     ) -> DeviceGraph:
         """Return traversals of a graph, as `TraversalKernels.of` does.
 
-        reads: how lists are read, "strided", "merged" or "aligned". wide: edges of 8 bytes. bottom_up: whether searches
-        may go bottom-up.
+        Args:
+            reads: how lists are read (EMOGI, section 2.4 of Min's dissertation): "strided", by a thread each; "merged",
+                by a warp; or "aligned", by a warp from the start of a cache line on.
+            wide: edges of 8 bytes.
+            bottom_up: whether searches may go bottom-up.
         """
         return DeviceGraph(self._ranks, graph, edges, reads, wide=wide, bottom_up=bottom_up)
 
 
 class DeviceGraph(Traversal):
-    """Traversals of a graph on GPUs.
+    """Traversals of one graph on GPUs.
 
     search_seconds: time of the levels of the last search, without copies of its results.
     """
 
     def __init__(
-        self,
-        ranks: Ranks,
-        graph: LocalGraph,
-        edges: str,
-        reads: str,
-        *,
-        wide: bool,
-        bottom_up: bool,
+        self, ranks: Ranks, graph: LocalGraph, edges: str, reads: str, *, wide: bool, bottom_up: bool
     ) -> None:
         self.moved, self.search_seconds = 0, 0.0
         self._ranks, self._context = ranks, ranks.context
@@ -76,11 +138,12 @@ class DeviceGraph(Traversal):
         self._alone = graph.lists is None and graph.rows == graph.sources
         self._in: EdgeLists | None = None
         self._crossing: Crossing | None = None
-        # Ranks of this node.
-        self._here = 1 if graph.lists is None else mpi.node(ranks.collectives.comm).Get_size()
+        self._ranks_of_node = 1 if graph.lists is None else mpi.node(ranks.collectives.comm).Get_size()
         with self._agreed():
-            held = BYTES_PER_SOURCE * graph.sources + self._of_crossing()
-            self._need(held, self._of_edges(self._index.itemsize))
+            held = BYTES_PER_SOURCE * graph.sources
+            if graph.lists is not None:
+                held += crossing.BYTES_PER_ROW * (len(graph.lists.send_rows) + len(graph.halo))
+            self._check_room(held, *self._edge_bytes(self._index.itemsize))
             rows = graph.out_indices
             if not self._alone:
                 rows = own_pages(rows.nbytes).view(np.int32)
@@ -93,35 +156,31 @@ class DeviceGraph(Traversal):
 
     def _agreed(self) -> AbstractContextManager[None]:
         """Raise an InputError of any rank inside on all of them."""
-        if self._graph.lists is None:
-            return nullcontext()
-        return mpi.agree(self._ranks.collectives.comm)
+        return nullcontext() if self._graph.lists is None else mpi.agree(self._ranks.collectives.comm)
 
-    def _of_crossing(self) -> int:
-        """Return the bytes that `Crossing` takes on the GPU."""
-        lists = self._graph.lists
-        return 0 if lists is None else crossing.BYTES_PER_ROW * (len(lists.send_rows) + len(self._graph.halo))
+    def _edge_bytes(self, item: int) -> tuple[int, int]:
+        """Return the bytes of values of all edges on the GPU, and on the host in addition to the graph.
 
-    def _of_edges(self, item: int) -> tuple[int, int]:
-        """Return what values of so many bytes of all edges take: bytes on the GPU, and on the host beside the graph."""
+        item: bytes of a value.
+        """
         nbytes = item * len(self._graph.out_indices)
         if self._edges == "device":
             return 2 * nbytes, 0  # twice, while they are uploaded
-        # The graph's own edges are read where they are, but for those that get other numbers or another size.
+        # The graph's own edges are read where they are, unless they get other numbers or another size.
         return 0, nbytes if item > 4 or not self._alone else 0
 
-    def _need(self, held: int, edges: tuple[int, int]) -> None:
-        """Raise InputError for bytes that are not free. held: of values and tables. edges: on the GPU, on the host."""
-        needed, free = held + edges[0], self._ranks.memory.free()
+    def _check_room(self, held: int, on_device: int, on_host: int) -> None:
+        """Raise InputError for bytes that are not free. held: of values and tables on the GPU; others: of edges."""
+        needed, free = held + on_device, self._ranks.memory.free()
         if needed > free:
             said = f"the graph takes {needed / 2**30:.1f} GiB on the GPU, and {free / 2**30:.1f} GiB are free"
             if self._edges == "device":
                 said += "; leave its edges in the host's memory (--edges host)"
             raise InputError(said)
-        on_host, free = self._here * edges[1], cores.memory_available()
-        if on_host > free:
+        needed, free = self._ranks_of_node * on_host, cores.memory_available()
+        if needed > free:
             raise InputError(
-                f"edges take {on_host / 2**30:.1f} GiB of the host's memory, and {free / 2**30:.1f} GiB are free"
+                f"edges take {needed / 2**30:.1f} GiB of the host's memory, and {free / 2**30:.1f} GiB are free"
             )
 
     def _lists(
@@ -131,52 +190,51 @@ class DeviceGraph(Traversal):
         return EdgeLists(self._context, self._edges, self._reads, indptr, indices, number)
 
     def prepare(self, kind: str) -> None:
-        # Lists of in-edges.
+        # Makes lists of in-edges, which only some traversals read.
         graph = self._graph
         if self._in is not None or not (kind == "pagerank" or (kind == "bfs" and self._bottom_up)):
             return
         if graph.indices is graph.out_indices:
             self._in = self._out
             return
-        self._need(0, self._of_edges(self._index.itemsize))
+        self._check_room(0, *self._edge_bytes(self._index.itemsize))
         self._in = self._lists(graph.indptr, graph.indices, None if self._alone else graph.slot)
 
-    def _in_lists(self) -> EdgeLists:
-        assert self._in is not None, "prepare first"
-        return self._in
+    def _launch(self, *, incoming: bool) -> tuple[Any, Any]:
+        lists = self._in if incoming else self._out
+        assert lists is not None, "prepare first"
+        return lists.launch()
 
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
         if self._crossing is None:
             return np.zeros(0, values.dtype)
-        whole = np.zeros(self._graph.sources, values.dtype)
-        whole[self._graph.slot] = values
-        memory = on_device(self._context, whole)
-        self.moved += self._crossing.cross(values.itemsize, memory, all=True)
-        return self._from_device(memory, values.dtype)[self._graph.halo]
+        memory = self._upload(values, 0)
+        self._cross(values.itemsize, memory, all=True)
+        return self._download(memory, values.dtype)[self._graph.halo]
 
     def _cross(self, item: int, values: Any, *, all: bool = False, following: Any = None) -> None:
         if self._crossing is not None:
             found = None if following is None else self._found
             self.moved += self._crossing.cross(item, values, all=all, following=following, found=found)
 
-    def _from_device(self, memory: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _download(self, memory: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return values of all sources, [S]."""
         nbytes = self._graph.sources * dtype.itemsize
         return self._context.arrays.downloaded(memory)[:nbytes].view(dtype)
 
-    def _into(self, out: NDArray[Any], memory: Any) -> None:
-        """Copy the rows' values to an array of the host."""
-        found = self._from_device(memory, out.dtype)
+    def _copy_rows(self, out: NDArray[Any], memory: Any) -> None:
+        """Copy the values of this rank's rows to an array of the host."""
+        found = self._download(memory, out.dtype)
         out[:] = found if self._alone else found[self._graph.slot]
 
-    def _at_rows(self, values: NDArray[Any], other: Any) -> Any:
-        """Return the rows' values among those of all sources, where the halo has another one, on the GPU."""
+    def _upload(self, values: NDArray[Any], other: Any) -> Any:
+        """Return values of all sources on the GPU: those of this rank's rows, and another one for the halo."""
         whole = np.full(self._graph.sources, other, values.dtype)
         whole[self._graph.slot] = values
-        return on_device(self._context, whole)
+        return self._context.upload_bytes(whole)
 
-    def _none_reached(self, source: Source, value: int) -> Any:
-        """Return int32 [S] on the GPU, -1 but for a value at the source."""
+    def _unreached(self, source: Source, value: int) -> Any:
+        """Return int32 [S] on the GPU: ``value`` at the source, else -1."""
         memory = self._context.arrays.zeros(max(4 * self._graph.sources, 1))
         memory[:] = 0xFF
         if source.slot >= 0:
@@ -186,7 +244,7 @@ class DeviceGraph(Traversal):
 
     def bfs(self, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> int:
         graph, context = self._graph, self._context
-        parents, depths = self._none_reached(source, source.slot), self._none_reached(source, 0)
+        parents, depths = self._unreached(source, source.slot), self._unreached(source, 0)
         at, native = context.arrays.address, context.native
         level, bottom_up, unread = 0, False, len(graph.out_indices)
         context.arrays.finish()
@@ -202,25 +260,20 @@ class DeviceGraph(Traversal):
             unread -= edges
             if self._bottom_up:
                 bottom_up = sources * BETA > graph.sources if bottom_up else edges * ALPHA > unread
-            self._level(parents, depths, level, bottom_up)
+            lists, shape = self._launch(incoming=bottom_up)
+            native.bfs_level(lists, at(parents), at(depths), level, bottom_up, shape)
             self._cross(4, depths)
             level += 1
         self.search_seconds = time.perf_counter() - began
-        self._into(parent, parents)
-        self._into(depth, depths)
+        self._copy_rows(parent, parents)
+        self._copy_rows(depth, depths)
         return level - 1
-
-    def _level(self, parents: Any, depths: Any, level: int, bottom_up: bool) -> None:
-        """Reach the rows of the next level."""
-        at = self._context.arrays.address
-        lists, shape = (self._in_lists() if bottom_up else self._out).launch()
-        self._context.native.bfs_level(lists, at(parents), at(depths), level, bottom_up, shape)
 
     def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
         # Rounds need no width.
         with self._agreed():
-            on_gpu, _ = self._of_edges(lengths.itemsize)
-            self._need(0, (on_gpu, lengths.nbytes if self._edges == "host" else 0))
+            on_device, _ = self._edge_bytes(lengths.itemsize)
+            self._check_room(0, on_device, lengths.nbytes if self._edges == "host" else 0)
             self._out.set_lengths(lengths)
 
     def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
@@ -237,8 +290,10 @@ class DeviceGraph(Traversal):
     def _rounds(self, step: Any, begin: NDArray[Any], active: NDArray[np.uint8], out: NDArray[Any]) -> int:
         """Run rounds over the sources that are active until none is on any rank; return their number."""
         context, at, rounds = self._context, self._context.arrays.address, 0
-        values, now, following = (on_device(context, each) for each in (begin, active, np.zeros_like(active)))
-        lists, shape = self._out.launch()
+        values, now, following = (
+            context.upload_bytes(each) for each in (begin, active, np.zeros_like(active))
+        )
+        lists, shape = self._launch(incoming=False)
         while True:
             self._found[:] = 0
             step(lists, at(values), at(now), at(following), at(self._found), shape)
@@ -248,7 +303,7 @@ class DeviceGraph(Traversal):
             rounds += 1
             now, following = following, now
             following[:] = 0
-        self._into(out, values)
+        self._copy_rows(out, values)
         return rounds
 
     def pagerank(
@@ -262,12 +317,12 @@ class DeviceGraph(Traversal):
             damping, graph.out_degree, out=np.zeros(graph.rows), where=graph.out_degree > 0
         ).astype(np.float32)
         first = np.full(graph.rows, 1 / graph.total, np.float32)
-        ranks, inverses, given = (self._at_rows(each, 0) for each in (first, inverse, first * inverse))
-        following = self._at_rows(np.zeros_like(first), 0)
+        ranks, inverses, given = (self._upload(each, 0) for each in (first, inverse, first * inverse))
+        following = self._upload(np.zeros_like(first), 0)
         sums = context.arrays.uploaded(np.zeros((2, graph.sources), np.float32))
         dangling = float(first[inverse == 0].sum(dtype=np.float64))
         change, dangling = self._sum(np.inf, dangling)
-        lists, shape = self._in_lists().launch()
+        lists, shape = self._launch(incoming=True)
         done = 0
         while done < iterations and change >= tolerance:
             done += 1
@@ -277,7 +332,7 @@ class DeviceGraph(Traversal):
             context.native.pagerank_round(lists, *values, base, shape)
             change, dangling = self._sum(*(context.arrays.total(sums[i]) for i in range(2)))
             given, following = following, given
-        self._into(rank, ranks)
+        self._copy_rows(rank, ranks)
         return done, change
 
     def _sum(self, *values: float) -> list[float]:

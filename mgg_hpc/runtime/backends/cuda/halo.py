@@ -1,4 +1,4 @@
-"""The transfer `halo` between the kernels of several GPUs: stagings, signals, and what crosses."""
+"""The transfer `halo` between the kernels of several GPUs: stagings, signals and schedules."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from .....plan import halo_schedule
-from .....plan.halo_schedule import HaloSchedule
-from .....plan.launch import LANES, Launch
-from .....plan.layout import RowFormat
-from .....plan.workload import Plan
-from ...arguments import Rows
-from ...profiling import KernelStamps
-from ..context import DeviceContext
+from ....plan import halo_schedule
+from ....plan.halo_schedule import HaloSchedule
+from ....plan.launch import LANES, Launch
+from ....plan.layout import RowFormat
+from ....plan.workload import Plan
+from ..arguments import Rows
+from ..profiling import KernelStamps
+from .context import DeviceContext
 
-PUSHING = 4  # one in so many blocks pushes before it sums
-# A worker takes work at least so often, and at most so much at once; of the work of blocks that do not push, so much is
-# shared out before, and the rest is claimed, which evens out what blocks take longer.
+PUSHING = 4  # one in so many CUDA blocks pushes before it sums
+# A worker claims work at least CLAIMS times, at most MOST_CLAIMED tasks at once. Of the work of CUDA blocks that do not
+# push, the fraction SHARED_OUT is assigned in advance; claims of the rest even out CUDA blocks that take longer.
 CLAIMS, MOST_CLAIMED, SHARED_OUT = 16, 16, 0.75
 EVENTS, BEGAN, ENDED = 4, 0, 3  # of a CUDA block's stamps (cuda/gpu/arguments.h, HaloStamps)
+NO_STAMPS = (0, 0, 0)  # addresses: a call that keeps no times
 NOT_SEEN = -1  # the largest uint64, which the first worker that sees a chunk lowers
 
 
 class _Stamps:
-    """Device memory that a call writes its times into.
+    """Device memory for the times of one call.
 
-    addresses: of the stamps of blocks, pushes and arrivals, as `HaloStamps` has them.
+    addresses: addresses of the stamps of CUDA blocks, pushes and arrivals, as in `HaloStamps` of cuda/gpu/arguments.h.
     """
 
     def __init__(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> None:
@@ -56,7 +57,7 @@ class _Stamps:
 class Halo:
     """The exchange of one plan, and of others that move the same rows. Construction and all calls are collective.
 
-    rows of up to ``widest.row_bytes`` bytes can cross.
+    widest: largest size of a row in bytes.
     """
 
     def __init__(self, backend: DeviceContext, plan: Plan, widest: RowFormat) -> None:
@@ -68,13 +69,12 @@ class Halo:
         self._fewest = halo_schedule.rows_a_chunk(self.widest, backend.chunk_bytes)
         self._made: WeakKeyDictionary[Plan, dict[int, tuple[HaloSchedule, Any]]] = WeakKeyDictionary()
         words = self.schedule(backend, plan, self.widest)[0].signals
-        # Two stagings, for odd and even calls; an outbox only where some peer has to be sent what it shall have.
+        # Two stagings, for odd and even calls; an outbox only where no pointer reaches some peer.
         self._staging = backend.symmetric(2 * capacity, widest)
         self._outbox = backend.symmetric(most_sent if backend.has_gets else 0, widest)
         self._signals = backend.symmetric(-(-words // 2), RowFormat(np.dtype(np.uint64), 2))
         self._staging_bytes = capacity * self.widest
         self._exchange: Any = None
-        self.stamps: tuple[int, int, int] = (0, 0, 0)  # addresses, or 0 (cuda/gpu/arguments.h, HaloStamps)
 
     def schedule(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> tuple[HaloSchedule, Any]:
         """Return the schedule for rows of this size, on the host and the GPU. Raises ValueError for too wide rows."""
@@ -83,7 +83,7 @@ class Halo:
         made = self._made.setdefault(plan, {})
         if row_bytes not in made:
             rows = halo_schedule.rows_a_chunk(row_bytes, backend.chunk_bytes)
-            found = backend.in_chunks(plan, rows, self._fewest)
+            found = halo_schedule.in_chunks(plan, rows, self._fewest)
             native = backend.native.HaloSchedule(
                 backend.native_plan(plan),
                 plan.indices,
@@ -104,12 +104,7 @@ class Halo:
         """Return the native exchange, made at the first call, when all ranks have allocated."""
         if self._exchange is None:
             rank = backend.rank
-            unreached = np.flatnonzero(self._signals.addresses == 0)
-            if len(unreached) and not backend.has_gets:
-                raise ValueError(
-                    f"halo: memory of PE {unreached[0]} is not reachable by pointer from PE {rank}, "
-                    "and NVSHMEM does not run"
-                )
+            backend.check_reached("halo", self._signals.addresses == 0)
             self._exchange = backend.native.Exchange(
                 rank,
                 self._staging.addresses.tolist(),
@@ -154,10 +149,10 @@ class Halo:
         run(address, src.format.dim, total, exchange, native, halo, backend.launch_shape(launch))
 
     def _kept(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> tuple[int, ...]:
-        """Return where a call writes its times; a profile that is being taken gets them."""
+        """Return the addresses of a call's stamps; none if no profile is being taken."""
         kernels = backend.profiling.kernels
         if kernels is None:
-            return self.stamps
+            return NO_STAMPS
         stamps = _Stamps(backend, schedule, launch)
         kernels.append(stamps.read)
         return stamps.addresses
@@ -169,7 +164,7 @@ class Halo:
         format: RowFormat,
         launch: Launch,
         holds: bool = False,
-        stamps: tuple[int, ...] = (0, 0, 0),
+        stamps: tuple[int, ...] = NO_STAMPS,
     ) -> Any:
         workers = launch.blocks * launch.threads // launch.lanes
         # A task's columns in both sums (cuda/gpu/sums/halo.cuh), of float32, and what is known of it.

@@ -1,1 +1,0 @@
-"""How rows of other ranks, rows by number, and rows of stores reach the kernels of a GPU."""
