@@ -10,8 +10,8 @@ import numpy as np
 from scipy.stats import binom
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.plan import launch
-from mgg_hpc.plan.launch import Limits
+from mgg_hpc.plan import cuda_grid
+from mgg_hpc.plan.cuda_grid import Limits
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.tune import Knob, Search, search
 from mgg_hpc.runtime.backends.arguments import Geometry
@@ -22,7 +22,7 @@ GPU = [Knob("ps", (1, 2, 4, 8, 16, 32)), Knob("dist", (1, 2, 4, 8, 16)), Knob("w
 STARTS = {"cpu": (16, -1), "gpu": (16, 4, 8)}
 KNOBS = {"cpu": CPU, "gpu": GPU}
 KINDS = ("valley", "plateaus", "ties", "cliffs", "noise", "coupled")
-MAKE = {"direct": launch.direct, "get": launch.get, "halo": launch.halo}
+MAKE = {"direct": cuda_grid.direct, "get": cuda_grid.get, "halo": cuda_grid.halo}
 
 
 def surface(rng: np.random.Generator, knobs: Sequence[Knob], kind: str) -> dict[tuple[int, ...], float]:
@@ -61,7 +61,7 @@ class Clock:
         self.nodes = self.edges / rng.uniform(8, 60)
         self.latency, self.fixed = rng.uniform(0.5e-6, 3e-6), rng.uniform(50, 3000)  # s; bytes a block
         self.bandwidth = rng.uniform(1e12, 4e12)
-        ps = launch.fitting_ps(self.format, most=16, dist=4, wpb=8, limits=self.limits)
+        ps = cuda_grid.fitting_ps(self.format, most=16, dist=4, wpb=8, limits=self.limits)
         self.start, self.knobs = (ps, 4, 8), gpu_knobs(Geometry(ps, 4, 8))
 
     def fits(self, setting: tuple[int, ...]) -> bool:

@@ -41,7 +41,7 @@ class Fault:
 
 PYTHON = {
     "a partition that gives rows without edges to one rank": Fault(
-        "mgg_hpc/plan/ranges.py",
+        "mgg_hpc/plan/row_ranges.py",
         "min(max(round(k * nodes / parts), low), high)",
         "high",
         "plan/test_ranges.py",

@@ -19,7 +19,7 @@ from ..data import native
 from ..data.store import GraphFile, GraphSlice, open_graph
 from ..errors import InputError
 from ..plan import halo, workload
-from ..plan.ranges import bounds_of
+from ..plan.row_ranges import bounds_of
 from ..plan.workload import SplitEdges, prefix_sum
 from ..runtime import cores, exchange, mpi
 from ..runtime.backends.base import Backend

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...plan.ranges import owner_of
+from ...plan.row_ranges import owner_of
 from ...plan.workload import Plan, prefix_sum
 from ...runtime import exchange
 from ...runtime.backends.arguments import Rows

@@ -18,7 +18,7 @@ from ...data.store import GraphFile, GraphSlice, open_graph
 from ...errors import InputError
 from ...plan import adjacency, workload
 from ...plan.adjacency import one_self_loop_places
-from ...plan.ranges import bounds_of, edge_balanced
+from ...plan.row_ranges import bounds_of, edge_balanced
 from ...plan.workload import SplitEdges
 from ...runtime import exchange, mpi
 from ...runtime.backends.base import Backend

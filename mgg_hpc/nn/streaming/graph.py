@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ...errors import InputError
+from ...plan.grid import ROWS
 from ...plan.layout import RowFormat
-from ...plan.streaming.division import ROWS
 from ...runtime import cores, mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend

@@ -14,7 +14,7 @@ from ...data.readers import npy
 from ...data.store import GraphFile
 from ...errors import InputError
 from ...plan import order, partitioners
-from ...plan.partitioners import Pattern
+from ...plan.partitioners import SymmetricEdges
 from ...plan.workload import prefix_sum
 from .structure import original_pattern, user_ids
 
@@ -107,7 +107,9 @@ def parts_of(path: Path) -> int:
     return max(1, largest + 1)
 
 
-def _ordered(opened: GraphFile, present: Numbers, pattern: Pattern | None, method: str | None) -> Numbers:
+def _ordered(
+    opened: GraphFile, present: Numbers, pattern: SymmetricEdges | None, method: str | None
+) -> Numbers:
     """Return the user's ids in an order, int64 [N]. present: in the order of the file."""
     if method is None:
         return present

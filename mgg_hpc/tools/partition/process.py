@@ -14,7 +14,7 @@ from ...data.store import GraphFile, open_graph
 from ...data.writer import Partition, write_bounds
 from ...errors import InputError
 from ...plan import order
-from ...plan.ranges import edge_balanced, edge_counts
+from ...plan.row_ranges import edge_balanced, edge_counts
 from ...plan.workload import prefix_sum
 from ..importing import default_memory
 from ..terminal import waiting

@@ -15,7 +15,7 @@ from ...data.readers.graph_file import NumberedEdges, slices
 from ...data.store import GraphFile, open_graph
 from ...data.streams import Imported
 from ...errors import InputError
-from ...plan.partitioners import Pattern, SliceOfRows
+from ...plan.partitioners import SliceOfRows, SymmetricEdges
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def numbered(
 
 
 @contextmanager
-def original_pattern(opened: GraphFile, *, memory: int) -> Iterator[Pattern]:
+def original_pattern(opened: GraphFile, *, memory: int) -> Iterator[SymmetricEdges]:
     """Yield the symmetric pattern of the edges under the user's ids: the same for any numbering of the rows."""
     ids = user_ids(opened)
     weight = np.ones(opened.nodes, np.int64)
@@ -74,5 +74,5 @@ def user_ids(opened: GraphFile) -> NDArray[np.int64] | None:
     return ids
 
 
-def _pattern(opened: GraphFile, weight: NDArray[np.int64]) -> Pattern:
-    return Pattern(opened.edges, weight, lambda: (SliceOfRows(*each) for each in slices(opened)))
+def _pattern(opened: GraphFile, weight: NDArray[np.int64]) -> SymmetricEdges:
+    return SymmetricEdges(opened.edges, weight, lambda: (SliceOfRows(*each) for each in slices(opened)))

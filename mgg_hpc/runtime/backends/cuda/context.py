@@ -10,11 +10,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plan import halo_schedule, launch
-from ....plan.halo_schedule import HaloSchedule
-from ....plan.launch import Launch
+from ....plan import cuda_grid, grid, halo_messages
+from ....plan.cuda_grid import Launch
+from ....plan.halo_messages import HaloMessages
 from ....plan.layout import RowFormat
-from ....plan.streaming import grid
 from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
 from ..base import Stream
@@ -52,7 +51,7 @@ class DeviceContext:
         self.rank, self.size, self.options = rank, world.size, options
         self.arrays, self.native, self._made = arrays, module, 0
         self.join(world, table_memory)
-        self.chunk_bytes = halo_schedule.CHUNK_BYTES
+        self.chunk_bytes = halo_messages.MESSAGE_BYTES
         self.limits = limits_of(module)
         module.load_all()  # while nothing runs that loading a kernel could wait for
         self._plans: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
@@ -78,7 +77,7 @@ class DeviceContext:
         if not self.options.searches:
             return begun
         values = {"ps": begun.ps, "dist": begun.dist, "wpb": begun.wpb, "far_ps": begun.far_ps or begun.ps}
-        return Geometry(**{name: launch.tried(name, value)[-1] for name, value in values.items()})
+        return Geometry(**{name: cuda_grid.tried(name, value)[-1] for name, value in values.items()})
 
     def cut_for(self, plan: Plan, format: RowFormat) -> AbstractContextManager[None]:
         """Launch by the geometry that `Backend.retune` has set for a plan and rows of this format."""
@@ -123,7 +122,7 @@ class DeviceContext:
     def native_plan(self, plan: Plan) -> Any:
         """Return the plan in the GPU's memory, made once for each size of a hub's parts."""
         made = self._plans.setdefault(plan, {})
-        part_edges = launch.part_edges(self.geometry.ps, self.geometry.dist)
+        part_edges = cuda_grid.part_edges(self.geometry.ps, self.geometry.dist)
         if part_edges not in made:
             arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
             made[part_edges] = self.native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
@@ -135,9 +134,9 @@ class DeviceContext:
             self._over_held_rows[plan] = grid.over_held_rows(plan, self.rank)
         return self._over_held_rows[plan]
 
-    def in_chunks(self, plan: Plan, rows: int, fewest: int) -> HaloSchedule:
-        """Return what crosses in a call of a halo; see `halo_schedule.in_chunks`."""
-        return halo_schedule.in_chunks(plan, rows, fewest)
+    def in_chunks(self, plan: Plan, rows: int, fewest: int) -> HaloMessages:
+        """Return what crosses in a call of a halo; see `halo_messages.in_messages`."""
+        return halo_messages.in_messages(plan, rows, fewest)
 
     def partitions(self, plan: Plan) -> tuple[int, int]:
         """Return the plan's numbers of local and remote neighbour partitions, counted once."""
@@ -153,9 +152,9 @@ class DeviceContext:
 
     def one_warp(self) -> Any:
         """Return a launch of a single warp."""
-        return self.native.LaunchShape(1, 1, 1, launch.LANES, 0, self.arrays.stream())
+        return self.native.LaunchShape(1, 1, 1, cuda_grid.LANES, 0, self.arrays.stream())
 
     def spread(self, lanes: int, workers: int) -> Any:
         """Return a launch of ``workers`` workers of ``lanes`` lanes."""
-        blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
+        blocks = min(max(1, -(-workers * lanes // THREADS)), cuda_grid.MOST_BLOCKS)
         return self.native.LaunchShape(lanes, 1, blocks, THREADS, 0, self.arrays.stream())

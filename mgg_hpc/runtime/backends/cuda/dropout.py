@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ....plan import launch
+from ....plan import cuda_grid
 from ....plan.layout import RowFormat
 from ..arguments import RngKey
 from .arrays import checked_name, flat, rows_of
@@ -21,7 +21,7 @@ def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, key: RngKey) -> Non
     dtype, shape, _ = memory.kind(out)
     run = getattr(backend.native, f"dropout_{checked_name(dtype)}")
     places = [*rows_of(memory, "x", x, dtype, shape), *rows_of(memory, "out", out, dtype, shape)]
-    lanes, _ = launch.shape(RowFormat(np.dtype(dtype), shape[1]))
+    lanes, _ = cuda_grid.shape(RowFormat(np.dtype(dtype), shape[1]))
     grid = backend.spread(lanes, shape[0])
     run(
         *places,

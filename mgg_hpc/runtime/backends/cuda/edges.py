@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ....errors import InputError
-from ....plan import halo_schedule
+from ....plan import halo_messages
 from ....plan.workload import Plan
 from ..arguments import ChunkRows, RngKey, Rows
 from ..edges import Attention, EdgeKernels, TailedRows
@@ -33,7 +33,7 @@ class DeviceEdges(EdgeKernels):
 
     def ready_edges(self, plan: Plan, src: Rows, layout: TailedRows, heads: int, channels: int) -> None:
         """Allocate all that calls below of these rows take; see `DeviceBackend.ready`."""
-        if halo_schedule.crosses(plan):
+        if halo_messages.crosses(plan):
             self._launches.ready(self._launches.transfer_plan(plan), src)
         rows = self._edge_rows(src, self._exchange(plan), layout, heads, channels)
         getattr(self._launches.native_plan(plan), f"ready_edges_{name_of(src.format)}")(rows)
@@ -200,7 +200,7 @@ class DeviceEdges(EdgeKernels):
             raise ValueError(f"{name}: rows of {src.format.dim} values; expected {expected}")
         kind = name_of(src.format)
         began, exchange = self._launches.began(), None
-        if halo_schedule.crosses(plan):
+        if halo_messages.crosses(plan):
             transfer_plan, halo = self._launches.transfer_plan(plan), self._launches.halo(plan)
             made, nothing = (
                 self._launches.launch(transfer_plan, src.format),
@@ -222,7 +222,7 @@ class DeviceEdges(EdgeKernels):
 
     def _exchange(self, plan: Plan) -> Any:
         """Return the exchange whose staging holds a plan's remote rows; None where pointers reach them."""
-        return self._launches.halo(plan).exchange(self._launches) if halo_schedule.crosses(plan) else None
+        return self._launches.halo(plan).exchange(self._launches) if halo_messages.crosses(plan) else None
 
     def _edge_rows(self, src: Rows, exchange: Any, layout: TailedRows, heads: int, channels: int) -> Any:
         return self._launches.native.EdgeRows(

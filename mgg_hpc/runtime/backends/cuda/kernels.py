@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plan import halo_schedule, launch
+from ....plan import cuda_grid, halo_messages
+from ....plan.grid import Pass
 from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
-from ....plan.streaming.grid import Pass
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
@@ -128,7 +128,7 @@ class DeviceBackend(DeviceLaunches, Backend):
         )
         native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
         began = self.began()
-        if halo_schedule.crosses(plan):
+        if halo_messages.crosses(plan):
             self.halo(plan).aggregate(self, plan, kind, src, total, made)
         elif plan.transfer == "get" and plan.remote_edges:
             getattr(native, f"get_{kind}")(
@@ -146,10 +146,10 @@ class DeviceBackend(DeviceLaunches, Backend):
         tuned[format.row_bytes] = geometry
         if former == geometry:
             return
-        cut, cut_before = (launch.part_edges(each.ps, each.dist) for each in (geometry, former))
+        cut, cut_before = (cuda_grid.part_edges(each.ps, each.dist) for each in (geometry, former))
         if cut != cut_before and plan in self._halos:
             self._halos[plan].forget(plan, format.row_bytes)
-        used = {launch.part_edges(each.ps, each.dist) for each in (*tuned.values(), self.options.geometry)}
+        used = {cuda_grid.part_edges(each.ps, each.dist) for each in (*tuned.values(), self.options.geometry)}
         made = self._plans.get(plan, {})
         for part_edges in made.keys() - used:
             del made[part_edges]
@@ -162,7 +162,7 @@ class DeviceBackend(DeviceLaunches, Backend):
             shape = self.launch_shape(made)
             nowhere = self.native.Rows(np.zeros(self.size, np.uint64), format.dim)
             getattr(self.native_plan(plan), f"ready_{kind}")(nowhere, False, shape)
-            if halo_schedule.crosses(plan):
+            if halo_messages.crosses(plan):
                 self.halo(plan).ready(self, plan, kind, format, made)
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ....errors import InputError
-from ....plan import halo_schedule, launch
-from ....plan.launch import Launch, Limits
+from ....plan import cuda_grid, halo_messages
+from ....plan.cuda_grid import Launch, Limits
 from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
 from ....plan.workload import Plan
@@ -34,7 +34,7 @@ DEFAULT_CHANNEL = 1  # NVSHMEMX_QP_DEFAULT
 def default_geometry(widest: RowFormat, limits: Limits) -> Geometry:
     """Return the default of MGG's knobs for rows of up to this format."""
     default = DEFAULT_GEOMETRY
-    ps = launch.fitting_ps(widest, most=default.ps, dist=default.dist, wpb=default.wpb, limits=limits)
+    ps = cuda_grid.fitting_ps(widest, most=default.ps, dist=default.dist, wpb=default.wpb, limits=limits)
     return replace(default, ps=ps)
 
 
@@ -70,12 +70,12 @@ class DeviceLaunches(DeviceContext):
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         # Stagings and signals of a halo, and the ring of gets that no pointer serves.
         halo = self._halos.get(plan)
-        if halo_schedule.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
+        if halo_messages.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
             self._halos[plan] = Halo(self, plan, widest)
         if plan.transfer == "get" and self.has_gets:
-            packs = self._largest_ring(widest) // launch.PACK
+            packs = self._largest_ring(widest) // cuda_grid.PACK
             if plan not in self._rings or self._rings[plan].counts[0] < packs:
-                self._rings[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), launch.PACK))
+                self._rings[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), cuda_grid.PACK))
         self._world.barrier(self.arrays.stream())  # no peer writes before this rank's memory is zeroed
 
     def ready(self, plan: Plan, src: Rows, reduce: str = "sum") -> None:
@@ -86,7 +86,7 @@ class DeviceLaunches(DeviceContext):
         """
         with self.cut_for(plan, src.format):
             kind, made = name_of(src.format), self.launch(plan, src.format, reduce)
-            pushed, shape = halo_schedule.crosses(plan), self.launch_shape(made)
+            pushed, shape = halo_messages.crosses(plan), self.launch_shape(made)
             getattr(self.native_plan(plan), f"ready_{kind}")(self.native_rows(src), not pushed, shape)
             if pushed:
                 self.halo(plan).ready(self, plan, kind, src.format, made)
@@ -105,7 +105,7 @@ class DeviceLaunches(DeviceContext):
         largest = self._ring_of(self.geometry, widest)
         if not self.options.searches:
             return largest
-        values = [launch.tried(name, getattr(self.geometry, name)) for name in ("dist", "wpb")]
+        values = [cuda_grid.tried(name, getattr(self.geometry, name)) for name in ("dist", "wpb")]
         for dist, wpb in itertools.product(*values):
             with suppress(InputError):  # it is never tried
                 largest = max(largest, self._ring_of(replace(self.largest, ps=1, dist=dist, wpb=wpb), widest))
@@ -118,7 +118,7 @@ class DeviceLaunches(DeviceContext):
 
     def _ring_bytes(self, made: Launch) -> int:
         """Return the bytes of a CUDA block's ring of rows that no pointer reaches."""
-        return made.threads * made.packs * launch.PACK * self.geometry.dist * self.far_ps
+        return made.threads * made.packs * cuda_grid.PACK * self.geometry.dist * self.far_ps
 
     @property
     def far_ps(self) -> int:
@@ -148,7 +148,7 @@ class DeviceLaunches(DeviceContext):
         """Return the transfer by which rows come, and the launch of as many CUDA blocks as there is work for."""
         local, remote = self.partitions(plan)
         transfer = "none"
-        if halo_schedule.crosses(plan):
+        if halo_messages.crosses(plan):
             transfer = "halo"
         elif remote:
             transfer = plan.transfer
@@ -167,7 +167,7 @@ class DeviceLaunches(DeviceContext):
     def sized(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
         """Return the launch by the paper's equations for these numbers of partitions."""
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
-        make = {"get": launch.get, "halo": launch.halo}.get(transfer, launch.direct)
+        make = {"get": cuda_grid.get, "halo": cuda_grid.halo}.get(transfer, cuda_grid.direct)
         return make(local, remote, format, **knobs, limits=self.limits)
 
     def fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
@@ -187,7 +187,7 @@ class DeviceLaunches(DeviceContext):
         if made.threads > most:
             raise InputError(
                 f"plan.wpb = {self.geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s "
-                f"registers hold {most} of this kernel's; at most {most // launch.LANES}"
+                f"registers hold {most} of this kernel's; at most {most // cuda_grid.LANES}"
             )
         return replace(made, resident=min(each["blocks_per_multiprocessor"] for each in found))
 
@@ -226,7 +226,9 @@ class DeviceLaunches(DeviceContext):
             rows, messages = plan.remote_edges, plan.remote_edges if plan.transfer == "get" else 0
         else:
             rows = len(plan.lists.send_rows)
-            messages = int((-(-plan.lists.send_counts // halo_schedule.rows_a_chunk(format.row_bytes))).sum())
+            messages = int(
+                (-(-plan.lists.send_counts // halo_messages.rows_a_message(format.row_bytes))).sum()
+            )
         self.stream.meter.count(plan.local_edges, rows, format, messages)
         if began is not None:
             self.stream.meter.later.append((plan, format, self.stream.since(began)))

@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from ....plan.grid import Pass
 from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
-from ....plan.streaming.grid import Pass
 from ....plan.workload import Plan
 from ... import cores
 from ...streaming.buffer import ChunkBuffer

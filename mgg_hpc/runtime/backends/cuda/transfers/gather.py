@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .....plan import launch
+from .....plan import cuda_grid
 from .....plan.layout import ROW_ALIGNMENT, RowFormat
 from ...arguments import Rows
 from ..arrays import flat, padded_rows
@@ -68,7 +68,7 @@ class Gathers:
                 f"gather: rows of PE {unreached[0]} are not reachable by pointer from PE {backend.rank}, "
                 "and NVSHMEM does not run"
             )
-        lanes, _ = launch.shape(table.format)
+        lanes, _ = cuda_grid.shape(table.format)
         at = padded_rows(memory, "out", out, count, table.format)
         self._of(table, bounds, backend.rank).rows(ids_at, count, at, backend.spread(lanes, count))
 

@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from .....plan import halo_schedule
-from .....plan.halo_schedule import HaloSchedule
-from .....plan.launch import LANES, Launch
+from .....plan import halo_messages
+from .....plan.cuda_grid import LANES, Launch
+from .....plan.halo_messages import HaloMessages
 from .....plan.layout import RowFormat
 from .....plan.workload import Plan
 from ...arguments import Rows
@@ -30,7 +30,7 @@ class _Stamps:
     addresses: of the stamps of blocks, pushes and arrivals, as `HaloStamps` has them.
     """
 
-    def __init__(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> None:
+    def __init__(self, backend: DeviceContext, schedule: HaloMessages, launch: Launch) -> None:
         self._arrays, self._schedule = backend.arrays, schedule
         empty = (
             np.zeros((launch.blocks, EVENTS), np.int64),
@@ -60,13 +60,13 @@ class Halo:
     """
 
     def __init__(self, backend: DeviceContext, plan: Plan, widest: RowFormat) -> None:
-        extent = halo_schedule.extent(plan)
+        extent = halo_messages.extent(plan)
         if extent is None:
             raise ValueError("halo: a plan whose remote rows are pushed")
         capacity, most_sent = extent
         self.widest = widest.row_bytes
-        self._fewest = halo_schedule.rows_a_chunk(self.widest, backend.chunk_bytes)
-        self._made: WeakKeyDictionary[Plan, dict[int, tuple[HaloSchedule, Any]]] = WeakKeyDictionary()
+        self._fewest = halo_messages.rows_a_message(self.widest, backend.chunk_bytes)
+        self._made: WeakKeyDictionary[Plan, dict[int, tuple[HaloMessages, Any]]] = WeakKeyDictionary()
         words = self.schedule(backend, plan, self.widest)[0].signals
         # Two stagings, for odd and even calls; an outbox only where some peer has to be sent what it shall have.
         self._staging = backend.symmetric(2 * capacity, widest)
@@ -76,13 +76,13 @@ class Halo:
         self._exchange: Any = None
         self.stamps: tuple[int, int, int] = (0, 0, 0)  # addresses, or 0 (cuda/gpu/arguments.h, HaloStamps)
 
-    def schedule(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> tuple[HaloSchedule, Any]:
+    def schedule(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> tuple[HaloMessages, Any]:
         """Return the schedule for rows of this size, on the host and the GPU. Raises ValueError for too wide rows."""
         if row_bytes > self.widest:
             raise ValueError(f"halo: rows of {row_bytes} bytes; prepared for up to {self.widest}")
         made = self._made.setdefault(plan, {})
         if row_bytes not in made:
-            rows = halo_schedule.rows_a_chunk(row_bytes, backend.chunk_bytes)
+            rows = halo_messages.rows_a_message(row_bytes, backend.chunk_bytes)
             found = backend.in_chunks(plan, rows, self._fewest)
             native = backend.native.HaloSchedule(
                 backend.native_plan(plan),
@@ -153,7 +153,7 @@ class Halo:
         exchange = self.exchange(backend)
         run(address, src.format.dim, total, exchange, native, halo, backend.launch_shape(launch))
 
-    def _kept(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> tuple[int, ...]:
+    def _kept(self, backend: DeviceContext, schedule: HaloMessages, launch: Launch) -> tuple[int, ...]:
         """Return where a call writes its times; if the meter keeps those of kernels, it gets them."""
         kernels = backend.stream.meter.kernels
         if kernels is None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .....plan.launch import LANES
+from .....plan.cuda_grid import LANES
 from ...traversal import own_pages
 from ..context import DeviceContext
 

@@ -1,9 +1,9 @@
 """Divide rows among ranks: contiguous ranges with nearly equal numbers of edges.
 
-MGG's range-constrained binary search (Wang et al., OSDI '23, section 4.1, algorithm 1) finds each split point
-by a binary search on indptr between the last split and the end. Its listing averages offsets where it means
-row numbers, and adds E/P to the last split, which carries every rounding on to the ranks after. Here the k-th
-split looks for k E / P itself and takes the nearer of the two rows around it.
+MGG's range-constrained binary search (Wang et al., OSDI '23, section 4.1, algorithm 1) finds each split point by a
+binary search on indptr between the last split and the end. Its listing averages offsets where it means row numbers, and
+adds E/P to the last split, which passes every rounding on to the following ranks. Here the k-th split looks for k E / P
+itself and takes the nearer of the two rows around it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..data.store import GraphFile
 def edge_balanced(indptr: np.ndarray, parts: int) -> np.ndarray:
     """Return row bounds int64 [parts+1] of ``parts`` ranges of rows with nearly the same number of edges.
 
-    ``indptr`` int64 [N+1] are CSR offsets. A split misses its k E / P by half the largest degree at most, so
-    a range has at most one largest degree more or fewer edges than E / P. Where rows without edges leave a
-    choice, the split nearest to k N / P is taken: that balances rows at no cost in edges, and splits a graph
-    without edges evenly. A range may be empty.
+    ``indptr`` int64 [N+1] are CSR offsets. A split misses its k E / P by half the largest degree at most, so a range
+    has at most one largest degree more or fewer edges than E / P. Where rows without edges leave a choice, the split
+    nearest to k N / P is taken: that balances rows at no cost in edges, and splits a graph without edges evenly. A
+    range may be empty.
     """
     if parts < 1:
         raise ValueError(f"{parts} parts; expected 1 or more")
@@ -28,7 +28,10 @@ def edge_balanced(indptr: np.ndarray, parts: int) -> np.ndarray:
     bounds[parts] = nodes
     for k in range(1, parts):
         last = int(bounds[k - 1])
-        offset = _nearest_offset(indptr, last, k * edges, parts)
+        above = last + int(np.searchsorted(indptr[last:], -(-k * edges // parts), side="left"))
+        offset, below = int(indptr[above]), int(indptr[max(above - 1, last)])
+        if k * edges - parts * below <= parts * offset - k * edges:  # the nearer one, or the lower of two
+            offset = below
         # All rows from `low` to `high` begin at this offset: rows without edges lie between them.
         low = last + int(np.searchsorted(indptr[last:], offset, side="left"))
         high = last + int(np.searchsorted(indptr[last:], offset, side="right")) - 1
@@ -37,22 +40,14 @@ def edge_balanced(indptr: np.ndarray, parts: int) -> np.ndarray:
 
 
 def bounds_of(file: GraphFile, parts: int) -> tuple[np.ndarray, str]:
-    """Return row bounds int64 [parts+1]: those that the file has ("file"), or balanced ones ("computed")."""
+    """Return row bounds int64 [parts+1], and their origin: "file" if the file has them, else "computed"."""
     bounds = file.bounds(parts)
     return (bounds, "file") if bounds is not None else (edge_balanced(file.indptr(), parts), "computed")
 
 
-def _nearest_offset(indptr: np.ndarray, last: int, numerator: int, parts: int) -> int:
-    """Return the offset in indptr[last:] that is nearest to numerator / parts, the lower of two."""
-    at = last + int(np.searchsorted(indptr[last:], -(-numerator // parts), side="left"))
-    above = int(indptr[at])
-    below = int(indptr[max(at - 1, last)])
-    return below if numerator - parts * below <= parts * above - numerator else above
-
-
 def owner_of(bounds: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Return the rank that owns each row: int64 of the shape of ``ids``, whose values are in 0 .. bounds[-1] - 1."""
-    # The last bound that is not above the id belongs to the one range that is not empty there.
+    # Of bounds that are equal, the last one begins the range that is not empty.
     return np.searchsorted(bounds, ids, side="right").astype(np.int64) - 1
 
 

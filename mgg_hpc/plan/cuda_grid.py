@@ -1,16 +1,17 @@
-"""How a GPU kernel is launched: MGG's model of warps, shared memory and CUDA blocks (OSDI '23, sections 5.2 and 6).
+"""Sizes of the CUDA grids that sum: MGG's model of warps, shared memory and CUDA blocks (OSDI '23, sections 5.2 and 6).
 
 The paper's equations, with D values a row:
 
-    (1)  WPW = 2 ps D dist            values that one warp works through
-         SMEM = ps wpb IntS + 2 wpb D FloatS            bytes that a block takes
-    (2)  numWarps = max(local, remote) / dist           of partitions
+    (1)  WPW = 2 ps D dist                          values that one warp works through
+         SMEM = ps wpb IntS + 2 wpb D FloatS        bytes of shared memory of a block
+    (2)  numWarps = max(local, remote) / dist       local, remote: numbers of neighbour partitions
     (3)  numBlocks = numWarps / wpb,  blocksPerSM = numBlocks / numSMs
 
 Two things differ here. Narrow rows take only some lanes of a warp, which then is several workers. And kernels keep
-edges and sums in registers: of SMEM only the second term is left, remote rows under way. `direct` has a ring of four
-rows a worker, `get` one of dist stages of ps rows (the factor ps that the paper's formula lacks, as its listing has
-it), each with its barriers; `halo` 16 bytes, and 16 for each warp, which are left out here.
+edges and sums in registers: of SMEM only the second term is left, remote rows on their way. The kernel of "direct" has
+a ring of four rows for each worker, the one of "get" dist stages of ps rows (with the factor ps that the paper's
+listing has and its formula lacks), each with its barriers. "halo" takes 16 bytes, and 16 for each warp, which are left
+out here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .layout import RowFormat
 LANES = 32  # of a warp
 PACK = 16  # bytes that a lane loads at once
 RING_ROWS = 4  # cuda/gpu/arguments.h; the module's `ring_bytes` is compared when it is loaded
+MOST_STAGES = 32  # cuda/gpu/arguments.h
 MOST_BLOCKS = 2**31 - 1  # of a grid
 MOST_TRIED = {"ps": 32, "dist": 16, "wpb": 16, "far_ps": 16}  # by a search (training/tuning)
 
@@ -46,12 +48,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of an aggregation.
+    """The grid and the shared memory of an aggregation's kernel.
 
-    lanes, packs: of a worker, and packs of 16 bytes that each lane holds at once. work_per_warp: WPW, values.
-    part_edges: a destination of more edges is shared by several workers. shared_bytes: SMEM, of a block.
-    blocks_per_multiprocessor: blocksPerSM, of the whole grid. resident: how many of them threads and shared memory let
-    fit at once (registers may allow fewer: the backend asks the runtime).
+    lanes: lanes of a worker. packs: packs of 16 bytes that each lane holds at once. work_per_warp: WPW, values.
+    part_edges: a destination of more edges is shared by several workers. shared_bytes: SMEM of a block.
+    blocks_per_multiprocessor: blocksPerSM of the whole grid. resident: number of blocks of a multiprocessor that
+    threads and shared memory allow at once (registers may allow fewer: the backend queries the runtime).
     """
 
     lanes: int
@@ -76,8 +78,13 @@ def shape(format: RowFormat) -> tuple[int, int]:
 
 
 def ring_bytes(threads: int, packs: int) -> int:
-    """Return the shared bytes of a CUDA block of the direct kernel: the ring, and barriers for workers of 4 lanes."""
+    """Return the shared bytes of a block of the direct kernel: the ring, and barriers for workers of 4 lanes."""
     return threads * packs * RING_ROWS * PACK + threads // 4 * RING_ROWS * 8
+
+
+def stage_bytes(threads: int, lanes: int, packs: int, rows: int, dist: int) -> int:
+    """Return the shared bytes of a block of the get kernel: dist stages of ``rows`` rows, and their barriers."""
+    return threads // lanes * dist * (rows * lanes * packs * PACK + 8) + 16
 
 
 def tried(name: str, default: int) -> tuple[int, ...]:
@@ -87,58 +94,29 @@ def tried(name: str, default: int) -> tuple[int, ...]:
 
 
 def part_edges(ps: int, dist: int) -> int:
-    """Return the edges that one warp sums (WPW over D): a destination of more is shared by several workers."""
+    """Return the number of edges that one warp sums (WPW / D); several workers share a destination of more."""
     return 2 * ps * dist
-
-
-MOST_STAGES = 32  # cuda/gpu/arguments.h
-
-
-def stage_bytes(threads: int, lanes: int, packs: int, rows: int, dist: int) -> int:
-    """Return the shared bytes of a CUDA block of the get kernel: dist stages of ``rows`` rows, their barriers."""
-    return threads // lanes * dist * (rows * lanes * packs * PACK + 8) + 16
 
 
 def direct(
     local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
 ) -> Launch:
-    """Return the launch of the direct kernel for these numbers of partitions of at most ``ps`` edges.
+    """Return the grid of the direct kernel for these numbers of neighbour partitions of at most ``ps`` edges.
 
-    Raises InputError where a block is more than the GPU can hold, and names both numbers.
+    Raises InputError, which names both numbers, if a block takes more than the GPU has.
     """
-    lanes, packs = shape(format)
-    threads = _threads(ps, dist, wpb, limits)
+    threads, (_, packs) = _threads(ps, dist, wpb, limits), shape(format)
     shared = ring_bytes(threads, packs) if remote else 0
     if shared > limits.shared_per_block:
         raise _too_much("wpb", wpb, shared, limits.shared_per_block // ring_bytes(LANES, packs), limits)
-    return _launch(local, remote, format, (lanes, packs), (ps, dist), threads, shared, limits)
+    return _launch(local, remote, format, ps, dist, threads, shared, limits)
 
 
 def get(
     local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
 ) -> Launch:
-    """Return the launch of the transfer `get`: ``dist`` stages of ``ps`` rows each, of those that pointers reach."""
-    threads = _threads(ps, dist, wpb, limits)
-    return staged(local, remote, format, shape(format), threads, ps=ps, dist=dist, wpb=wpb, limits=limits)
-
-
-def staged(
-    local: int,
-    remote: int,
-    format: RowFormat,
-    shape: tuple[int, int],
-    threads: int,
-    *,
-    ps: int,
-    dist: int,
-    wpb: int,
-    limits: Limits,
-) -> Launch:
-    """Return the launch of `get` for workers of any ``shape``, (lanes, packs), in CUDA blocks of ``threads``.
-
-    Raises InputError where a block is more than the GPU can hold.
-    """
-    lanes, packs = shape
+    """Return the grid of "get", ``dist`` stages of ``ps`` rows each where pointers reach rows. Raises InputError."""
+    threads, (lanes, packs) = _threads(ps, dist, wpb, limits), shape(format)
     if dist > MOST_STAGES:
         raise InputError(f"plan.dist = {dist}: get has {MOST_STAGES} stages under way at most")
     shared, room = stage_bytes(threads, lanes, packs, ps, dist), limits.shared_per_block
@@ -149,7 +127,14 @@ def staged(
         if stage_bytes(threads, lanes, packs, 1, dist) > room:
             raise _too_much("dist", dist, shared, (room - 16) // (threads // lanes * (row + 8)), limits)
         raise _too_much("ps", ps, shared, ((room - 16) // (threads // lanes * dist) - 8) // row, limits)
-    return _launch(local, remote, format, (lanes, packs), (ps, dist), threads, shared, limits)
+    return _launch(local, remote, format, ps, dist, threads, shared, limits)
+
+
+def halo(
+    local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
+) -> Launch:
+    """Return the grid of "halo"; the caller cuts ``blocks`` to those that are resident at once. Raises InputError."""
+    return _launch(local, remote, format, ps, dist, _threads(ps, dist, wpb, limits), 0, limits)
 
 
 def fitting_ps(format: RowFormat, *, most: int, dist: int, wpb: int, limits: Limits) -> int:
@@ -157,14 +142,6 @@ def fitting_ps(format: RowFormat, *, most: int, dist: int, wpb: int, limits: Lim
     lanes, packs = shape(format)
     room, slot = limits.shared_per_multiprocessor // 2 - limits.shared_reserved - 16, lanes * packs * PACK
     return int(min(most, max(1, (room // (wpb * LANES // lanes * dist) - 8) // slot)))
-
-
-def halo(
-    local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
-) -> Launch:
-    """Return the launch of the transfer `halo`; the caller cuts ``blocks`` to those that are resident at once."""
-    threads = _threads(ps, dist, wpb, limits)
-    return _launch(local, remote, format, shape(format), (ps, dist), threads, 0, limits)
 
 
 def _threads(ps: int, dist: int, wpb: int, limits: Limits) -> int:
@@ -189,30 +166,22 @@ def _too_much(name: str, value: int, shared: int, most: int, limits: Limits) -> 
 
 
 def _launch(
-    local: int,
-    remote: int,
-    format: RowFormat,
-    shape: tuple[int, int],
-    knobs: tuple[int, int],
-    threads: int,
-    shared: int,
-    limits: Limits,
+    local: int, remote: int, format: RowFormat, ps: int, dist: int, threads: int, shared: int, limits: Limits
 ) -> Launch:
-    (lanes, packs), (ps, dist) = shape, knobs
+    lanes, packs = shape(format)
     workers = max(1, -(-max(local, remote) // dist))
     warps = max(1, -(-workers * lanes // LANES))
     blocks = min(-(-warps * LANES // threads), MOST_BLOCKS)
     resident = min(limits.blocks_per_multiprocessor, limits.threads_per_multiprocessor // threads)
-    resident = min(resident, limits.shared_per_multiprocessor // (shared + limits.shared_reserved))
     return Launch(
-        lanes,
-        packs,
-        part_edges(ps, dist) * format.dim,
-        part_edges(ps, dist),
-        shared,
-        warps,
-        blocks,
-        threads,
-        blocks / limits.multiprocessors,
-        resident,
+        lanes=lanes,
+        packs=packs,
+        work_per_warp=part_edges(ps, dist) * format.dim,
+        part_edges=part_edges(ps, dist),
+        shared_bytes=shared,
+        warps=warps,
+        blocks=blocks,
+        threads=threads,
+        blocks_per_multiprocessor=blocks / limits.multiprocessors,
+        resident=min(resident, limits.shared_per_multiprocessor // (shared + limits.shared_reserved)),
     )
