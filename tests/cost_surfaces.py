@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.plan import cuda_grid
 from mgg_hpc.plan.cuda_grid import Limits
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.plan.tune import Knob, Search, search
+from mgg_hpc.plan.tune import MOST_POINTS, Knob, Search, Setting
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.training.tuning.tuner import gpu_knobs
 
@@ -23,6 +23,20 @@ STARTS = {"cpu": (16, -1), "gpu": (16, 4, 8)}
 KNOBS = {"cpu": CPU, "gpu": GPU}
 KINDS = ("valley", "plateaus", "ties", "cliffs", "noise", "coupled")
 MAKE = {"direct": cuda_grid.direct, "get": cuda_grid.get, "halo": cuda_grid.halo}
+
+
+def search(
+    knobs: Sequence[Knob],
+    measure: Callable[[Setting], float],
+    start: Setting,
+    allowed: Callable[[Setting], bool] = lambda setting: True,
+    most: int = MOST_POINTS,
+) -> Search:
+    """A search that has ended, whose settings take the seconds that ``measure`` returns."""
+    found = Search(knobs, start, allowed, most)
+    while found.setting is not None:
+        found.tell(measure(found.setting))
+    return found
 
 
 def surface(rng: np.random.Generator, knobs: Sequence[Knob], kind: str) -> dict[tuple[int, ...], float]:

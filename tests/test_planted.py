@@ -42,8 +42,8 @@ class Fault:
 PYTHON = {
     "a partition that gives rows without edges to one rank": Fault(
         "mgg_hpc/plan/row_ranges.py",
-        "min(max(round(k * nodes / parts), low), high)",
-        "high",
+        "np.clip(np.rint(k * nodes / parts).astype(np.int64), low, high - 1)",
+        "high - 1",
         "plan/test_ranges.py",
     ),
     "the rows that most edges need come last": Fault(

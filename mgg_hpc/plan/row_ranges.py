@@ -24,19 +24,14 @@ def edge_balanced(indptr: np.ndarray, parts: int) -> np.ndarray:
     if parts < 1:
         raise ValueError(f"{parts} parts; expected 1 or more")
     nodes, edges = len(indptr) - 1, int(indptr[-1])
-    bounds = np.zeros(parts + 1, dtype=np.int64)
-    bounds[parts] = nodes
-    for k in range(1, parts):
-        last = int(bounds[k - 1])
-        above = last + int(np.searchsorted(indptr[last:], -(-k * edges // parts), side="left"))
-        offset, below = int(indptr[above]), int(indptr[max(above - 1, last)])
-        if k * edges - parts * below <= parts * offset - k * edges:  # the nearer one, or the lower of two
-            offset = below
-        # All rows from `low` to `high` begin at this offset: rows without edges lie between them.
-        low = last + int(np.searchsorted(indptr[last:], offset, side="left"))
-        high = last + int(np.searchsorted(indptr[last:], offset, side="right")) - 1
-        bounds[k] = min(max(round(k * nodes / parts), low), high)
-    return bounds
+    k = np.arange(1, parts, dtype=np.int64)
+    above = np.searchsorted(indptr, -(-k * edges // parts), side="left")
+    offset, below = indptr[above], indptr[np.maximum(above - 1, 0)]
+    # The offset that is nearer to k E / P, or the lower of two.
+    offset = np.where(k * edges - parts * below <= parts * offset - k * edges, below, offset)
+    # All rows from `low` to `high` begin at this offset: rows without edges lie between them.
+    low, high = (np.searchsorted(indptr, offset, side=side) for side in ("left", "right"))
+    return np.concatenate([[0], np.clip(np.rint(k * nodes / parts).astype(np.int64), low, high - 1), [nodes]])
 
 
 def bounds_of(file: GraphFile, parts: int) -> tuple[np.ndarray, str]:
