@@ -46,7 +46,7 @@ struct Plans {
   int64_t edges = 0;
 };
 
-// Lists the edges by destination, with self loops behind a row's others, and counts those of each source.
+// Lists the edges by destination, with a self loop after a row's other edges, and counts the edges of each source.
 void list(const Block& block, Plans& made, int64_t* count) {
   int64_t at = 0;
   for (int64_t v = 0; v < block.destinations; ++v) {
@@ -72,7 +72,8 @@ void list(const Block& block, Plans& made, int64_t* count) {
   made.edges = at;
 }
 
-// Lists them by source, in the order of destinations. count: edges of each source, replaced by where its next one goes.
+// Lists them by source, then destination. count: number of edges of each source, replaced by the position of the next
+// one.
 void transpose(const Block& block, Plans& made, int64_t* count) {
   int64_t first = 0;
   for (int64_t u = 0; u < block.sources; ++u) {

@@ -1,4 +1,5 @@
-// Calls over a schedule: what is checked before, and where rows lie. Apart from their bindings, since it does work.
+// Calls over a schedule: checks of their arguments, and addresses of rows. The bindings are in other files, which are
+// compiled without optimisation.
 #include <omp.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Binds traversals of a rank's edges (cpu/traversal): each goes one step at a time, so that what ranks exchange between
-// steps is up to the caller.
+// Binds traversals of a rank's edges (cpu/traversal). Each goes one step at a time; the caller exchanges values between
+// ranks between steps.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -214,11 +214,11 @@ out_degree: int32 [n], of the rows, over all ranks. total: rows of all ranks.)")
       .def(nb::init<const HeldGraph&, Flat<const int32_t>, int64_t>(), "graph"_a, "out_degree"_a.noconvert(), "total"_a,
            nb::keep_alive<1, 2>())
       .def("begin", &HeldPageRank<T>::begin, "rank"_a.noconvert(), "given"_a.noconvert(), "damping"_a,
-           "Set all ranks to 1 / total, and `given` [n] to what rows give along each edge; return (0, dangling).")
+           "Set all ranks to 1 / total, and `given` [n] to the share of each row along each edge; return (0, dangling).")
       .def("advance", &HeldPageRank<T>::advance, "slots"_a.noconvert(), "arrived"_a.noconvert(), "dangling"_a,
            R"(Do one iteration; return this rank's sum of |new - old|, and the rank of its rows without out-edges.
 
-slots: int32 [k]; arrived: [k], what the halo's rows give. dangling: rank of all ranks' rows without out-edges.)");
+slots: int32 [k]; arrived: [k], shares of the halo's rows. dangling: rank of all ranks' rows without out-edges.)");
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// One rank's edges for traversals, and what all traversals use: sets of bits, and loops over threads.
+// One rank's edges for traversals; sets of bits; loops over threads.
 //
-// A rank has n rows and knows S sources: its own rows and its halo. Both are numbered so that some sources with the most
-// edges come first (mgg_hpc/traversal/part.py): what is read most lies together, and the first source of a row's edges
-// is often the one with the most edges itself. The order is the same on any number of ranks, so "the first one" is, too.
+// A rank has n rows and knows S sources: its own rows and its halo. Both are numbered so that some sources with the
+// most edges come first (mgg_hpc/traversal/part.py): the values that are read most lie together, and the first source
+// of a row's edges is often the one with the most edges itself. The order is the same on any number of ranks, so "the
+// first one" is, too.
 #pragma once
 #include <omp.h>
 #include <sys/mman.h>
