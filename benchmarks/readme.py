@@ -61,7 +61,7 @@ def plan(results: Results, turns: int, graph: str, **_: object) -> None:
             indptr = read.indptr[first : last + 1]
             indices = read.indices[indptr[0] : indptr[-1]]
             looped, sources, _ = adjacency.with_self_loops(first, indptr - indptr[0], indices, None)
-            made = workload.build(rank, bounds, looped, sources)
+            made = workload.direct(workload.split(rank, bounds, looped, sources))
             backend = SerialBackend(rank, World(RANKS), Options(DEFAULT_GEOMETRY))
             backend.schedule(made, RowFormat(np.dtype(np.float32), WIDTH))
 

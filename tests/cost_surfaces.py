@@ -22,7 +22,6 @@ GPU = [Knob("ps", (1, 2, 4, 8, 16, 32)), Knob("dist", (1, 2, 4, 8, 16)), Knob("w
 STARTS = {"cpu": (16, -1), "gpu": (16, 4, 8)}
 KNOBS = {"cpu": CPU, "gpu": GPU}
 KINDS = ("valley", "plateaus", "ties", "cliffs", "noise", "coupled")
-MAKE = {"direct": cuda_grid.direct, "get": cuda_grid.get, "halo": cuda_grid.halo}
 
 
 def search(
@@ -69,7 +68,7 @@ class Clock:
         self.limits = Limits(
             "made up", int(rng.integers(40, 150)), 1024, 2048, 32, 227 << 10, 228 << 10, 1024
         )
-        self.make, self.format = MAKE[transfer], RowFormat(np.dtype(np.float32), width)
+        self.transfer, self.format = transfer, RowFormat(np.dtype(np.float32), width)
         self.edges = int(rng.integers(1 << 20, 1 << 25))
         self.remote = self.edges * rng.uniform(0.05, 0.9)
         self.nodes = self.edges / rng.uniform(8, 60)
@@ -87,7 +86,8 @@ class Clock:
     def seconds(self, setting: tuple[int, ...]) -> float:
         ps, dist, wpb = setting
         parts = [int(count / ps + self.nodes / 2) for count in (self.edges - self.remote, self.remote)]
-        made = self.make(*parts, self.format, ps=ps, dist=dist, wpb=wpb, limits=self.limits)
+        knobs = {"ps": ps, "dist": dist, "wpb": wpb}
+        made = cuda_grid.launch(self.transfer, *parts, self.format, **knobs, limits=self.limits)
         at_once = max(1, made.resident) * self.limits.multiprocessors
         waves = np.ceil(made.blocks / at_once)
         block_bytes = (self.edges + self.nodes) * self.format.row_bytes / made.blocks + self.fixed * wpb

@@ -98,43 +98,55 @@ def part_edges(ps: int, dist: int) -> int:
     return 2 * ps * dist
 
 
-def direct(
-    local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
+def launch(
+    transfer: str,
+    local: int,
+    remote: int,
+    format: RowFormat,
+    *,
+    ps: int,
+    dist: int,
+    wpb: int,
+    limits: Limits,
 ) -> Launch:
-    """Return the grid of the direct kernel for these numbers of neighbour partitions of at most ``ps`` edges.
+    """Return the grid of a transfer's kernel for these numbers of neighbour partitions of at most ``ps`` edges.
 
-    Raises InputError, which names both numbers, if a block takes more than the GPU has.
+    transfer: "get", for rows that pointers reach; "halo", whose ``blocks`` the caller cuts to those that are resident
+    at once; any other for the direct kernel. Raises InputError, which names both numbers, if a block takes more than
+    the GPU has.
     """
-    threads, (_, packs) = _threads(ps, dist, wpb, limits), shape(format)
-    shared = ring_bytes(threads, packs) if remote else 0
-    if shared > limits.shared_per_block:
-        raise _too_much("wpb", wpb, shared, limits.shared_per_block // ring_bytes(LANES, packs), limits)
-    return _launch(local, remote, format, ps, dist, threads, shared, limits)
-
-
-def get(
-    local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
-) -> Launch:
-    """Return the grid of "get", ``dist`` stages of ``ps`` rows each where pointers reach rows. Raises InputError."""
-    threads, (lanes, packs) = _threads(ps, dist, wpb, limits), shape(format)
-    if dist > MOST_STAGES:
-        raise InputError(f"plan.dist = {dist}: get has {MOST_STAGES} stages under way at most")
-    shared, room = stage_bytes(threads, lanes, packs, ps, dist), limits.shared_per_block
-    if shared > room:
-        row = lanes * packs * PACK
-        if stage_bytes(threads, lanes, packs, 1, 1) > room:
-            raise _too_much("wpb", wpb, shared, room // stage_bytes(LANES, lanes, packs, 1, 1), limits)
-        if stage_bytes(threads, lanes, packs, 1, dist) > room:
-            raise _too_much("dist", dist, shared, (room - 16) // (threads // lanes * (row + 8)), limits)
-        raise _too_much("ps", ps, shared, ((room - 16) // (threads // lanes * dist) - 8) // row, limits)
-    return _launch(local, remote, format, ps, dist, threads, shared, limits)
-
-
-def halo(
-    local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
-) -> Launch:
-    """Return the grid of "halo"; the caller cuts ``blocks`` to those that are resident at once. Raises InputError."""
-    return _launch(local, remote, format, ps, dist, _threads(ps, dist, wpb, limits), 0, limits)
+    threads, (lanes, packs), room = _threads(ps, dist, wpb, limits), shape(format), limits.shared_per_block
+    shared = 0
+    if transfer == "get":
+        if dist > MOST_STAGES:
+            raise InputError(f"plan.dist = {dist}: get has {MOST_STAGES} stages under way at most")
+        shared, row = stage_bytes(threads, lanes, packs, ps, dist), lanes * packs * PACK
+        if shared > room:
+            if stage_bytes(threads, lanes, packs, 1, 1) > room:
+                raise _too_much("wpb", wpb, shared, room // stage_bytes(LANES, lanes, packs, 1, 1), limits)
+            if stage_bytes(threads, lanes, packs, 1, dist) > room:
+                raise _too_much("dist", dist, shared, (room - 16) // (threads // lanes * (row + 8)), limits)
+            raise _too_much("ps", ps, shared, ((room - 16) // (threads // lanes * dist) - 8) // row, limits)
+    elif transfer != "halo" and remote:
+        shared = ring_bytes(threads, packs)
+        if shared > room:
+            raise _too_much("wpb", wpb, shared, room // ring_bytes(LANES, packs), limits)
+    workers = max(1, -(-max(local, remote) // dist))
+    warps = max(1, -(-workers * lanes // LANES))
+    blocks = min(-(-warps * LANES // threads), MOST_BLOCKS)
+    resident = min(limits.blocks_per_multiprocessor, limits.threads_per_multiprocessor // threads)
+    return Launch(
+        lanes=lanes,
+        packs=packs,
+        work_per_warp=part_edges(ps, dist) * format.dim,
+        part_edges=part_edges(ps, dist),
+        shared_bytes=shared,
+        warps=warps,
+        blocks=blocks,
+        threads=threads,
+        blocks_per_multiprocessor=blocks / limits.multiprocessors,
+        resident=min(resident, limits.shared_per_multiprocessor // (shared + limits.shared_reserved)),
+    )
 
 
 def fitting_ps(format: RowFormat, *, most: int, dist: int, wpb: int, limits: Limits) -> int:
@@ -162,26 +174,4 @@ def _too_much(name: str, value: int, shared: int, most: int, limits: Limits) -> 
     return InputError(
         f"plan.{name} = {value}: a block takes {shared:,} bytes of shared memory, but {limits.name} has "
         f"{limits.shared_per_block:,}; at most {most}"
-    )
-
-
-def _launch(
-    local: int, remote: int, format: RowFormat, ps: int, dist: int, threads: int, shared: int, limits: Limits
-) -> Launch:
-    lanes, packs = shape(format)
-    workers = max(1, -(-max(local, remote) // dist))
-    warps = max(1, -(-workers * lanes // LANES))
-    blocks = min(-(-warps * LANES // threads), MOST_BLOCKS)
-    resident = min(limits.blocks_per_multiprocessor, limits.threads_per_multiprocessor // threads)
-    return Launch(
-        lanes=lanes,
-        packs=packs,
-        work_per_warp=part_edges(ps, dist) * format.dim,
-        part_edges=part_edges(ps, dist),
-        shared_bytes=shared,
-        warps=warps,
-        blocks=blocks,
-        threads=threads,
-        blocks_per_multiprocessor=blocks / limits.multiprocessors,
-        resident=min(resident, limits.shared_per_multiprocessor // (shared + limits.shared_reserved)),
     )

@@ -143,18 +143,16 @@ def with_chunks(plan: Plan, sources: NDArray[np.int64], order: NDArray[np.int64]
 # ---- calls, one for each plan
 
 
-def by_targets(targets: int, sources: int) -> list[tuple[int, int]]:
-    """Return the (destination interval, source interval) of each call over cells, by destination interval (NGra)."""
-    return [(target, int(source)) for target in range(targets) for source in reading_order(target, sources)]
+def cell_calls(targets: int, sources: int, *, turned: bool) -> list[tuple[int, int]]:
+    """Return the (destination interval, source interval) of each call over cells, in NGra's orders (section 6).
 
-
-def by_sources(targets: int, sources: int) -> list[tuple[int, int]]:
-    """Return the (destination interval, source interval) of each call over cells, by source interval.
-
-    Each source interval is added to all destination intervals, ascending and descending in turn: NGra's destination
-    order (section 6.2), for which the sums of destinations leave memory and return.
+    Calls are sorted by destination interval, or (turned: the destination order) by source interval: each source
+    interval is added to all destination intervals, ascending and descending in turn, whose sums leave memory and
+    return.
     """
-    return [(int(target), source) for source in range(sources) for target in reading_order(source, targets)]
+    if turned:
+        return [(target, source) for source, target in cell_calls(sources, targets, turned=False)]
+    return [(target, int(source)) for target in range(targets) for source in reading_order(target, sources)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,7 +325,7 @@ def divided(
     """Return the intervals that take the least time in ``nbytes`` of memory, or None if none fit.
 
     rows: number of this rank's destinations. all_rows: number of sources. edges: number of edges between them. turned:
-    for the destination order (`by_sources`), in which each chunk is added to all destination intervals before the next
+    for the destination order (`cell_calls`), in which each chunk is added to all destination intervals before the next
     one is loaded.
     """
     if not each.source:

@@ -170,18 +170,6 @@ def prefix_sum(counts: NDArray[np.integer]) -> NDArray[np.int64]:
     return total
 
 
-def build(
-    rank: int,
-    bounds: NDArray[np.int64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
-    *,
-    keep_edges: bool = False,
-) -> Plan:
-    """Build the plan of a rank that reads remote rows on their owners. Arguments and errors are those of `split`."""
-    return direct(split(rank, bounds, indptr, indices, keep_edges=keep_edges))
-
-
 def split(
     rank: int,
     bounds: NDArray[np.int64],

@@ -31,7 +31,9 @@ def test_a_worker_has_lanes_for_a_whole_row_if_it_can(dtype, dim, shape):
 
 def test_the_equations_of_the_paper():
     """ps 16, dist 4, wpb 8, rows of 64 floats: two workers a warp; 1,000,000 local and 300,000 remote partitions."""
-    made = cuda_grid.direct(1_000_000, 300_000, RowFormat(FLOAT, 64), ps=16, dist=4, wpb=8, limits=A100)
+    made = cuda_grid.launch(
+        "direct", 1_000_000, 300_000, RowFormat(FLOAT, 64), ps=16, dist=4, wpb=8, limits=A100
+    )
     assert made.work_per_warp == 2 * 16 * 64 * 4
     assert made.part_edges == 128
     assert made.warps == 125_000  # 1,000,000 / 4, two at a time
@@ -51,7 +53,7 @@ def test_the_equations_of_the_paper():
     ],
 )
 def test_shared_memory_bounds_how_many_blocks_are_resident(parts, dim, blocks, shared, resident):
-    made = cuda_grid.direct(*parts, RowFormat(FLOAT, dim), ps=1, dist=1, wpb=4, limits=SMALL)
+    made = cuda_grid.launch("direct", *parts, RowFormat(FLOAT, dim), ps=1, dist=1, wpb=4, limits=SMALL)
     assert (made.blocks, made.shared_bytes, made.resident) == (blocks, shared, resident)
 
 
@@ -67,7 +69,7 @@ def test_shared_memory_bounds_how_many_blocks_are_resident(parts, dim, blocks, s
 def test_what_the_device_cannot_hold_is_refused_with_both_numbers(dim, settings, message):
     asked = {"ps": 4, "dist": 2, "wpb": 2} | settings
     with pytest.raises(InputError, match=f"^{message}$"):
-        cuda_grid.direct(100, 100, RowFormat(FLOAT, dim), **asked, limits=SMALL)
+        cuda_grid.launch("direct", 100, 100, RowFormat(FLOAT, dim), **asked, limits=SMALL)
 
 
 @pytest.mark.parametrize("limits", [A100, SMALL], ids=lambda limits: limits.name)

@@ -179,7 +179,7 @@ def test_partitions_of_a_size_are_counted_by_destination_and_owner(rng, name, ps
         np.add.at(edges, (np.repeat(np.arange(len(edges)), np.diff(indptr)), owner), 1)
         parts = (-(-edges // ps)).sum(axis=0)
         without = np.count_nonzero(np.diff(indptr) == 0)
-        plan = workload.build(rank, case.bounds, indptr, indices)
+        plan = workload.direct(workload.split(rank, case.bounds, indptr, indices))
         assert plan.partitions(ps) == (parts[rank] + without, parts.sum() - parts[rank])
 
 

@@ -77,7 +77,9 @@ def test_a_halo_claims_by_warp_and_fences_once_a_block(rng, engine, scale):
 
 def tasks_of(engine, indptr, indices, part_edges):
     """The edges of each task of a CSR, as the native plan orders them."""
-    plan = workload.build(0, np.array([0, len(indptr) - 1]), indptr, np.asarray(indices, np.int64))
+    plan = workload.direct(
+        workload.split(0, np.array([0, len(indptr) - 1]), indptr, np.asarray(indices, np.int64))
+    )
     arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
     made = engine.module.Plan(*arrays, plan.destinations, part_edges, 0)
     return np.array(engine.module.shim_task_edges(made))

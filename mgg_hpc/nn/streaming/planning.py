@@ -248,7 +248,7 @@ class Grids:
                 made.append([plan])
         calls_of = [(j, 0) for j in range(len(made))]
         if self._cells:
-            calls_of = (grids.by_sources if self._turned else grids.by_targets)(len(made), chunks)
+            calls_of = grids.cell_calls(len(made), chunks, turned=self._turned)
         of, plans = [j for j, _ in calls_of], [made[j][at] for j, at in calls_of]
         first = indptr[cut.targets[:-1]][of].tolist()
 

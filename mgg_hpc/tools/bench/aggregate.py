@@ -50,7 +50,7 @@ class Aggregation:
         self.cuda = self.backend.capabilities.device != "cpu"
         keep = weight is not None
         bounds = np.array([0, graph.nodes])
-        self.plan = workload.build(0, bounds, graph.indptr, graph.indices, keep_edges=keep)
+        self.plan = workload.direct(workload.split(0, bounds, graph.indptr, graph.indices, keep_edges=keep))
         self.edge = None if weight is None else self.uploaded(weight[self.plan.edge])
         self.rows = self.backend.rows(np.array([graph.nodes]), format, symmetric=False)
         self.rows.local[:] = self.uploaded(x)

@@ -167,8 +167,7 @@ class DeviceLaunches(DeviceContext):
     def sized(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
         """Return the launch by the paper's equations for these numbers of partitions."""
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
-        make = {"get": cuda_grid.get, "halo": cuda_grid.halo}.get(transfer, cuda_grid.direct)
-        return make(local, remote, format, **knobs, limits=self.limits)
+        return cuda_grid.launch(transfer, local, remote, format, **knobs, limits=self.limits)
 
     def fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
         """Return the launch with the number of resident CUDA blocks that registers and shared memory allow.
