@@ -242,7 +242,10 @@ def replacement(sources: NDArray[np.int64], calls: Sequence[NDArray[np.int64]], 
     if slots < 2:
         raise ValueError(f"a pass needs at least two slots, and there are {slots}")
     chunk = np.concatenate([np.zeros(0, np.int64), *calls])
-    following = _next_reads(chunk)
+    steps = np.argsort(chunk, kind="stable")  # of each chunk, ascending
+    following = np.full(len(chunk), NEVER)  # the next step that reads the same chunk
+    again = chunk[steps[:-1]] == chunk[steps[1:]]
+    following[steps[:-1][again]] = steps[1:][again]
     slot, loads = np.zeros(len(chunk), np.int64), np.zeros(len(chunk), np.bool_)
     held: dict[int, int] = {}  # slot of each chunk
     next_read = np.full(slots, NEVER)  # of the chunk in each slot
@@ -263,17 +266,6 @@ def replacement(sources: NDArray[np.int64], calls: Sequence[NDArray[np.int64]], 
         slot[step], next_read[last] = last, following[step]
     first = workload.prefix_sum(np.array([len(call) for call in calls], np.int64))
     return Pass(sources, chunk, slot, loads, first, slots)
-
-
-def _next_reads(chunk: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each step the next one that reads its chunk, or NEVER."""
-    following = np.full(len(chunk), NEVER)
-    seen: dict[int, int] = {}
-    for step in range(len(chunk) - 1, -1, -1):
-        each = int(chunk[step])
-        following[step] = seen.get(each, NEVER)
-        seen[each] = step
-    return following
 
 
 # ---- intervals

@@ -204,34 +204,36 @@ def test_a_cluster_of_no_name_names_those_there_are(name, said):
         find_system(name)
 
 
-def test_a_transfer_takes_what_the_links_of_its_ranks_take(rng):
+def test_costs_follow_from_the_rates_of_a_description(rng):
     """Seconds of rows of so many bytes, from the description's own units."""
-    given = Cluster(name="c", **described(rng, Cluster))
-    found = system_of_cluster(given, given.ranks_a_node)
-    rows, size = 1000, 512
-    memory, cache = (size / (1e9 * rate) for rate in (given.memory_gb_s, given.cache_gb_s))
-    assert found.miss.seconds(1, size) + found.edge.seconds(1, size) == pytest.approx(memory * (1 + 4 / size))
-    assert found.edge.seconds(1, size) == pytest.approx(cache + memory * 4 / size)
-    link, network, packing = (
-        rows * size / (1e9 * rate) for rate in (given.link_gb_s, given.network_gb_s, given.memory_gb_s / 2)
+    given, size = Cluster(name="c", **described(rng, Cluster)), 512
+    found, far = (system_of_cluster(given, given.ranks_a_node + more) for more in (0, 1))
+    memory, cache, link, network = (
+        size / (1e9 * rate)
+        for rate in (given.memory_gb_s, given.cache_gb_s, given.link_gb_s, given.network_gb_s)
     )
-    messages = rows / (1e6 * given.messages_million_s)
-    within = {"direct": link, "get": link, "halo": link + packing}
-    between = {"get": network + messages, "halo": network + packing}
-    for costs, wanted in ((found.within, within), (found.between, between)):
-        assert {name: costs[name].seconds(rows, size) for name in wanted} == pytest.approx(wanted, rel=1e-12)
-    far = system_of_cluster(given, given.ranks_a_node + 1)
+    message, index, packing = 1e-6 / given.messages_million_s, memory * 4 / size, 2 * memory
+    for cost, wanted in (
+        (found.edge, cache + index),
+        (found.miss, memory - cache),
+        *((found.within[name], link) for name in ("direct", "get")),
+        (found.within["halo"], link + packing),
+        (found.between["get"], network + message),
+        (found.between["halo"], network + packing),
+    ):
+        assert cost.seconds(1000, size) == pytest.approx(1000 * wanted, rel=1e-12)
     for made, latency in ((found, given.link_us), (far, given.network_us)):
-        wanted = 1e-6 * (latency + given.launch_us)
         assert made.hides and made.halo_rounds == 1
-        assert made.fixed == pytest.approx(dict.fromkeys(("direct", "get", "halo"), wanted), rel=1e-12)
-    # Hosts take what this one takes but for the network.
+        assert [*made.fixed.values()] == pytest.approx([1e-6 * (latency + given.launch_us)] * 3, rel=1e-12)
+    # Hosts have the costs of this one but for the network.
     hosts = Hosts(name="h", **described(rng, Hosts))
-    theirs = system_of_hosts(hosts, found)
-    get, wanted = theirs.between["get"], (1e-6 * hosts.get_us, 1e-9 / hosts.network_gb_s, True)
-    assert (get.row, get.byte, get.together) == pytest.approx(wanted)
-    assert theirs.ranks_a_node == hosts.ranks_a_node
-    more = {name: theirs.fixed[name] - cost for name, cost in found.fixed.items()}
-    assert more == pytest.approx(dict.fromkeys(more, 1e-6 * hosts.network_us))
+    theirs, get = system_of_hosts(hosts, found), RowCost(1e-6 * hosts.get_us, 1e-9 / hosts.network_gb_s, True)
+    for name in ("row", "byte", "together"):
+        assert getattr(theirs.between["get"], name) == pytest.approx(getattr(get, name))
+    for name, cost in found.fixed.items():
+        assert theirs.fixed[name] == pytest.approx(cost + 1e-6 * hosts.network_us)
     same = {name: getattr(theirs, name) for name in ("name", "ranks_a_node", "between", "fixed", "hides")}
-    assert replace(found, **same) == theirs
+    assert replace(found, **same) == theirs and (theirs.name, theirs.ranks_a_node) == (
+        "h",
+        hosts.ranks_a_node,
+    )
