@@ -242,7 +242,7 @@ def find_system(name: str) -> Cluster | Hosts:
 
 
 def system_of_hosts(hosts: Hosts, this: System) -> System:
-    """Return the costs on hosts whose ranks are those of ``this`` system, joined by a network.
+    """Return the costs on hosts with the ranks of ``this`` system, joined by a network.
 
     Transfers over the network overlap with the sums; rows of the same host are moved by the processors that sum.
     """

@@ -64,7 +64,7 @@ class Part:
         return values if self.out_place is None else values[self.out_place]
 
     def halo_of(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of all sources, [S], from those of each rank's rows, [n]. Collective."""
+        """Return the values of all sources, [S], from the values of each rank's rows, [n]. Collective."""
         whole = np.empty(self.graph.sources, values.dtype)
         whole[self.graph.slot] = values
         whole[self.graph.halo] = self.engine.exchange(np.ascontiguousarray(values))
