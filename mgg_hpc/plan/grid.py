@@ -196,7 +196,7 @@ def swaps(target: Sequence[int], edges: Sequence[int], *, together: bool = False
 
 
 def joint_calls(calls: Sequence[Sequence[NDArray[np.int64]]]) -> list[NDArray[np.int64]]:
-    """Return the chunks of each call of a pass that several ranks make together. calls: of each rank, the chunks of its calls.
+    """Return the chunks of each call of a joint pass of several ranks. calls: the chunks of each rank's calls.
 
     A rank with fewer destination intervals makes calls without destinations in the end.
     """
