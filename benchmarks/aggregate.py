@@ -21,8 +21,9 @@ import numpy as np
 from harness import command, options, run, sums, workers
 from harness.plots import bars_by
 from harness.workers import Conditions
+from numpy.typing import NDArray
 
-from mgg_hpc.data.graph import Graph
+from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.plan import order
 from mgg_hpc.runtime.timing import ratios
 from mgg_hpc.tools.bench import graphs
@@ -59,7 +60,7 @@ def main(
         for name, method in product(names, orders):
             graph = graphs.read(name)
             if method != "none":
-                graph = order.renumbered(graph, order.permutation(graph, method))
+                graph = renumbered(graph, order.permutation(graph, method))
             given = workers.write_graph(graph, folder, weighted=weighted)
             for dtype, width in product(dtypes, widths):
                 case = {"graph": graph.name, "order": method, "dtype": dtype, "width": width}
@@ -68,6 +69,16 @@ def main(
     results.notes += summary(results.rows)
     results.write(files, DRAW)
     results.show(*SHOWN)
+
+
+def renumbered(graph: Graph, rows: NDArray[np.int64]) -> Graph:
+    """Return the edges of a graph with old row rows[i] as row i."""
+    place = order.inverse(rows)
+    destinations = np.repeat(place, np.diff(graph.indptr))
+    indptr, indices, weight = csr_from_edges(
+        place[graph.indices], destinations, graph.nodes, weight=graph.weight
+    )
+    return Graph(graph.name, indptr, indices, weight=weight, directed=graph.directed)
 
 
 def summary(rows: list[Row]) -> list[str]:

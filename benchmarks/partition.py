@@ -22,7 +22,7 @@ from mgg_hpc.data.readers.graph_file import edges_of_rows
 from mgg_hpc.data.store import GraphFile, open_graph
 from mgg_hpc.plan import counts, order
 from mgg_hpc.plan.partitioners import METHODS
-from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.plan.row_ranges import edge_balanced
 from mgg_hpc.tools.bench.results import Results, output_files
 from mgg_hpc.tools.importing import default_memory
 from mgg_hpc.tools.partition import Request, arrange, free_memory, numbered
@@ -57,7 +57,7 @@ def counted(opened: GraphFile, method: str, parts: int) -> dict[str, Any]:
     moved = numbered(opened, order.inverse(found.moved), memory=memory)
     with contextlib.nullcontext(opened) if found.identity else moved as edges:
         indptr = edges.indptr()
-        traffic = counts.of_all_ranks(
+        traffic = counts.count_ranks(
             bounds, lambda rank: edges_of_rows(edges, indptr, *map(int, bounds[rank : rank + 2])), rounds=1
         )
     held, rows = np.array([int(rank.edges.sum()) for rank in traffic.ranks]), np.diff(bounds)

@@ -27,7 +27,7 @@ from harness.processes import train
 
 from mgg_hpc.data import generate, writer
 from mgg_hpc.errors import InputError
-from mgg_hpc.plan import adjacency, ranges, workload
+from mgg_hpc.plan import adjacency, row_ranges, workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.arguments import Options
@@ -55,13 +55,13 @@ def plan(results: Results, turns: int, graph: str, **_: object) -> None:
     read = real_graphs.structure(graph)
 
     def all_ranks() -> None:
-        bounds = ranges.edge_balanced(read.indptr, RANKS)
+        bounds = row_ranges.edge_balanced(read.indptr, RANKS)
         for rank in range(RANKS):
             first, last = int(bounds[rank]), int(bounds[rank + 1])
             indptr = read.indptr[first : last + 1]
             indices = read.indices[indptr[0] : indptr[-1]]
             looped, sources, _ = adjacency.with_self_loops(first, indptr - indptr[0], indices, None)
-            made = workload.build(rank, bounds, looped, sources)
+            made = workload.direct(workload.split(rank, bounds, looped, sources))
             backend = SerialBackend(rank, World(RANKS), Options(DEFAULT_GEOMETRY))
             backend.schedule(made, RowFormat(np.dtype(np.float32), WIDTH))
 

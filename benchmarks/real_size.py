@@ -26,7 +26,7 @@ from harness import command, options, run
 from harness.processes import output
 
 from mgg_hpc.data.store import open_graph
-from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.plan.row_ranges import edge_balanced
 from mgg_hpc.tools.bench.results import Results, Row, output_files
 
 LINES = 1 << 20  # of a list, written at a time

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import binom
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.plan import launch
-from mgg_hpc.plan.launch import Limits
+from mgg_hpc.plan import cuda_grid
+from mgg_hpc.plan.cuda_grid import Limits
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.plan.tune import Knob, Search, search
+from mgg_hpc.plan.tune import MOST_POINTS, Knob, Search, Setting
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.training.tuning.tuner import gpu_knobs
 
@@ -22,7 +22,20 @@ GPU = [Knob("ps", (1, 2, 4, 8, 16, 32)), Knob("dist", (1, 2, 4, 8, 16)), Knob("w
 STARTS = {"cpu": (16, -1), "gpu": (16, 4, 8)}
 KNOBS = {"cpu": CPU, "gpu": GPU}
 KINDS = ("valley", "plateaus", "ties", "cliffs", "noise", "coupled")
-MAKE = {"direct": launch.direct, "get": launch.get, "halo": launch.halo}
+
+
+def search(
+    knobs: Sequence[Knob],
+    measure: Callable[[Setting], float],
+    start: Setting,
+    allowed: Callable[[Setting], bool] = lambda setting: True,
+    most: int = MOST_POINTS,
+) -> Search:
+    """A search that has ended, whose settings take the seconds that ``measure`` returns."""
+    found = Search(knobs, start, allowed, most)
+    while found.setting is not None:
+        found.tell(measure(found.setting))
+    return found
 
 
 def surface(rng: np.random.Generator, knobs: Sequence[Knob], kind: str) -> dict[tuple[int, ...], float]:
@@ -55,13 +68,13 @@ class Clock:
         self.limits = Limits(
             "made up", int(rng.integers(40, 150)), 1024, 2048, 32, 227 << 10, 228 << 10, 1024
         )
-        self.make, self.format = MAKE[transfer], RowFormat(np.dtype(np.float32), width)
+        self.transfer, self.format = transfer, RowFormat(np.dtype(np.float32), width)
         self.edges = int(rng.integers(1 << 20, 1 << 25))
         self.remote = self.edges * rng.uniform(0.05, 0.9)
         self.nodes = self.edges / rng.uniform(8, 60)
         self.latency, self.fixed = rng.uniform(0.5e-6, 3e-6), rng.uniform(50, 3000)  # s; bytes a block
         self.bandwidth = rng.uniform(1e12, 4e12)
-        ps = launch.fitting_ps(self.format, most=16, dist=4, wpb=8, limits=self.limits)
+        ps = cuda_grid.fitting_ps(self.format, most=16, dist=4, wpb=8, limits=self.limits)
         self.start, self.knobs = (ps, 4, 8), gpu_knobs(Geometry(ps, 4, 8))
 
     def fits(self, setting: tuple[int, ...]) -> bool:
@@ -73,7 +86,8 @@ class Clock:
     def seconds(self, setting: tuple[int, ...]) -> float:
         ps, dist, wpb = setting
         parts = [int(count / ps + self.nodes / 2) for count in (self.edges - self.remote, self.remote)]
-        made = self.make(*parts, self.format, ps=ps, dist=dist, wpb=wpb, limits=self.limits)
+        knobs = {"ps": ps, "dist": dist, "wpb": wpb}
+        made = cuda_grid.launch(self.transfer, *parts, self.format, **knobs, limits=self.limits)
         at_once = max(1, made.resident) * self.limits.multiprocessors
         waves = np.ceil(made.blocks / at_once)
         block_bytes = (self.edges + self.nodes) * self.format.row_bytes / made.blocks + self.fixed * wpb

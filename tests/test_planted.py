@@ -41,9 +41,9 @@ class Fault:
 
 PYTHON = {
     "a partition that gives rows without edges to one rank": Fault(
-        "mgg_hpc/plan/ranges.py",
-        "min(max(round(k * nodes / parts), low), high)",
-        "high",
+        "mgg_hpc/plan/row_ranges.py",
+        "np.clip(np.rint(k * nodes / parts).astype(np.int64), low, high - 1)",
+        "high - 1",
         "plan/test_ranges.py",
     ),
     "the rows that most edges need come last": Fault(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 
-from mgg_hpc.plan import halo, workload
+from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.host.components import padded
 from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # in processes that pytest does not start
+from harness.plans import halo_plans
 
 SMALL = Geometry(ps=2, dist=2, wpb=1)  # blocks of 2 edges: more than 8 make a hub, and every case has some
 LARGE = Geometry(ps=32, dist=2, wpb=2)  # parts of hubs of 256 edges, eight batches of kernels over edges
@@ -77,4 +82,4 @@ def plans_of(case, transfer, count=3):
     edges = [workload.split(r, case.bounds, *case.part(r), keep_edges=True) for r in range(ranks)]
     if transfer != "halo":
         return [workload.direct(each, transfer) for each in edges]
-    return [plan for plan, _ in halo.of_all_ranks(edges, count)]
+    return [plan for plan, _ in halo_plans(edges, count)]

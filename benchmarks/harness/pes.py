@@ -16,7 +16,7 @@ import numpy as np
 import peers
 
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.plan import halo, halo_schedule, workload
+from mgg_hpc.plan import halo_messages, workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.overlap import transfer_only
 from mgg_hpc.plan.workload import Plan
@@ -30,6 +30,7 @@ from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from . import sums
+from .plans import halo_plans
 from .ranks import Variant
 
 Call = Callable[[], None]
@@ -110,7 +111,7 @@ class Subject:
         ]
         self.graph, self.counts = graph, np.diff(bounds)
         self.plans = [workload.direct(part) for part in parts]
-        summing, owner = (plan for plan, _ in halo.of_all_ranks(parts, 1))
+        summing, owner = (plan for plan, _ in halo_plans(parts, 1))
         self.halos = [summing, transfer_only(owner, edges=False)]
         self.whole = workload.rectangular(
             0, graph.indptr[: own + 1], edges.astype(np.int32, copy=False), graph.nodes
@@ -215,9 +216,9 @@ class Subject:
             partial(backend.aggregate, plan, "copy", "sum", of, self.out[: plan.destinations])
             for backend, plan, of in zip(backends, plans, rows, strict=True)
         ]
-        if holds and halo_schedule.crosses(plans[0]):
+        if holds and halo_messages.crosses(plans[0]):
             calls[0] = partial(self._held, backends[0], plans[0], rows[0])
-        launched = calls if halo_schedule.crosses(plans[1]) else calls[:1]
+        launched = calls if halo_messages.crosses(plans[1]) else calls[:1]
         return partial(self._launch, world, launched, rows)
 
     def _launch(self, world: World, calls: Sequence[Call], rows: Sequence[Rows]) -> None:

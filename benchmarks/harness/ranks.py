@@ -19,9 +19,8 @@ import numpy as np
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.nn.graph.handle import symmetric_bytes
 from mgg_hpc.nn.graph.matrix import Adjacency
-from mgg_hpc.plan import ranges, workload
+from mgg_hpc.plan import row_ranges, workload
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.plan.overlap import separated
 from mgg_hpc.runtime import backends, exchange, mpi
 from mgg_hpc.runtime.backends import native
 from mgg_hpc.runtime.backends.arguments import Geometry
@@ -29,6 +28,7 @@ from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from . import sums
+from .plans import separated
 
 Call = Callable[[], None]
 
@@ -70,7 +70,7 @@ class Subject:
         self, comm: Any, graph: Graph, width: int, *, backend: str = "auto", threads: int | None = None
     ) -> None:
         self.comm, self.graph = comm, graph
-        bounds = ranges.edge_balanced(graph.indptr, comm.size)
+        bounds = row_ranges.edge_balanced(graph.indptr, comm.size)
         low, high = int(bounds[comm.rank]), int(bounds[comm.rank + 1])
         indptr = graph.indptr[low : high + 1] - graph.indptr[low]
         indices = graph.indices[graph.indptr[low] : graph.indptr[high]]

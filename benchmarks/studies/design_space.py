@@ -30,7 +30,7 @@ from harness.ranks import Subject
 from harness.study import ON_CPU, ON_GPU, conditions, devices, finish, on_ranks, read, start, subject_of
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.plan.tune import Knob, Search, search
+from mgg_hpc.plan.tune import Knob, Search
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Geometry, rows_ahead
 from mgg_hpc.tools.bench import graphs
@@ -121,7 +121,10 @@ class Space:
             return median(ms["setting"]) / 1e3
 
         knobs = [Knob(name, values) for name, values in self.knobs.items()]
-        return search(knobs, seconds, self.start, lambda setting: self.cut(setting) is not None)
+        found = Search(knobs, self.start, lambda setting: self.cut(setting) is not None)
+        while found.setting is not None:
+            found.tell(seconds(found.setting))
+        return found
 
     def measure(self, results: Results, settings: Sequence[Setting], start: Setting) -> None:
         """Add a row for each setting that fits, measured in turns with the start."""

@@ -33,7 +33,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import real_graphs
-from harness import command, run, workers
+from harness import command, pcie_requests, run, workers
 from harness.plots import bars_by
 
 from mgg_hpc.data import writer
@@ -43,7 +43,7 @@ from mgg_hpc.runtime import backends, mpi
 from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.results import Results, output_files
 from mgg_hpc.traversal import part as parts
-from mgg_hpc.traversal import requests, runs
+from mgg_hpc.traversal import runs
 from mgg_hpc.traversal.part import Part
 
 COPY_BYTES, COPY_TURNS = 256 << 20, 5
@@ -86,9 +86,9 @@ def part_of(graph: Graph, backend: Any, **options: Any) -> Part:
 
 
 def requests_of(part: Part, search: runs.Run, item: int, reads: str) -> np.ndarray:
-    """Return the number of requests of each of `requests.SIZES` for the lists of all nodes that a search reached."""
+    """Count the requests of each of `pcie_requests.SIZES` for the lists of all nodes that a search reached."""
     offset, reached = part.graph.out_indptr, np.flatnonzero(search.arrays["depth"] >= 0)
-    return requests.of_lists(offset[reached], offset[reached + 1], item, reads)
+    return pcie_requests.count(offset[reached], offset[reached + 1], item, reads)
 
 
 def count_requests(graphs: Sequence[Graph], sources: int, backend: Any, files: Sequence[Path]) -> None:
@@ -98,15 +98,15 @@ def count_requests(graphs: Sequence[Graph], sources: int, backend: Any, files: S
         part = part_of(graph, backend)
         done = list(runs.bfs(part, runs.draw_sources(part, sources, 0)))
         edges = sum(each.edges for each in done) / len(done)
-        for item, reads in product((4, 8), requests.READS):
+        for item, reads in product((4, 8), pcie_requests.READS):
             sizes = sum(requests_of(part, each, item, reads) for each in done) / len(done)
-            moved, total = requests.moved(sizes), float(sizes.sum())
-            fewer = None if reads == requests.READS[0] else round(100 * (1 - total / before), 2)
+            moved, total = pcie_requests.requested_bytes(sizes), float(sizes.sum())
+            fewer = None if reads == pcie_requests.READS[0] else round(100 * (1 - total / before), 2)
             results.rows.append(
                 {"graph": graph.name, "edges": graph.edges, "edge_bytes": item, "variant": reads}
                 | {
                     f"requests_{size}": round(float(n), 1)
-                    for size, n in zip(requests.SIZES, sizes, strict=True)
+                    for size, n in zip(pcie_requests.SIZES, sizes, strict=True)
                 }
                 | {"requests": round(total), "of_128_bytes_percent": round(100 * float(sizes[-1]) / total, 2)}
                 | {"fewer_percent": fewer, "moved_bytes": round(moved)}
@@ -154,7 +154,7 @@ def variant_of(whole: Part, backend: Any, name: str) -> Part:
 def search(part: Part, name: str, following: Iterator[int], moved: dict[str, float]) -> float:
     """Search from the next node, add the bytes of its requests, and return its milliseconds."""
     (found,) = runs.bfs(part, [next(following)], check=False)
-    moved[name] += requests.moved(requests_of(part, found, *VARIANTS[name][1:]))
+    moved[name] += pcie_requests.requested_bytes(requests_of(part, found, *VARIANTS[name][1:]))
     return 1e3 * part.engine.search_seconds
 
 

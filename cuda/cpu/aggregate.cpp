@@ -18,7 +18,7 @@ namespace mgg {
 namespace MGG_ISA {
 namespace {
 
-// Adjacent lines of long rows come by themselves once the first half is asked for.
+// The hardware prefetches the second half of a long row once the first half is loaded.
 template <class T>
 inline void prefetch(const typename T::S* row) {
   constexpr int lines = (T::row_bytes + 63) / 64;

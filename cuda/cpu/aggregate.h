@@ -25,7 +25,7 @@ struct Stage {
 // Segment::flags of the first segment of a destination in a stage.
 enum SegmentFlag : int32_t { first_stage = 1, last_stage = 2 };
 
-// Who sums what: made once for a plan, independent of width and type.
+// The order of a plan's segments, and the blocks of them that threads claim; independent of the width and type of rows.
 struct Schedule {
   std::vector<Chunk> chunks;
   std::vector<Segment> segments;  // by stage, then destination, then chunk, then edge

@@ -1,6 +1,6 @@
-// Attention over the edges of a graph, forward and backward, each in one pass over rows (cpu/edges.h says what is
-// computed). The forward keeps a running maximum of the scores and rescales what it has summed where a larger one
-// comes; the backward computes weights again, so that nothing is kept for an edge. Compiled once for each instruction
+// Attention over the edges of a graph, forward and backward, each in one pass over rows (defined in
+// cpu/edges.h). The forward keeps a running maximum of the scores and rescales its sums when a larger one comes; the
+// backward computes weights again, so that nothing is kept for an edge. Compiled once for each instruction
 // set (MGG_ISA).
 #include <cmath>
 #include <limits>
@@ -158,7 +158,7 @@ struct AttendOp {
     });
   }
 
-  // A new maximum of some head shrinks what was summed under the old one.
+  // Rescales the sums of a head that has a new maximum.
   void raise(int count, const A* score, A* state) const {
     each_head([&](int first) {
       auto most = at(maximum(state) + first);
@@ -273,12 +273,13 @@ struct AttendBackOp {
     exp_all(weight, batch.count * heads());
   }
 
-  // `product`, <g, h> of each edge, becomes the gradient of its score; `sum` gets those of all edges added.
+  // Replaces `product`, <g, h> of each edge, by the gradient of its score, and adds the gradients of all edges to
+  // `sum`.
   void score_gradients(const Batch<A>& batch, int64_t v, A* product, const A* weight, const A* slope, A* sum) const {
     const A scale = of.scale;
     A* const of_edges = of.edge_score_gradient;
     for (int k = 0; k < heads(); k += L) {
-      decltype(at(sum)) total{};  // of the batch, which is then added to that of all
+      decltype(at(sum)) total{};  // of the batch
       for (int i = 0; i < batch.count; ++i) {
         const int here = i * heads() + k;
         const A* dot = of.at_source ? tail(batch, i) + (additive ? 2 : 1) * heads() : of.dot[v];

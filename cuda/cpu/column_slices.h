@@ -1,8 +1,8 @@
 // How many columns of a wide row one sweep over the edges takes: all of them, or a slice.
 //
-// Slices of a few lines let more rows share a cache, where sources lie far apart; whole rows cost fewer
-// instructions, where rows come from the cache anyway. Which one is faster is a property of the graph, its order and
-// the machine, and both give the same bits: so each is tried, in turns, and the faster one kept.
+// Slices of a few lines let more rows share a cache, where sources lie far apart; whole rows cost fewer instructions,
+// where rows come from the cache anyway. Which one is faster depends on the graph, its order and the machine, and both
+// give the same bits: so the first calls use them alternately, and later ones the faster one.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace mgg {
 
 constexpr int64_t slice_bytes = 256;         // four lines of each row
 constexpr int64_t worth_trying = 64 << 20;   // bytes of all rows read by a call; smaller ones lie in the caches
-constexpr int tries = 3;                     // of each way
-constexpr int settled = 1 + 2 * tries;       // calls after which the way is chosen
-constexpr double better = 0.97;              // what slices must gain to be kept
+constexpr int tries = 3;                     // of whole rows, and of slices
+constexpr int settled = 1 + 2 * tries;       // calls after which one of them is chosen
+constexpr double better = 0.97;              // share of the time of whole rows that slices may take to be chosen
 
 // The choice of one schedule, for each width and type of rows.
 class Sweeps {

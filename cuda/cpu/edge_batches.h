@@ -1,10 +1,10 @@
-// Edges of one destination in batches: what a kernel over edges (cpu/edges.h) is given, a few rows at a time, which a
-// core's first cache holds while they are read several times.
+// Kernels over edges (cpu/edges.h) take the edges of a destination in batches, whose rows a core's first cache holds
+// while they are read several times.
 //
-// An Op says what is computed:
-//   state()              values of A that a destination's result so far takes
-//   begin(state)         of nothing
-//   room()               values of A that `take` may use
+// An Op defines the computation:
+//   state()              number of values of A of a destination's intermediate result
+//   begin(state)         initialises it
+//   room()               number of values of A that `take` may use
 //   take(batch, v, state, room)  adds a batch of edges of destination v
 //   merge(into, from)    adds two states: parts of a hub, in the order of their edges
 //   finish(state, v)     stores the result

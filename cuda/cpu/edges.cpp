@@ -1,5 +1,5 @@
-// Maxima with their ties, sums with a weight for each edge and head, and dot products for each edge (cpu/edges.h says
-// what is computed). Compiled once for each instruction set (MGG_ISA).
+// Maxima with their ties, sums with a weight for each edge and head, and dot products for each edge (defined in
+// cpu/edges.h). Compiled once for each instruction set (MGG_ISA).
 #include <limits>
 
 #include "cpu/edge_batches.h"

@@ -1,8 +1,9 @@
-// Computations edge by edge on a host beyond sums of rows: attention, and the adjoint of a maximum. One call on one rank.
+// Computations edge by edge on a host beyond sums of rows: attention, and the adjoint of a maximum. One call on one
+// rank.
 //
-// A source's row holds `values` columns of S, and then, from a multiple of sizeof(A) on, a tail of values of A (float32
-// or float64, what sums are taken in): scores, and in the end, where attention drops edges, its node's original id in 8
-// bytes. `near` are rows and values of this rank's destinations.
+// A source's row holds `values` columns of S, and then, from a multiple of sizeof(A) on, a tail of values of the
+// accumulator A (float32 or float64): scores, and, if attention drops edges, the node's original id in 8 bytes. `near`
+// are rows and values of this rank's destinations.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -33,7 +34,7 @@ struct EdgeCall {
   int64_t edges;
   int64_t stride;   // of the source rows, in S
   int64_t values;   // columns of S in a row
-  int64_t tail;     // values of A behind them, an id not counted
+  int64_t tail;     // values of A after them, without the id
   A* partials;      // slots x state values
   A* states;        // destinations x state values, between stages; null for a single stage
   int prefetch;     // edges ahead
@@ -77,7 +78,7 @@ struct Attend {
   EdgeDrop drop;
 };
 
-// The gradients of attention with respect to what lies at one end of edges, from the rows of the other end.
+// The gradients of attention for the rows and scores at one end of edges, from the rows of the other end.
 //
 // With g the gradient of out[v], weight = exp(score - log_sum[v]), D[v] = <g, out[v]> per head and keep = 0 or
 // 1 / (1 - p) where attention drops edges: the score's gradient is ds = weight (keep <g, h[u]> - D[v]), times
@@ -145,8 +146,8 @@ struct Sddmm {
 };
 
 // A tape (mgg/tape.h) for each edge, whose outputs are reduced over the edges of each destination: out[i][v].
-// reduce: max takes that of the first output, of `columns` columns, and adds the others, as wide, over the edges that
-// reach it.
+// reduce: max takes the maximum of the first output, of `columns` columns, and sums the other outputs, of as many
+// columns, over the edges that reach it.
 template <class S>
 struct Propagate {
   using A = Accumulator<S>;

@@ -40,8 +40,8 @@ inline void multiply(Words lanes, uint32_t factor, Words& high, Words& low) {
   high = reinterpret_cast<Words>(even >> 32 | (odd & upper));
 }
 
-// LANES counters, and the four words of each, one draw after the other. LANES: whole vectors. What is drawn for lanes
-// that were not set is never looked at.
+// LANES counters, and the four words of each, one draw after the other. LANES: whole vectors. Words of lanes that were
+// not set are not used.
 template <int LANES>
 struct Counters {
   uint32_t c0[LANES] = {}, c1[LANES] = {}, c2[LANES] = {}, c3[LANES] = {};

@@ -25,8 +25,8 @@ inline void each_run(int64_t at, int total, int64_t quads, Body body) {
   }
 }
 
-// word >= threshold ? scaled : 0, by a mask: what is dropped cannot be predicted, and a branch costs four times all
-// the rest.
+// Returns word >= threshold ? scaled : 0, by a mask: a branch cannot be predicted, and would take four times as long as
+// all the rest.
 template <class T>
 inline T kept_or_zero(uint32_t word, uint32_t threshold, T scaled) {
   using Whole = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
@@ -84,7 +84,7 @@ void values_of_rows(const DropoutCsr<T>& call, int64_t first, int64_t last) {
   }
 }
 
-// Rows are divided evenly: what a value becomes does not depend on who computes it.
+// Divides rows evenly among threads; values do not depend on the thread that computes them.
 template <class Call, class Body>
 void in_parts(const Call& call, Body body) {
   const int64_t part = std::max<int64_t>(64, (call.rows + 8 * call.threads - 1) / (8 * call.threads));

@@ -1,4 +1,4 @@
-// Dropout on the cores of one host. What is drawn depends on (seed, epoch, stream, node, column) alone.
+// Dropout on the cores of one host. Draws depend on (seed, epoch, stream, node, column) alone.
 #pragma once
 #include <cstdint>
 

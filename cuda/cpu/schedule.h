@@ -51,7 +51,8 @@ inline std::vector<Segment> by_destination(const Schedule& s, const std::vector<
   return sorted;
 }
 
-// Returns true if there is one stage, and segments lie by destination, each of which has some: so do those of blocks.
+// Returns true if there is one stage, and segments are sorted by destination, each of which has some (as in sampled
+// blocks).
 inline bool lies_in_order(const Schedule& s, const std::vector<Segment>& segments) {
   for (const Chunk& chunk : s.chunks)
     if (arrives(chunk)) return false;

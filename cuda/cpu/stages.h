@@ -1,9 +1,10 @@
 // Runs a schedule's blocks on the cores of one host, whatever is computed: stage by stage as rows arrive, or with
 // gets that fetch a block's remote rows while the block before is worked on.
 //
-// Work, for rows of S: `call` with schedule, sources, stride, threads, exchange, transport, calling, streams;
-// sweeps(), passes over the blocks of a stage; worker(), what one thread computes with: worker.block(block, sweep), of
-// rows that lie where worker.read_from(sources) said last. This file is compiled once for each instruction set (MGG_ISA).
+// Work, for rows of S, has: `call` with schedule, sources, stride, threads, exchange, transport, calling, streams;
+// sweeps(), the number of passes over the blocks of a stage; worker(), a thread's state. worker.block(block, sweep)
+// computes a block from the rows at the addresses of the last worker.read_from(sources). This file is compiled once for
+// each instruction set (MGG_ISA).
 #pragma once
 #include <omp.h>
 
@@ -21,7 +22,7 @@ namespace mgg {
 namespace MGG_ISA {
 namespace {
 
-// Stage by stage. With halo, threads first share the packing of what others wait for; then owned rows are worked on,
+// Stage by stage. With halo, threads first pack the rows that other ranks wait for; then owned rows are worked on,
 // then each round, or streamed chunk, as it arrives, in the same order in every run. The first thread keeps transfers
 // going.
 template <class Work>

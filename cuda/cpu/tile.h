@@ -16,7 +16,7 @@ namespace MGG_ISA {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int vector_bytes = 64, registers = 16;  // registers of sums; as many remain for what is loaded
+constexpr int vector_bytes = 64, registers = 16;  // registers of sums; as many remain for loaded values
 constexpr bool has_masks = true;
 #elif defined(__AVX2__)
 constexpr int vector_bytes = 32, registers = 8;
@@ -113,8 +113,8 @@ inline void store(Float16* to, Vector<float, BYTES> value) {
   for (int i = 0; i < BYTES / 4; ++i) narrow(value[i], to[i]);
 }
 
-// Past the caches, to memory aligned to a vector of values: what is written once and not read soon would otherwise
-// be read first, to fill the lines that it overwrites.
+// Stores past the caches, to memory aligned to a vector. An ordinary store first reads the line that it overwrites, in
+// vain for values that are not read soon.
 template <int BYTES, class S>
 inline void stream(S* to, Vector<Accumulator<S>, BYTES> value) {
 #if defined(__AVX512F__)
@@ -230,7 +230,7 @@ struct Tile {
     for (int i = 0; i < COUNT; ++i) value[i] = R::combine(value[i], other.value[i]);
   }
 
-  // Rows of S; `message` makes of a vector what is added.
+  // Rows of S; `message` maps each vector before it is added.
   template <class R, class Message>
   void combine(const S* row, const Edge& edge, Message message) {
     if constexpr (paired) {

@@ -46,7 +46,7 @@ struct Plans {
   int64_t edges = 0;
 };
 
-// Lists the edges by destination, with self loops behind a row's others, and counts those of each source.
+// Lists the edges by destination, with a self loop after a row's other edges, and counts the edges of each source.
 void list(const Block& block, Plans& made, int64_t* count) {
   int64_t at = 0;
   for (int64_t v = 0; v < block.destinations; ++v) {
@@ -72,7 +72,8 @@ void list(const Block& block, Plans& made, int64_t* count) {
   made.edges = at;
 }
 
-// Lists them by source, in the order of destinations. count: edges of each source, replaced by where its next one goes.
+// Lists them by source, then destination. count: number of edges of each source, replaced by the position of the next
+// one.
 void transpose(const Block& block, Plans& made, int64_t* count) {
   int64_t first = 0;
   for (int64_t u = 0; u < block.sources; ++u) {
@@ -91,19 +92,24 @@ void transpose(const Block& block, Plans& made, int64_t* count) {
   }
 }
 
-// Weights of a block's edges in the order of its plans: factor, of a destination or of an edge, times the weight of the
-// edge in the whole graph; 1 for self loops.
-template <class T>
+// Factors of edges, which are multiplied by the weights of the edges in the whole graph; self loops have weight 1.
 struct Weights {
-  const double* factor;
+  const double* factor;  // of each destination, or (by_edge) of each edge
+  int64_t factors;
   bool by_edge;
-  const float* weight;  // or null
-  const int64_t* edge;  // places in the whole graph, where there are weights
+  const float* weight;  // of all edges of the graph, or null
+  const int64_t* edge;  // positions of the block's edges in the graph; with weights
+};
 
-  bool all_one(int64_t factors) const {
-    return !weight && std::all_of(factor, factor + factors, [](double each) { return each == 1.0; });
-  }
-  void fill(const Block& block, const Plans& made, T* forward, T* backward) const {
+// Returns the weights of a block's edges in the order of both plans, or None where all are 1.
+template <class T>
+std::tuple<nb::object, nb::object> weights_of(const Block& block, const Plans& made, const Weights& weights) {
+  const auto is_one = [](double each) { return each == 1.0; };
+  if (!weights.weight && std::all_of(weights.factor, weights.factor + weights.factors, is_one))
+    return {nb::none(), nb::none()};
+  std::unique_ptr<T[]> forward(new T[made.edges]), backward(new T[made.edges]);
+  {
+    nb::gil_scoped_release release;
     for (int64_t v = 0; v < block.destinations; ++v) {
       const Segment& segment = made.forward[v];
       for (int64_t at = segment.first_edge; at < segment.first_edge + segment.count; ++at) {
@@ -112,22 +118,11 @@ struct Weights {
           forward[at] = T(1);
           continue;
         }
-        const double value = factor[by_edge ? e : v];
-        forward[at] = static_cast<T>(weight ? value * weight[edge[e]] : value);
+        const double value = weights.factor[weights.by_edge ? e : v];
+        forward[at] = static_cast<T>(weights.weight ? value * weights.weight[weights.edge[e]] : value);
       }
     }
     for (int64_t at = 0; at < made.edges; ++at) backward[at] = forward[made.order[at]];
-  }
-};
-
-template <class T>
-std::tuple<nb::object, nb::object> weights_of(const Block& block, const Plans& made, const Weights<T>& weights,
-                                              int64_t factors) {
-  if (weights.all_one(factors)) return {nb::none(), nb::none()};
-  std::unique_ptr<T[]> forward(new T[made.edges]), backward(new T[made.edges]);
-  {
-    nb::gil_scoped_release release;
-    weights.fill(block, made, forward.get(), backward.get());
   }
   return {nb::cast(array_of(std::move(forward), made.edges)), nb::cast(array_of(std::move(backward), made.edges))};
 }
@@ -171,10 +166,10 @@ Result plan_block(Flat<const int64_t> indptr, Flat<const int32_t> indices, int64
   }
   const int64_t edges = made.edges;
   std::tuple<nb::object, nb::object> values{nb::none(), nb::none()};
-  const float* weights = weight ? weight->data() : nullptr;
-  const int64_t* at = edge ? edge->data() : nullptr;
-  if (factor && wide) values = weights_of<double>(block, made, {factor->data(), by_edge, weights, at}, factors);
-  if (factor && !wide) values = weights_of<float>(block, made, {factor->data(), by_edge, weights, at}, factors);
+  if (factor) {
+    const Weights weights{factor->data(), factors, by_edge, weight ? weight->data() : nullptr, edge ? edge->data() : nullptr};
+    values = wide ? weights_of<double>(block, made, weights) : weights_of<float>(block, made, weights);
+  }
   nb::object places = made.places ? nb::cast(array_of(std::move(made.places), edges)) : nb::none();
   return {bytes_of(std::move(made.forward), destinations), array_of(std::move(made.forward_index), edges), places,
           bytes_of(std::move(made.backward), sources),     array_of(std::move(made.backward_index), edges),

@@ -1,4 +1,4 @@
-// Checks of traversals' results, edge by edge; none of them shares code with the kernels (mgg_hpc/traversal/checks.py).
+// Checks of the results of traversals, edge by edge. None of them shares code with the kernels (traversal/checks.py).
 #include <omp.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Edges edges_of(const Flat<const int64_t>& indptr, const Flat<const int32_t>& ind
   return {static_cast<int64_t>(slot.size()), indptr.data(), indices.data(), slot.data()};
 }
 
-// The first row for which wrong(row) says so, or -1.
+// Returns the first row for which wrong(row) is true, or -1.
 template <class Wrong>
 int64_t first_wrong(const Edges& graph, Wrong&& wrong) {
   int64_t first = graph.rows;
@@ -38,8 +38,8 @@ int64_t first_wrong(const Edges& graph, Wrong&& wrong) {
   return first == graph.rows ? none : first;
 }
 
-// Graph500's rules: a parent is a source of its row's edges, one level up; edges skip no level; what a reached row has an
-// edge to is reached.
+// Graph500's rules for a parent: it is the source of an edge into the row, and one level above it. Other rules (edges skip
+// no level, and lead from no reached row to one that is not) are those of skipped_level.
 int64_t wrong_parent(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const int32_t> slot,
                      Flat<const int32_t> parent, Flat<const int32_t> depth, int64_t root) {
   const Edges graph = edges_of(indptr, indices, slot);
@@ -56,48 +56,42 @@ int64_t wrong_parent(Flat<const int64_t> indptr, Flat<const int32_t> indices, Fl
   });
 }
 
-int64_t skipped_level(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const int32_t> slot,
-                      Flat<const int32_t> depth) {
-  const Edges graph = edges_of(indptr, indices, slot);
-  const int32_t* level = depth.data();
+// Returns the first row with an edge for which wrong(value of the row, value of the source, edge) is true, or -1.
+template <class T, class Wrong>
+int64_t first_wrong_edge(const Edges& graph, const T* value, Wrong&& wrong) {
   return first_wrong(graph, [&](int64_t row) {
-    const int32_t mine = level[graph.slot[row]];
-    for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e) {
-      const int32_t source = level[graph.indices[e]];
-      if (source >= 0 && (mine < 0 || mine > source + 1)) return true;
-    }
+    const T mine = value[graph.slot[row]];
+    for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e)
+      if (wrong(mine, value[graph.indices[e]], e)) return true;
     return false;
   });
 }
 
-// Whether an edge is a shorter way to a row than its distance, in the type of the distances.
+int64_t skipped_level(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const int32_t> slot,
+                      Flat<const int32_t> depth) {
+  return first_wrong_edge(edges_of(indptr, indices, slot), depth.data(), [](int32_t mine, int32_t source, int64_t) {
+    return source >= 0 && (mine < 0 || mine > source + 1);
+  });
+}
+
+// An edge makes a path of its length beyond its source's distance; sums are of the distances' type.
 int64_t longer_distance(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const int32_t> slot,
                         Flat<const float> length, Flat<const float> distance) {
-  const Edges graph = edges_of(indptr, indices, slot);
   require(length.size() == indices.size(), "check: a length for each edge");
-  const float *at = distance.data(), *along = length.data();
-  return first_wrong(graph, [&](int64_t row) {
-    const float mine = at[graph.slot[row]];
-    for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e)
-      if (!(mine <= at[graph.indices[e]] + along[e])) return true;
-    return false;
-  });
+  return first_wrong_edge(edges_of(indptr, indices, slot), distance.data(),
+                          [along = length.data()](float mine, float source, int64_t e) {
+                            return !(mine <= source + along[e]);
+                          });
 }
 
 int64_t differing_label(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const int32_t> slot,
                         Flat<const int64_t> label) {
-  const Edges graph = edges_of(indptr, indices, slot);
-  const int64_t* of = label.data();
-  return first_wrong(graph, [&](int64_t row) {
-    const int64_t mine = of[graph.slot[row]];
-    for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e)
-      if (of[graph.indices[e]] != mine) return true;
-    return false;
-  });
+  return first_wrong_edge(edges_of(indptr, indices, slot), label.data(),
+                          [](int64_t mine, int64_t source, int64_t) { return source != mine; });
 }
 
-// Marks what can be reached from the sources in `from` over edges out of sources; with distances, over those edges alone
-// whose length is what the distances of their ends differ by.
+// Marks what can be reached from the sources in `from`. With distances it follows only edges whose length is the
+// difference of the distances of their ends.
 void spread(Flat<const int64_t> out_indptr, Flat<const int32_t> out_indices, Flat<const int32_t> slot,
             Flat<const float> length, Flat<const float> distance, Flat<const int32_t> from, Flat<uint8_t> reached) {
   require(out_indptr.size() == reached.size() + 1, "spread: a mark for each source");

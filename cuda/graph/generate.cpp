@@ -1,5 +1,5 @@
-// Draw the edges of random graphs. What is drawn for an edge depends on its number alone, so any run of edges can be
-// drawn by itself, by any number of threads.
+// Draws the edges of random graphs. An edge depends on its number alone, so any run of edges can be drawn by itself, by
+// any number of threads.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -146,7 +146,7 @@ class Ends {
     return at(begin + own.draw(word, groups_), place);
   }
 
-  // Raises unless all rows lie below those of their class.
+  // Throws if a row of a group is not a row of its class.
   void check(uint64_t nodes, uint32_t classes) const {
     for (uint32_t c = 0; c < columns_; ++c) {
       const uint64_t label = c / groups_, rows = nodes > label ? (nodes - label - 1) / classes + 1 : 0;
@@ -233,7 +233,7 @@ With a probability of inside / 2**32 an edge is within a class: its source is dr
 the source's class; otherwise both are drawn from all nodes. tables: one for both ends, or one for sources and one for
 destinations: (limit, alias) of all columns for edges among all nodes, and for edges within a class; (limit, alias) of
 each class's columns for the latter; each column's first row and number of rows. Row r of class c has the rank
-r * classes + c. keys uint64 [2]: of the numbering of ranks (see `places`), and of that of a class's sources.)");
+r * classes + c. keys uint64 [2]: for the numbering of ranks (see `places`), and for the numbering of a class's sources.)");
 }
 
 }  // namespace

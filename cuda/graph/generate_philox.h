@@ -28,7 +28,7 @@ class Philox {
   static constexpr int64_t room_for(int64_t count) { return count + 2 * words * together; }
 
  private:
-  // The sequence begins with the counter behind the state's own.
+  // The sequence begins with the counter after the state's own.
   void set(uint64_t number, uint64_t (&c)[4]) const {
     for (int i = 0; i < 4; ++i) c[i] = counter_[i];
     c[0] += number;

@@ -1,11 +1,13 @@
-// Plans natively: the edges of one rank divided by the owners of their sources (mgg_hpc/plan/workload.py), the rounds of
-// a halo (halo.py), and self loops (adjacency.py). Rows are cut into runs that threads take; each place in the results is
-// known from counts, so that results do not depend on threads.
+// Sorts the edges of one rank for its plans: by the owners of their sources (mgg_hpc/plan/workload.py) and by the rounds
+// of a halo (plan/halo.py); and adds self loops (plan/adjacency.py). Threads take pieces of the rows. Where a piece stores
+// its results follows from counts, so results do not depend on the number of pieces or threads.
 #include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "bind.h"
@@ -13,97 +15,157 @@
 
 namespace {
 
+using mgg::array_of;
 using mgg::few;
 using mgg::Flat;
+using mgg::Made;
 using mgg::Marks;
 using mgg::Owners;
 using mgg::require;
 
-void check_csr(const Flat<const int64_t>& indptr, size_t edges, const Flat<const int64_t>& cuts) {
-  require(indptr.size() >= 1 && cuts.size() >= 1, "split: expected offsets and cuts");
-  const int64_t rows = static_cast<int64_t>(indptr.size()) - 1;
-  require(indptr.data()[0] == 0 && indptr.data()[rows] == static_cast<int64_t>(edges) &&
-              std::is_sorted(indptr.data(), indptr.data() + rows + 1),
+void check_csr(const Flat<const int64_t>& indptr, size_t edges) {
+  require(indptr.size() >= 1 && indptr.data()[0] == 0 &&
+              indptr.data()[indptr.size() - 1] == static_cast<int64_t>(edges) &&
+              std::is_sorted(indptr.data(), indptr.data() + indptr.size()),
           "split: indptr goes from 0 to the number of edges and never decreases");
-  require(cuts.data()[0] == 0 && cuts.data()[cuts.size() - 1] == rows &&
-              std::is_sorted(cuts.data(), cuts.data() + cuts.size()),
-          "split: cuts go from 0 to the number of rows and never decrease");
 }
 
-void check_bounds(const Flat<const int64_t>& bounds) {
+// ---- sorting by a key
+
+// Runs of edges of one key and destination, in the order of the keys. The runs of the i-th key are run_bounds[i] ..
+// run_bounds[i + 1] - 1, its edges edge_bounds[i] .. edge_bounds[i + 1] - 1.
+struct Runs {
+  std::vector<int64_t> edge_bounds, run_bounds;
+  std::unique_ptr<int32_t[]> destinations, counts;
+};
+
+// Sorts edges by key, then destination. cuts: bounds of the pieces of destinations. order: all keys, as they are to be
+// sorted. visit(first, last, edge) calls edge(destination, key, e) for each edge of destinations first .. last - 1, in
+// their order; store(position, key, e) stores edge e.
+template <class Visit, class Store>
+Runs sort_edges(const std::vector<int64_t>& cuts, const std::vector<int64_t>& order, size_t edges, Visit visit,
+                Store store) {
+  const int64_t pieces = static_cast<int64_t>(cuts.size()) - 1, keys = static_cast<int64_t>(order.size());
+  std::vector<int64_t> edge_at(pieces * keys), run_at(pieces * keys);  // counts, then first positions, by piece and key
+#pragma omp parallel for schedule(dynamic, 1) if (edges > few)
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    std::vector<int64_t> edge(keys, 0), run(keys, 0), last(keys, -1);
+    visit(cuts[piece], cuts[piece + 1], [&](int64_t destination, int64_t key, int64_t) {
+      ++edge[key];
+      run[key] += last[key] != destination;
+      last[key] = destination;
+    });
+    std::copy(edge.begin(), edge.end(), edge_at.begin() + piece * keys);
+    std::copy(run.begin(), run.end(), run_at.begin() + piece * keys);
+  }
+  Runs made;
+  int64_t edge_sum = 0, run_sum = 0;
+  for (const int64_t key : order) {
+    made.edge_bounds.push_back(edge_sum), made.run_bounds.push_back(run_sum);
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      edge_sum += std::exchange(edge_at[piece * keys + key], edge_sum);
+      run_sum += std::exchange(run_at[piece * keys + key], run_sum);
+    }
+  }
+  made.edge_bounds.push_back(edge_sum), made.run_bounds.push_back(run_sum);
+  made.destinations.reset(new int32_t[run_sum]), made.counts.reset(new int32_t[run_sum]);
+  int32_t *destinations = made.destinations.get(), *counts = made.counts.get();
+#pragma omp parallel for schedule(dynamic, 1) if (edges > few)
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    std::vector<int64_t> at(edge_at.begin() + piece * keys, edge_at.begin() + (piece + 1) * keys), last(keys, -1);
+    std::vector<int64_t> run(run_at.begin() + piece * keys, run_at.begin() + (piece + 1) * keys);
+    visit(cuts[piece], cuts[piece + 1], [&](int64_t destination, int64_t key, int64_t e) {
+      store(at[key]++, key, e);
+      if (last[key] != destination) {
+        last[key] = destination;
+        destinations[run[key]] = static_cast<int32_t>(destination);
+        counts[run[key]++] = 0;
+      }
+      ++counts[run[key] - 1];
+    });
+  }
+  return made;
+}
+
+// ---- by owner
+
+// Returns whether a bit for each row takes more memory than the values, by far: where ranks have more rows than edges.
+bool is_sparse(size_t values, int64_t rows) { return rows / 32 > static_cast<int64_t>(values); }
+
+// Appends the distinct values, ascending, of values in 0 .. rows - 1.
+void append_distinct(const int32_t* values, int64_t count, int64_t rows, std::vector<int32_t>& to) {
+  const auto first = static_cast<int64_t>(to.size());
+  if (count == 0) return;
+  if (is_sparse(count, rows)) {
+    to.insert(to.end(), values, values + count);
+    std::sort(to.begin() + first, to.end());
+    to.erase(std::unique(to.begin() + first, to.end()), to.end());
+  } else {
+    Marks marks(rows);
+    marks.add(values, count);
+    to.resize(first + marks.count());
+    marks.list(to.data() + first);
+  }
+}
+
+template <class Id>
+nb::tuple split_edges(int64_t rank, Flat<const int64_t> bounds, Flat<const int64_t> indptr, Flat<const Id> indices,
+                      int64_t pieces, bool keep_edges, bool finds_halo) {
   require(bounds.size() >= 2 && bounds.data()[0] == 0 && std::is_sorted(bounds.data(), bounds.data() + bounds.size()),
           "split: bounds go from 0 and never decrease");
-}
-
-template <class Id>
-bool inside(const Owners& owners, const Flat<const Id>& indices) {
-  bool all = true;
-  for (size_t e = 0; e < indices.size(); ++e) all &= owners.has(static_cast<int64_t>(indices.data()[e]));
-  return all;
-}
-
-template <class Id>
-void count_owners(Flat<const int64_t> bounds, Flat<const int64_t> indptr, Flat<const Id> indices,
-                  Flat<const int64_t> cuts, Flat<int64_t> edges, Flat<int64_t> runs) {
-  check_bounds(bounds);
-  check_csr(indptr, indices.size(), cuts);
+  check_csr(indptr, indices.size());
   const Owners owners(bounds);
-  const int64_t chunks = static_cast<int64_t>(cuts.size()) - 1, parts = owners.parts();
-  require(edges.size() == static_cast<size_t>(chunks * parts) && runs.size() == edges.size(),
-          "split: counts are by chunk and owner");
-  require(inside(owners, indices), "split: a source is no row of any rank");
-  nb::gil_scoped_release release;
-#pragma omp parallel for schedule(dynamic, 1) if (indices.size() > few)
-  for (int64_t c = 0; c < chunks; ++c) {
-    std::vector<int64_t> count(parts, 0), last(parts, -1), run(parts, 0);
-    for (int64_t row = cuts.data()[c]; row < cuts.data()[c + 1]; ++row)
-      for (int64_t e = indptr.data()[row]; e < indptr.data()[row + 1]; ++e) {
-        const int64_t p = owners.of(static_cast<int64_t>(indices.data()[e]));
-        ++count[p];
-        run[p] += last[p] != row;
-        last[p] = row;
+  const int64_t ranks = owners.parts(), edges = static_cast<int64_t>(indices.size());
+  require(rank >= 0 && rank < ranks && pieces >= 1, "split: a rank of these bounds, and at least one piece");
+  const int64_t *offset = indptr.data(), *last_offset = offset + indptr.size();
+  const Id* source = indices.data();
+  bool inside = true;
+  for (int64_t e = 0; e < edges; ++e) inside &= owners.has(static_cast<int64_t>(source[e]));
+  require(inside, "split: a source is no row of any rank");
+  std::unique_ptr<int32_t[]> row(new int32_t[edges]);
+  std::unique_ptr<int64_t[]> place(keep_edges ? new int64_t[edges] : nullptr);
+  std::vector<int32_t> used, halo;
+  std::vector<int64_t> run_bounds, halo_bounds{0};
+  Runs made;
+  {
+    nb::gil_scoped_release release;
+    std::vector<int64_t> cuts{0}, order;
+    for (int64_t piece = 1; piece < pieces; ++piece)  // of about as many edges each
+      cuts.push_back(std::lower_bound(offset, last_offset - 1, edges * piece / pieces) - offset);
+    cuts.push_back(last_offset - 1 - offset);
+    // This rank's own rows first, then those of the ranks before it in a circle, so that not all begin with one rank.
+    for (int64_t step = 0; step < ranks; ++step) order.push_back((rank - step + ranks) % ranks);
+    const auto visit = [&](int64_t first, int64_t last, auto&& edge) {
+      for (int64_t destination = first; destination < last; ++destination)
+        for (int64_t e = offset[destination]; e < offset[destination + 1]; ++e)
+          edge(destination, owners.of(static_cast<int64_t>(source[e])), e);
+    };
+    made = sort_edges(cuts, order, indices.size(), visit, [&](int64_t at, int64_t owner, int64_t e) {
+      row[at] = static_cast<int32_t>(static_cast<int64_t>(source[e]) - owners.begin(owner));
+      if (place) place[at] = e;
+    });
+    for (int64_t step = 0; step < ranks; ++step)
+      if (step == 0 || made.run_bounds[step] < made.run_bounds[step + 1]) {
+        used.push_back(static_cast<int32_t>(order[step]));
+        run_bounds.push_back(made.run_bounds[step]);
       }
-    std::copy(count.begin(), count.end(), edges.data() + c * parts);
-    std::copy(run.begin(), run.end(), runs.data() + c * parts);
+    run_bounds.push_back(made.run_bounds[ranks]);
+    for (int64_t owner = 0; owner < ranks; ++owner) {
+      const int64_t step = (rank - owner + ranks) % ranks, first = made.edge_bounds[step];
+      if (finds_halo && owner != rank)
+        append_distinct(row.get() + first, made.edge_bounds[step + 1] - first,
+                        owners.begin(owner + 1) - owners.begin(owner), halo);
+      halo_bounds.push_back(static_cast<int64_t>(halo.size()));
+    }
   }
+  const int64_t runs = run_bounds.back();
+  return nb::make_tuple(array_of(std::move(used)), array_of(std::move(row), edges),
+                        array_of(std::move(made.destinations), runs), array_of(std::move(made.counts), runs),
+                        array_of(std::move(run_bounds)), keep_edges ? nb::cast(array_of(std::move(place), edges)) : nb::none(),
+                        array_of(std::move(halo)), array_of(std::move(halo_bounds)));
 }
 
-// edge_at, run_at: where each chunk's edges and runs of each owner begin. place: of each edge in the CSR, or of length 0.
-template <class Id>
-void split(Flat<const int64_t> bounds, Flat<const int64_t> indptr, Flat<const Id> indices, Flat<const int64_t> cuts,
-           Flat<const int64_t> edge_at, Flat<const int64_t> run_at, Flat<int32_t> out, Flat<int32_t> destinations,
-           Flat<int32_t> counts, Flat<int64_t> place) {
-  check_bounds(bounds);
-  check_csr(indptr, indices.size(), cuts);
-  const Owners owners(bounds);
-  const int64_t chunks = static_cast<int64_t>(cuts.size()) - 1, parts = owners.parts();
-  require(edge_at.size() == static_cast<size_t>(chunks * parts) && run_at.size() == edge_at.size(),
-          "split: places are by chunk and owner");
-  require(out.size() == indices.size() && counts.size() == destinations.size() &&
-              (place.size() == 0 || place.size() == indices.size()),
-          "split: the results have room for all edges");
-  require(inside(owners, indices), "split: a source is no row of any rank");
-  const bool placed = place.size() != 0;
-  nb::gil_scoped_release release;
-#pragma omp parallel for schedule(dynamic, 1) if (indices.size() > few)
-  for (int64_t c = 0; c < chunks; ++c) {
-    std::vector<int64_t> at(edge_at.data() + c * parts, edge_at.data() + (c + 1) * parts);
-    std::vector<int64_t> run(run_at.data() + c * parts, run_at.data() + (c + 1) * parts), last(parts, -1);
-    for (int64_t row = cuts.data()[c]; row < cuts.data()[c + 1]; ++row)
-      for (int64_t e = indptr.data()[row]; e < indptr.data()[row + 1]; ++e) {
-        const int64_t source = static_cast<int64_t>(indices.data()[e]), p = owners.of(source);
-        out.data()[at[p]] = static_cast<int32_t>(source - owners.begin(p));
-        if (placed) place.data()[at[p]] = e;
-        ++at[p];
-        if (last[p] != row) {
-          last[p] = row;
-          destinations.data()[run[p]] = static_cast<int32_t>(row);
-          counts.data()[run[p]++] = 0;
-        }
-        ++counts.data()[run[p] - 1];
-      }
-  }
-}
+// ---- by round
 
 void check_rows(const Flat<const int32_t>& values, int64_t rows) {
   require(rows >= 0 && rows < int64_t{1} << 31, "rows: a rank has less than 2**31 rows");
@@ -112,30 +174,6 @@ void check_rows(const Flat<const int32_t>& values, int64_t rows) {
   require(!outside, "rows: a value is no row");
 }
 
-// Whether a bit for each row takes more memory than the values do, by far where ranks have more rows than edges.
-bool is_sparse(size_t values, int64_t rows) { return rows / 32 > static_cast<int64_t>(values); }
-
-nb::object distinct_rows(Flat<const int32_t> values, int64_t rows) {
-  check_rows(values, rows);
-  auto* found = new std::vector<int32_t>;
-  nb::capsule owner(found, [](void* all) noexcept { delete static_cast<std::vector<int32_t>*>(all); });
-  {
-    nb::gil_scoped_release release;
-    if (is_sparse(values.size(), rows)) {
-      found->assign(values.data(), values.data() + values.size());
-      std::sort(found->begin(), found->end());
-      found->erase(std::unique(found->begin(), found->end()), found->end());
-    } else {
-      Marks marks(values.size() ? rows : 0);
-      marks.add(values.data(), static_cast<int64_t>(values.size()));
-      found->resize(marks.count());
-      marks.list(found->data());
-    }
-  }
-  return nb::cast(nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(found->data(), {found->size()}, owner));
-}
-
-// The place of each value among distinct ascending rows, from `first` on; adds up how often each occurs.
 void halo_positions(Flat<const int32_t> values, Flat<const int32_t> halo, int64_t rows, int64_t first,
                     Flat<int32_t> positions, Flat<int64_t> uses) {
   check_rows(values, rows);
@@ -171,21 +209,21 @@ void halo_positions(Flat<const int32_t> values, Flat<const int32_t> halo, int64_
   require(!missing, "halo: a value is not in the halo, or that is not ascending");
 }
 
-// Remote edges by owner, then destination: the runs of one owner, and where its edges begin.
-struct Runs {
+// The runs of one owner: destinations, ascending, and their numbers of edges. edge: the first edge of the owner.
+struct OwnerRuns {
   const int32_t *destinations, *counts;
   int64_t count, edge;
 };
 
-// Visits the edges of destinations low .. high - 1 by destination, then owner: visit(destination, first edge, count).
+// Calls visit(destination, first edge, count) for the runs of destinations low .. high - 1, by destination, then owner.
 template <class Visit>
-void by_destination(const std::vector<Runs>& owners, int64_t low, int64_t high, Visit visit) {
+void by_destination(const std::vector<OwnerRuns>& owners, int64_t low, int64_t high, Visit visit) {
   struct Cursor {
     const int32_t *at, *end, *count;
     int64_t edge;
   };
   std::vector<Cursor> cursors;
-  for (const Runs& runs : owners) {
+  for (const OwnerRuns& runs : owners) {
     const int32_t *end = runs.destinations + runs.count, *begin = std::lower_bound(runs.destinations, end, low);
     int64_t edge = runs.edge;
     for (const int32_t* count = runs.counts; count < runs.counts + (begin - runs.destinations); ++count) edge += *count;
@@ -200,10 +238,10 @@ void by_destination(const std::vector<Runs>& owners, int64_t low, int64_t high, 
       }
 }
 
-std::vector<Runs> runs_of(const Flat<const int32_t>& destinations, const Flat<const int32_t>& counts,
-                          const Flat<const int64_t>& lengths, size_t edges) {
+std::vector<OwnerRuns> owner_runs(const Flat<const int32_t>& destinations, const Flat<const int32_t>& counts,
+                                  const Flat<const int64_t>& lengths, size_t edges) {
   require(counts.size() == destinations.size(), "rounds: a run has a destination and a count");
-  std::vector<Runs> found;
+  std::vector<OwnerRuns> found;
   int64_t at = 0, edge = 0;
   for (size_t p = 0; p < lengths.size(); ++p) {
     const int64_t length = lengths.data()[p];
@@ -220,136 +258,88 @@ std::vector<Runs> runs_of(const Flat<const int32_t>& destinations, const Flat<co
   return found;
 }
 
-void check_rounds(const Flat<const int32_t>& positions, const Flat<const int8_t>& round_of, int64_t rounds) {
+nb::tuple sort_by_round(Flat<const int32_t> destinations, Flat<const int32_t> counts, Flat<const int64_t> lengths,
+                        Flat<const int32_t> positions, Flat<const int8_t> round_of, Flat<const int32_t> slot,
+                        int64_t rows, int64_t pieces, int64_t rounds, Flat<int32_t> out, Flat<int64_t> order) {
   require(rounds >= 1 && rounds <= 127, "rounds: expected 1 to 127");
+  require(rows >= 0 && pieces >= 1, "rounds: rows, and at least one piece");
   bool outside = false;
   for (size_t row = 0; row < round_of.size(); ++row)
     outside |= round_of.data()[row] < 0 || round_of.data()[row] >= rounds;
   for (size_t e = 0; e < positions.size(); ++e)
     outside |= positions.data()[e] < 0 || static_cast<size_t>(positions.data()[e]) >= round_of.size();
   require(!outside, "rounds: a row of the halo has no round, or an edge no row");
-}
-
-void count_rounds(Flat<const int32_t> destinations, Flat<const int32_t> counts, Flat<const int64_t> lengths,
-                  Flat<const int32_t> positions, Flat<const int8_t> round_of, Flat<const int64_t> cuts, int64_t rounds,
-                  Flat<int64_t> edges, Flat<int64_t> runs) {
-  check_rounds(positions, round_of, rounds);
-  const auto owners = runs_of(destinations, counts, lengths, positions.size());
-  const int64_t chunks = static_cast<int64_t>(cuts.size()) - 1;
-  require(chunks >= 0 && edges.size() == static_cast<size_t>(chunks * rounds) && runs.size() == edges.size(),
-          "rounds: counts are by chunk and round");
-  nb::gil_scoped_release release;
-#pragma omp parallel for schedule(dynamic, 1) if (positions.size() > few)
-  for (int64_t c = 0; c < chunks; ++c) {
-    std::vector<int64_t> edge(rounds, 0), run(rounds, 0), last(rounds, -1);
-    by_destination(owners, cuts.data()[c], cuts.data()[c + 1], [&](int64_t destination, int64_t first, int64_t count) {
-      for (int64_t e = first; e < first + count; ++e) {
-        const int8_t r = round_of.data()[positions.data()[e]];
-        ++edge[r];
-        run[r] += last[r] != destination;
-        last[r] = destination;
-      }
-    });
-    std::copy(edge.begin(), edge.end(), edges.data() + c * rounds);
-    std::copy(run.begin(), run.end(), runs.data() + c * rounds);
-  }
-}
-
-// slot: of each row of the halo within its round. order: the edge that each place has, or of length 0.
-void place_rounds(Flat<const int32_t> destinations, Flat<const int32_t> counts, Flat<const int64_t> lengths,
-                  Flat<const int32_t> positions, Flat<const int8_t> round_of, Flat<const int32_t> slot,
-                  Flat<const int64_t> cuts, int64_t rounds, Flat<const int64_t> edge_at, Flat<const int64_t> run_at,
-                  Flat<int32_t> out, Flat<int32_t> out_destinations, Flat<int32_t> out_counts, Flat<int64_t> order) {
-  check_rounds(positions, round_of, rounds);
-  const auto owners = runs_of(destinations, counts, lengths, positions.size());
-  const int64_t chunks = static_cast<int64_t>(cuts.size()) - 1;
-  require(chunks >= 0 && edge_at.size() == static_cast<size_t>(chunks * rounds) && run_at.size() == edge_at.size(),
-          "rounds: places are by chunk and round");
   require(slot.size() == round_of.size() && out.size() == positions.size() &&
-              out_counts.size() == out_destinations.size() && (order.size() == 0 || order.size() == positions.size()),
+              (order.size() == 0 || order.size() == positions.size()),
           "rounds: the results have room for all edges");
+  const auto owners = owner_runs(destinations, counts, lengths, positions.size());
   const bool ordered = order.size() != 0;
-  nb::gil_scoped_release release;
-#pragma omp parallel for schedule(dynamic, 1) if (positions.size() > few)
-  for (int64_t c = 0; c < chunks; ++c) {
-    std::vector<int64_t> at(edge_at.data() + c * rounds, edge_at.data() + (c + 1) * rounds);
-    std::vector<int64_t> run(run_at.data() + c * rounds, run_at.data() + (c + 1) * rounds), last(rounds, -1);
-    by_destination(owners, cuts.data()[c], cuts.data()[c + 1], [&](int64_t destination, int64_t first, int64_t count) {
-      for (int64_t e = first; e < first + count; ++e) {
-        const int32_t row = positions.data()[e];
-        const int8_t r = round_of.data()[row];
-        out.data()[at[r]] = slot.data()[row];
-        if (ordered) order.data()[at[r]] = e;
-        ++at[r];
-        if (last[r] != destination) {
-          last[r] = destination;
-          out_destinations.data()[run[r]] = static_cast<int32_t>(destination);
-          out_counts.data()[run[r]++] = 0;
-        }
-        ++out_counts.data()[run[r] - 1];
-      }
-    });
-  }
-}
-
-// The in-degree of each row once it has a self loop: the missing one is added, or (replace) all become one.
-template <class Id>
-void loop_degrees(int64_t first, Flat<const int64_t> indptr, Flat<const Id> indices, bool replace, Flat<int64_t> degree) {
-  const int64_t rows = static_cast<int64_t>(degree.size());
-  require(indptr.size() == degree.size() + 1 && indptr.data()[0] == 0 &&
-              indptr.data()[rows] == static_cast<int64_t>(indices.size()) &&
-              std::is_sorted(indptr.data(), indptr.data() + rows + 1),
-          "self loops: indptr goes from 0 to the number of edges and never decreases");
-  nb::gil_scoped_release release;
-#pragma omp parallel for schedule(static, 1024) if (indices.size() > few)
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t begin = indptr.data()[row], end = indptr.data()[row + 1];
-    const int64_t loops = std::count(indices.data() + begin, indices.data() + end, static_cast<Id>(first + row));
-    degree.data()[row] = replace ? end - begin - loops + 1 : end - begin + (loops == 0);
-  }
-}
-
-template <class Id>
-void add_loops(int64_t first, Flat<const int64_t> indptr, Flat<const Id> indices, bool replace,
-               Flat<const int64_t> new_indptr, Flat<Id> out) {
-  const int64_t rows = static_cast<int64_t>(indptr.size()) - 1;
-  require(rows >= 0 && new_indptr.size() == indptr.size() &&
-              indptr.data()[rows] == static_cast<int64_t>(indices.size()) &&
-              new_indptr.data()[rows] == static_cast<int64_t>(out.size()),
-          "self loops: the result has room for all edges");
-  bool fits = true;
+  Runs made;
   {
     nb::gil_scoped_release release;
-#pragma omp parallel for schedule(static, 1024) reduction(&& : fits) if (indices.size() > few)
+    std::vector<int64_t> cuts, keys;
+    for (int64_t piece = 0; piece <= pieces; ++piece) cuts.push_back(rows * piece / pieces);
+    for (int64_t round = 0; round < rounds; ++round) keys.push_back(round);
+    const auto visit = [&](int64_t low, int64_t high, auto&& edge) {
+      by_destination(owners, low, high, [&](int64_t destination, int64_t first, int64_t count) {
+        for (int64_t e = first; e < first + count; ++e) edge(destination, round_of.data()[positions.data()[e]], e);
+      });
+    };
+    made = sort_edges(cuts, keys, positions.size(), visit, [&](int64_t at, int64_t, int64_t e) {
+      out.data()[at] = slot.data()[positions.data()[e]];
+      if (ordered) order.data()[at] = e;
+    });
+  }
+  const int64_t runs = made.run_bounds.back();
+  return nb::make_tuple(array_of(std::move(made.destinations), runs), array_of(std::move(made.counts), runs),
+                        array_of(std::move(made.run_bounds)));
+}
+
+// ---- self loops
+
+template <class Id>
+nb::tuple add_self_loops(int64_t first, Flat<const int64_t> indptr, Flat<const Id> indices, bool replace) {
+  check_csr(indptr, indices.size());
+  const int64_t rows = static_cast<int64_t>(indptr.size()) - 1, *offset = indptr.data();
+  const Id* source = indices.data();
+  std::unique_ptr<int64_t[]> new_offset(new int64_t[rows + 1]);
+  std::unique_ptr<Id[]> out;
+  {
+    nb::gil_scoped_release release;
+    new_offset[0] = 0;
+#pragma omp parallel for schedule(static, 1024) if (indices.size() > few)
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t edges = offset[row + 1] - offset[row];
+      const int64_t loops = std::count(source + offset[row], source + offset[row + 1], static_cast<Id>(first + row));
+      new_offset[row + 1] = replace ? edges - loops + 1 : edges + (loops == 0);
+    }
+    for (int64_t row = 0; row < rows; ++row) new_offset[row + 1] += new_offset[row];
+    out.reset(new Id[new_offset[rows]]);
+#pragma omp parallel for schedule(static, 1024) if (indices.size() > few)
     for (int64_t row = 0; row < rows; ++row) {
       const Id self = static_cast<Id>(first + row);
-      int64_t at = new_indptr.data()[row];
-      const int64_t end = new_indptr.data()[row + 1];
-      for (int64_t e = indptr.data()[row]; e < indptr.data()[row + 1]; ++e)
-        if (!(replace && indices.data()[e] == self)) {
-          if (at < end) out.data()[at] = indices.data()[e];
-          ++at;
-        }
-      if (at < end) out.data()[at++] = self;
-      fits &= at == end;
+      int64_t at = new_offset[row];
+      for (int64_t e = offset[row]; e < offset[row + 1]; ++e)
+        if (!(replace && source[e] == self)) out[at++] = source[e];
+      if (at < new_offset[row + 1]) out[at] = self;
     }
   }
-  require(fits, "self loops: a row has another degree");
+  const int64_t edges = new_offset[rows];
+  return nb::make_tuple(array_of(std::move(new_offset), rows + 1), array_of(std::move(out), edges));
 }
 
 template <class Id>
 void bind_ids(nb::module_& m) {
-  m.def("count_owners", &count_owners<Id>, "bounds"_a.noconvert(), "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "cuts"_a.noconvert(), "edges"_a.noconvert(), "runs"_a.noconvert(),
-        "Count the edges, and the runs of one destination's edges, of each chunk of rows by owner: int64 [C * P] each.");
-  m.def("split_edges", &split<Id>, "bounds"_a.noconvert(), "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "cuts"_a.noconvert(), "edge_at"_a.noconvert(), "run_at"_a.noconvert(), "out"_a.noconvert(),
-        "destinations"_a.noconvert(), "counts"_a.noconvert(), "place"_a.noconvert(),
-        "Divide edges by owner. edge_at, run_at int64 [C * P]: where each chunk's edges and runs of each owner begin.");
-  m.def("loop_degrees", &loop_degrees<Id>, "first"_a, "indptr"_a.noconvert(), "indices"_a.noconvert(), "replace"_a,
-        "degree"_a.noconvert(), "Fill in each row's in-degree with a self loop; replace: with one self loop exactly.");
-  m.def("add_loops", &add_loops<Id>, "first"_a, "indptr"_a.noconvert(), "indices"_a.noconvert(), "replace"_a,
-        "new_indptr"_a.noconvert(), "out"_a.noconvert(), "Fill in the edges with self loops behind each row's others.");
+  m.def("split_edges", &split_edges<Id>, "rank"_a, "bounds"_a.noconvert(), "indptr"_a.noconvert(),
+        "indices"_a.noconvert(), "pieces"_a, "keep_edges"_a, "finds_halo"_a,
+        R"(Sort a rank's edges by the owners of their sources; see plan/workload.py.
+
+Return owners int32 [C], rows within owners int32 [E], the destinations and counts of runs int32 [R], their bounds by
+owner int64 [C + 1], the place of each edge int64 [E] or None, the halo int32 [H] and its bounds by rank int64 [P + 1].)");
+  m.def("add_self_loops", &add_self_loops<Id>, "first"_a, "indptr"_a.noconvert(), "indices"_a.noconvert(), "replace"_a,
+        R"(Return the CSR (indptr, indices) of rows `first` and following with self loops after each row's other edges.
+
+replace: exactly one in each row; otherwise one where there is none.)");
 }
 
 }  // namespace
@@ -357,16 +347,17 @@ void bind_ids(nb::module_& m) {
 void bind_split(nb::module_& m) {
   bind_ids<int32_t>(m);
   bind_ids<int64_t>(m);
-  m.def("distinct_rows", &distinct_rows, "values"_a.noconvert(), "rows"_a,
-        "Return the distinct values, ascending, of int32 values in 0 .. rows - 1.");
   m.def("halo_positions", &halo_positions, "values"_a.noconvert(), "halo"_a.noconvert(), "rows"_a, "first"_a,
         "positions"_a.noconvert(), "uses"_a.noconvert(),
-        "Fill in the place of each value in the halo, plus first, and add up the uses of each of its rows.");
-  m.def("count_rounds", &count_rounds, "destinations"_a.noconvert(), "counts"_a.noconvert(), "lengths"_a.noconvert(),
-        "positions"_a.noconvert(), "round_of"_a.noconvert(), "cuts"_a.noconvert(), "rounds"_a, "edges"_a.noconvert(),
-        "runs"_a.noconvert(), "Count the remote edges and runs of each chunk of destinations by round.");
-  m.def("place_rounds", &place_rounds, "destinations"_a.noconvert(), "counts"_a.noconvert(), "lengths"_a.noconvert(),
-        "positions"_a.noconvert(), "round_of"_a.noconvert(), "slot"_a.noconvert(), "cuts"_a.noconvert(), "rounds"_a,
-        "edge_at"_a.noconvert(), "run_at"_a.noconvert(), "out"_a.noconvert(), "out_destinations"_a.noconvert(),
-        "out_counts"_a.noconvert(), "order"_a.noconvert(), "Order remote edges by round, then destination.");
+        R"(Fill in the position of each value in the halo, plus `first`, and count the uses of each of its rows.
+
+values: int32 in 0 .. rows - 1. halo: int32, distinct values, ascending.)");
+  m.def("sort_by_round", &sort_by_round, "destinations"_a.noconvert(), "counts"_a.noconvert(), "lengths"_a.noconvert(),
+        "positions"_a.noconvert(), "round_of"_a.noconvert(), "slot"_a.noconvert(), "rows"_a, "pieces"_a, "rounds"_a,
+        "out"_a.noconvert(), "order"_a.noconvert(), R"(Sort remote edges by round, then destination; see plan/halo.py.
+
+destinations, counts: int32, runs of edges by owner; lengths: int64, runs of each owner. positions: int32 [R], each edge's
+row of the halo. round_of: int8 [H]. slot: int32 [H], each row of the halo within its round. rows: number of destinations.
+out: int32 [R], filled with slots; order: int64 [R], filled with edges, or [0]. Return the destinations and counts of the
+sorted runs, and their bounds by round.)");
 }

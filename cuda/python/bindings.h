@@ -1,4 +1,4 @@
-// NumPy's arrays as the Python modules take them.
+// NumPy arrays as arguments and results of the native Python modules.
 #pragma once
 #include <nanobind/ndarray.h>
 
@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace mgg {
@@ -22,6 +23,14 @@ Made<T> array_of(std::unique_ptr<T[]> values, int64_t count) {
   T* data = values.release();
   nanobind::capsule owner(data, [](void* held) noexcept { delete[] static_cast<T*>(held); });
   return Made<T>(data, {static_cast<size_t>(count)}, owner);
+}
+
+// The values of a vector as an array that owns them.
+template <class T>
+Made<T> array_of(std::vector<T> values) {
+  auto* held = new std::vector<T>(std::move(values));
+  nanobind::capsule owner(held, [](void* all) noexcept { delete static_cast<std::vector<T>*>(all); });
+  return Made<T>(held->data(), {held->size()}, owner);
 }
 
 inline void require(bool condition, const char* what) {

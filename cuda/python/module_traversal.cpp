@@ -1,8 +1,9 @@
-// Binds traversals of a rank's edges (cpu/traversal): each goes one step at a time, so that what ranks exchange between
-// steps is up to the caller.
+// Binds traversals of a rank's edges (cpu/traversal). Each goes one step at a time; the caller exchanges values between
+// ranks between steps.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 
 #include <cmath>
 #include <limits>
@@ -20,6 +21,7 @@ using namespace nb::literals;
 namespace {
 
 using mgg::Flat, mgg::require;
+using releases_gil = nb::call_guard<nb::gil_scoped_release>;
 
 // Keeps the arrays that a graph is made of.
 class HeldGraph {
@@ -86,7 +88,6 @@ class HeldBfs {
   }
   int64_t advance() {
     require(depth_.is_valid(), "advance: begin first");
-    nb::gil_scoped_release release;
     return bfs_.advance();
   }
   void arrive(Flat<const int32_t> slots, Flat<const int32_t> depth) {
@@ -95,9 +96,7 @@ class HeldBfs {
   }
   int64_t run() {
     int64_t levels = 0;
-    require(depth_.is_valid(), "run: begin first");
-    nb::gil_scoped_release release;
-    while (bfs_.advance()) ++levels;
+    while (advance()) ++levels;
     return levels;
   }
 
@@ -127,17 +126,12 @@ class HeldSssp {
   }
   void begin(int64_t source) {
     require(source >= -1 && source < held_.graph().sources, "begin: no such source");
-    nb::gil_scoped_release release;
     sssp_->begin(source);
   }
   int64_t next() { return sssp_->next(); }
-  void advance(int64_t bucket) {
-    nb::gil_scoped_release release;
-    sssp_->advance(bucket);
-  }
+  void advance(int64_t bucket) { sssp_->advance(bucket); }
   int64_t run() {
     int64_t buckets = 0;
-    nb::gil_scoped_release release;
     for (int64_t bucket = sssp_->next(); bucket >= 0; bucket = sssp_->next(), ++buckets) sssp_->advance(bucket);
     return buckets;
   }
@@ -193,20 +187,18 @@ class HeldPageRank {
     require(rank.size() == rows && given.size() == rows, "begin: values of each row");
     require(damping > 0 && damping < 1, "damping: between 0 and 1");
     rank_ = rank, given_ = given;
-    return told(pagerank_.begin(rank.data(), given.data(), damping));
+    return pair_of(pagerank_.begin(rank.data(), given.data(), damping));
   }
   auto advance(Flat<const int32_t> slots, Flat<const T> arrived, double dangling) {
     held_.check_slots(slots, arrived.size());
     require(rank_.is_valid(), "advance: begin first");
     nb::gil_scoped_release release;
-    const auto totals = pagerank_.advance(slots.data(), arrived.data(), static_cast<int64_t>(slots.size()), dangling);
-    nb::gil_scoped_acquire acquire;
-    return told(totals);
+    return pair_of(pagerank_.advance(slots.data(), arrived.data(), static_cast<int64_t>(slots.size()), dangling));
   }
 
  private:
-  static nb::tuple told(const typename mgg::PageRank<T>::Totals& totals) {
-    return nb::make_tuple(totals.change, totals.dangling);
+  static std::pair<double, double> pair_of(const typename mgg::PageRank<T>::Totals& totals) {
+    return {totals.change, totals.dangling};
   }
   const HeldGraph& held_;
   Flat<const int32_t> out_degree_;
@@ -222,11 +214,11 @@ out_degree: int32 [n], of the rows, over all ranks. total: rows of all ranks.)")
       .def(nb::init<const HeldGraph&, Flat<const int32_t>, int64_t>(), "graph"_a, "out_degree"_a.noconvert(), "total"_a,
            nb::keep_alive<1, 2>())
       .def("begin", &HeldPageRank<T>::begin, "rank"_a.noconvert(), "given"_a.noconvert(), "damping"_a,
-           "Set all ranks to 1 / total, and `given` [n] to what rows give along each edge; return (0, dangling).")
+           "Set all ranks to 1 / total, and `given` [n] to the share of each row along each edge; return (0, dangling).")
       .def("advance", &HeldPageRank<T>::advance, "slots"_a.noconvert(), "arrived"_a.noconvert(), "dangling"_a,
            R"(Do one iteration; return this rank's sum of |new - old|, and the rank of its rows without out-edges.
 
-slots: int32 [k]; arrived: [k], what the halo's rows give. dangling: rank of all ranks' rows without out-edges.)");
+slots: int32 [k]; arrived: [k], shares of the halo's rows. dangling: rank of all ranks' rows without out-edges.)");
 }
 
 }  // namespace
@@ -247,21 +239,21 @@ ascending; None where row i is source i. Arrays are kept. Raises ValueError wher
            R"(Begin at a source; parent and depth, int32 [n], are filled as rows are reached, and are -1 elsewhere.
 
 source: its slot, or -1 where this rank does not know it. row: its row, or -1 where this rank does not own it.)")
-      .def("advance", &HeldBfs::advance, "Go one level further; return how many rows of this rank are on it.")
+      .def("advance", &HeldBfs::advance, releases_gil(), "Go one level further; return how many rows of this rank are on it.")
       .def("arrive", &HeldBfs::arrive, "slots"_a.noconvert(), "depth"_a.noconvert(),
            "Take the depths of the halo's rows, int32 [k] at slots int32 [k], after `advance`.")
-      .def("run", &HeldBfs::run, "Go on to the last level of a graph that this rank has alone; return its number.");
+      .def("run", &HeldBfs::run, releases_gil(), "Go on to the last level of a graph that this rank has alone; return its number.");
   nb::class_<HeldSssp>(m, "Sssp", R"(Shortest paths from a source.
 
 length: float32 [E], at least 0, in the order of out_indices. width: distance that a bucket spans.)")
       .def(nb::init<const HeldGraph&, Flat<const float>, double>(), "graph"_a, "length"_a.noconvert(), "width"_a,
            nb::keep_alive<1, 2>())
-      .def("begin", &HeldSssp::begin, "source"_a, "Begin at a slot; -1 where this rank does not know it.")
+      .def("begin", &HeldSssp::begin, "source"_a, releases_gil(), "Begin at a slot; -1 where this rank does not know it.")
       .def("next", &HeldSssp::next, "Return the first bucket with sources; -1 without.")
-      .def("advance", &HeldSssp::advance, "bucket"_a, "Settle a bucket as far as this rank's edges say.")
+      .def("advance", &HeldSssp::advance, "bucket"_a, releases_gil(), "Settle a bucket as far as this rank's edges say.")
       .def("arrive", &HeldSssp::arrive, "slots"_a.noconvert(), "distance"_a.noconvert(),
            "Take the distances of the halo's rows, float32 [k] at slots int32 [k].")
-      .def("run", &HeldSssp::run, "Settle all buckets of a graph that this rank has alone; return their number.")
+      .def("run", &HeldSssp::run, releases_gil(), "Settle all buckets of a graph that this rank has alone; return their number.")
       .def("distances", &HeldSssp::distances, "out"_a.noconvert(), "Fill float32 [n]; inf where a row is not reached.");
   nb::class_<HeldComponents>(m, "Components", "Connected components of an undirected graph.")
       .def(nb::init<const HeldGraph&>(), "graph"_a, nb::keep_alive<1, 2>())

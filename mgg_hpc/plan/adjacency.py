@@ -1,4 +1,4 @@
-"""The matrices that layers sum with, made from a graph's edges: self loops, and what rows are divided by."""
+"""The matrices that layers multiply by, made from a graph's edges: self loops, and factors of rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data import native
-from .workload import prefix_sum
 
 Weight = NDArray[np.float32] | None
 
@@ -14,12 +13,14 @@ Weight = NDArray[np.float32] | None
 def with_self_loops(
     first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer], weight: Weight
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], Weight]:
-    """Add each row's missing self loop behind its other edges, with weight 1; existing ones stay as they are.
+    """Add each row's missing self loop after its other edges, with weight 1; existing ones stay as they are.
 
-    What GCN sums (Kipf and Welling, ICLR 2017), as PyG's ``add_remaining_self_loops`` has it. indptr int64 [n + 1],
-    indices [E], weight float32 [E] or None: in-edge CSR of rows first_row .. first_row + n - 1.
+    GCN sums over this matrix (Kipf and Welling, ICLR 2017); PyG's ``add_remaining_self_loops`` does the same. indptr
+    int64 [n + 1], indices [E], weight float32 [E] or None: in-edge CSR of rows first_row .. first_row + n - 1.
     """
-    new_indptr, new_indices = _looped(first_row, indptr, indices, replace=False)
+    new_indptr, new_indices = native.load().add_self_loops(
+        first_row, indptr, np.ascontiguousarray(indices), False
+    )
     if weight is None:
         return new_indptr, new_indices, None
     missing = np.diff(new_indptr) != np.diff(indptr)
@@ -29,32 +30,22 @@ def with_self_loops(
 def with_one_self_loop(
     first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer]
 ) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
-    """Replace the self loops of each row by one behind its other edges.
+    """Replace the self loops of each row by one after its other edges.
 
-    What GAT attends to (Velickovic et al., ICLR 2018), as PyG's GATConv has it. Arrays as in `with_self_loops`.
+    GAT attends to these edges (Velickovic et al., ICLR 2018), as PyG's GATConv does. Arrays as in `with_self_loops`.
     """
-    return _looped(first_row, indptr, indices, replace=True)
-
-
-def _looped(
-    first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer], *, replace: bool
-) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
-    """Return the CSR with a self loop behind each row's other edges, where it is missing, or (replace) in any case."""
-    kernels, degree = native.load(), np.empty(len(indptr) - 1, np.int64)
-    indices = np.ascontiguousarray(indices)
-    kernels.loop_degrees(first_row, indptr, indices, replace, degree)
-    made = prefix_sum(degree)
-    out = np.empty(int(made[-1]), indices.dtype)
-    kernels.add_loops(first_row, indptr, indices, replace, made, out)
-    return made, out
+    made: tuple[NDArray[np.int64], NDArray[np.integer]] = native.load().add_self_loops(
+        first_row, indptr, np.ascontiguousarray(indices), True
+    )
+    return made
 
 
 def one_self_loop_places(
     first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer]
 ) -> NDArray[np.int64]:
-    """Return int64 [E']: the place of each edge of `with_one_self_loop`'s result among the given E edges.
+    """Return int64 [E']: the position of each edge of `with_one_self_loop`'s result among the given E edges.
 
-    Of the self loop of row first_row + i it is E + i.
+    The self loop of row first_row + i has position E + i.
     """
     rows, edges = len(indptr) - 1, len(indices)
     row = np.repeat(np.arange(rows), np.diff(indptr))
@@ -78,6 +69,4 @@ def inverse(degree: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def inverse_square_root(degree: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return degree^-1/2, and 0 where the degree is 0 (or negative, with negative weights), as PyG defines it."""
-    result = np.zeros_like(degree)
-    np.divide(1.0, np.sqrt(degree, where=degree > 0, out=np.ones_like(degree)), out=result, where=degree > 0)
-    return result
+    return np.where(degree > 0, 1.0 / np.sqrt(np.where(degree > 0, degree, 1.0)), 0.0)

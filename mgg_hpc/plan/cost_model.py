@@ -1,38 +1,45 @@
-"""Estimate times from counts and measured costs: of transfers, aggregations, layers and epochs; choose transfers.
+"""Estimate times from counts and costs: of transfers, aggregations, layers and epochs; choose transfers.
 
-One model for all that is estimated, linear in its costs. A running job chooses its transfers by what remote rows take
-beyond local ones (`seconds`, `choose_each`); `mgg model` adds what does not depend on the choice: sums, products and
-fixed costs (`System`, `aggregation`, `epoch`).
+This is the only model of times, and it is linear in its costs. A running job chooses its transfers by the time that
+remote rows take beyond local ones (`transfer_seconds`, `choose_each`). `mgg model` adds sums, products and fixed costs
+(`System`, `aggregation`, `epoch`), for this machine as it was measured or for a described one (`find_system`).
 """
 
 from __future__ import annotations
 
+import difflib
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from .counts import RankCounts, Traffic
+from .layout import SEGMENT
 
 TRANSFERS = ("direct", "get", "halo")
-WORTH = 0.1  # of the time for remote rows: what a choice for each layer must save
+LEAST_GAIN = (
+    0.1  # share of the time for remote rows that a transfer for each layer must save over one for all
+)
 
 
 @dataclass(frozen=True)
 class RowCost:
-    """Seconds of a row: ``row`` each, and ``byte`` for each of its bytes.
+    """Seconds of a row: ``row`` for each row, and ``byte`` for each of its bytes.
 
-    together: whether both go on at the same time, as rows that wait for each other's answers and for the link do.
+    together: whether both pass at the same time, as for rows that wait for each other's answers and for the link.
     """
 
     row: float
     byte: float
     together: bool = False
 
-    def of(self, rows: int, row_bytes: int) -> float:
+    def seconds(self, rows: int, row_bytes: int) -> float:
         """Return the seconds of ``rows`` rows of ``row_bytes`` bytes."""
         moved = self.byte * row_bytes
         return rows * (max(self.row, moved) if self.together else self.row + moved)
@@ -43,9 +50,9 @@ class RowCost:
 
 
 def cold_reads(uses: NDArray[np.integer], held: int, rows: NDArray[np.integer] | None = None) -> int:
-    """Return the number of reads that miss a cache of the ``held`` most used rows: one of each, all of the others.
+    """Return the number of reads that miss a cache of the ``held`` most used rows, each of which misses once.
 
-    uses: [H], how many edges take each remote row. rows: [H], how many rows have each of these numbers. [default: one]
+    uses: [H], number of edges that read each remote row. rows: [H], number of rows with each of these. [default: one]
     """
     falling = np.argsort(-uses)
     each = np.ones_like(uses) if rows is None else rows[falling]
@@ -54,17 +61,17 @@ def cold_reads(uses: NDArray[np.integer], held: int, rows: NDArray[np.integer] |
     return min(held, present) + int((missed * uses[falling]).sum())
 
 
-def seconds(
+def transfer_seconds(
     costs: Mapping[str, RowCost],
     uses: NDArray[np.integer],
     cache_bytes: int,
     row_bytes: Sequence[int],
     rows: NDArray[np.integer] | None = None,
 ) -> dict[str, list[float]]:
-    """Return the seconds in which each transfer of ``costs`` brings an aggregation's rows, for each size (0: none).
+    """Return the seconds that each transfer of ``costs`` takes for an aggregation's rows, for each size (0: none).
 
-    get moves a row for each remote edge; direct too, but costs are those of rows that no cache holds, and graphs
-    have rows that many edges take. A halo moves each distinct remote row once. uses, rows: as `cold_reads` has them.
+    "get" moves a row for each remote edge; so does "direct", but its costs are those of rows that no cache holds, and
+    graphs have rows that many edges read. "halo" moves each distinct remote row once. uses, rows: as for `cold_reads`.
     """
     total = int((uses if rows is None else uses * rows).sum())
     distinct = len(uses) if rows is None else int(rows.sum())
@@ -75,7 +82,7 @@ def seconds(
         return total if name == "get" else distinct
 
     return {
-        name: [cost.of(moved(name, size), size) if size else 0.0 for size in row_bytes]
+        name: [cost.seconds(moved(name, size), size) if size else 0.0 for size in row_bytes]
         for name, cost in costs.items()
     }
 
@@ -88,8 +95,8 @@ def choose(estimates: Mapping[str, float]) -> str:
 def choose_each(estimates: Mapping[str, Sequence[float]]) -> list[str]:
     """Return the transfer of each layer, from the seconds that each layer takes by each transfer.
 
-    One for all, unless a choice for each saves more than a tenth: two ways take two kinds of memory, and costs are
-    measured in milliseconds.
+    All layers have the same, unless a choice for each saves more than LEAST_GAIN: two transfers take two kinds of
+    memory, and costs are measured in milliseconds.
     """
     whole = {name: sum(seconds) for name, seconds in estimates.items()}
     one = choose(whole)
@@ -98,8 +105,10 @@ def choose_each(estimates: Mapping[str, Sequence[float]]) -> list[str]:
         for layer in range(len(estimates[one]))
     ]
     least = sum(estimates[name][layer] for layer, name in enumerate(each))
-    return each if least < (1 - WORTH) * whole[one] else [one] * len(each)
+    return each if least < (1 - LEAST_GAIN) * whole[one] else [one] * len(each)
 
+
+# ---- systems
 
 NOTHING = RowCost(0.0, 0.0)
 
@@ -109,13 +118,13 @@ class System:
     """Costs of the work of each rank of a job, and of moving rows between ranks.
 
     ranks_a_node: number of ranks that reach each other's rows through pointers. edge: cost of reading and adding a
-    source row that a cache holds; miss: what it takes beyond that where no cache does. segment: cost of beginning and
-    storing a segment. operation: seconds of a floating-point operation of products. byte: of a byte that passes over
-    rows move. layer: fixed seconds of a layer, forward and backward. within, between: cost of a remote row beyond that
-    of a local one, by transfer, from ranks of the same node and of others. fixed: seconds of an aggregation that moves
-    nothing, with its barrier, by transfer. message: seconds for each message to another node. cache_bytes: size of the
-    cache for rows. hides: whether transfers overlap with the sums. halo_rounds: number of rounds of a halo, or None
-    where its size decides.
+    source row that a cache holds; miss: additional cost where no cache does. segment: cost of beginning and storing a
+    segment. operation: seconds of a floating-point operation of products. byte: seconds of a byte that passes over rows
+    move. layer: fixed seconds of a layer, forward and backward. within, between: cost of a remote row beyond a local
+    one, by transfer, from ranks of the same node and of others. fixed: seconds of an aggregation that moves nothing,
+    with its barrier, by transfer. message: seconds for each message to another node. cache_bytes: size of the cache for
+    rows. hides: whether transfers overlap with the sums. halo_rounds: number of rounds of a halo, or None where its
+    size decides.
     """
 
     name: str
@@ -135,23 +144,165 @@ class System:
     halo_rounds: int | None = None
 
     def slower(self, times: float) -> System:
-        """Return the same system, where the work of a rank takes ``times`` as long, and moving rows as long as here."""
-        return replace(
-            self,
-            edge=self.edge.slower(times),
-            miss=self.miss.slower(times),
-            segment=self.segment.slower(times),
-            operation=times * self.operation,
-            byte=times * self.byte,
-            layer=times * self.layer,
+        """Return the system with ``times`` the cost of the ranks' work, and the same costs of moving rows."""
+        rows = {name: getattr(self, name).slower(times) for name in ("edge", "miss", "segment")}
+        rest = {name: times * getattr(self, name) for name in ("operation", "byte", "layer")}
+        return replace(self, **rows, **rest)
+
+    def transfers(self, ranks: int) -> list[str]:
+        """Return the transfers that a job of so many ranks can use: pointers end at the node."""
+        far = ranks > self.ranks_a_node
+        return [name for name in TRANSFERS if name in self.within and (not far or name in self.between)]
+
+
+Above = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
+
+
+class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cluster with a rank on each GPU. Rates are of one GPU; GB are 10^9 bytes, MiB 2^20.
+
+    Its fields are the keys of a description in TOML; those without a default are required. link: to GPUs of the same
+    node, in each direction. network: this GPU's share of its node's adapters, in each direction.
+    """
+
+    name: str
+    ranks_a_node: Number
+    memory_gb_s: Above
+    link_gb_s: Above
+    network_gb_s: Above
+    tflops: Above  # of products of float32
+    cache_mib: Above = 40.0
+    cache_gb_s: Above = 4000.0
+    link_us: Above = 2.0  # from a store on one GPU until another GPU sees it
+    network_us: Above = 5.0
+    messages_million_s: Above = 200.0  # that a network adapter starts
+    launch_us: Above = 3.0  # of a kernel
+    basis: str = "as described"
+
+
+class Hosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hosts like this one, on which kernels take the same time, joined by a network.
+
+    Its fields are the keys of a description in TOML, in which kernels = "this". network: a rank's share of its host's
+    network, in each direction. get_us: from a get of a row to its arrival, while one waits for another.
+    """
+
+    name: str
+    kernels: Literal["this"]
+    ranks_a_node: Number
+    network_gb_s: Above
+    network_us: Above = 30.0
+    get_us: Above = 5.0
+
+
+# NVIDIA, "DGX A100 datasheet" (2020) and "A100 Tensor Core GPU datasheet" (40 GB SXM: 1,555 GB/s, 19.5 teraflops of
+# FP32, 40 MB of L2, NVLink 600 GB/s in both directions together); eight ConnectX-6 of 200 Gb/s a machine, each of which
+# starts up to 215 million messages a second ("ConnectX-6 VPI card product brief").
+# NVIDIA, "DGX H100 datasheet" (2022) and "H100 Tensor Core GPU datasheet" (SXM: 3.35 TB/s, 67 teraflops of FP32, 50 MB
+# of L2, NVLink 900 GB/s in both directions together); eight ConnectX-7 of 400 Gb/s. Latencies, the launch of a kernel
+# and the rate of the L2 cache (2.3 times the A100's memory, after "NVIDIA A100 Tensor Core GPU architecture", 2020:
+# 5,120 bytes a clock) are assumptions in their order of size.
+DATA_SHEETS = {
+    "dgx-a100": Cluster(
+        "dgx-a100", 8, 1555, 300, 25, 19.5, cache_gb_s=3600, messages_million_s=215, basis="data sheets"
+    ),
+    "dgx-h100": Cluster("dgx-h100", 8, 3350, 450, 50, 67, cache_mib=50, cache_gb_s=5500, basis="data sheets"),
+}
+
+
+def find_system(name: str) -> Cluster | Hosts:
+    """Return the system of a name or a TOML file. Raises InputError for neither, or a wrong key or value."""
+    if name in DATA_SHEETS:
+        return DATA_SHEETS[name]
+    path = Path(name)
+    if path.suffix != ".toml":
+        near = difflib.get_close_matches(name, [*DATA_SHEETS, "this"], 1)
+        ask = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(
+            f"--system {name}: expected {', '.join(DATA_SHEETS)}, this, or a file NAME.toml{ask}"
         )
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
+    kind: type[Hosts] | type[Cluster] = Hosts if "kernels" in tree else Cluster
+    known = kind.__struct_fields__
+    for key in tree:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            ask = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise InputError(f"{path}: unknown key {key}; {ask}")
+    try:
+        return msgspec.convert({"name": path.stem} | tree, kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {str(error)[0].lower()}{str(error)[1:]}") from error
+
+
+def system_of_hosts(hosts: Hosts, this: System) -> System:
+    """Return the costs on hosts with the ranks of ``this`` system, joined by a network.
+
+    Transfers over the network overlap with the sums; rows of the same host are moved by the processors that sum.
+    """
+    network = 1e9 * hosts.network_gb_s
+    return replace(
+        this,
+        name=hosts.name,
+        ranks_a_node=hosts.ranks_a_node,
+        between={
+            "get": RowCost(1e-6 * hosts.get_us, 1 / network, together=True),
+            "halo": RowCost(0.0, 1 / network),
+        },
+        fixed={name: cost + 1e-6 * hosts.network_us for name, cost in this.fixed.items()},
+        hides=True,
+    )
+
+
+def system_of_cluster(cluster: Cluster, ranks: int) -> System:
+    """Return the costs of ``ranks`` ranks at the rates of a description, which no kernel exceeds.
+
+    A row of the transfer halo is read and packed by its owner, and sent once; with direct and get it is sent for each
+    edge. Transfers overlap with the sums.
+    """
+    memory, cache = 1e-9 / cluster.memory_gb_s, 1e-9 / cluster.cache_gb_s
+    link, network = 1e-9 / cluster.link_gb_s, 1e-9 / cluster.network_gb_s
+    launch = 1e-6 * cluster.launch_us
+    barrier = 1e-6 * (cluster.link_us if ranks <= cluster.ranks_a_node else cluster.network_us)
+    packed = 2 * memory  # a row is read from its owner's memory, and again from the receiver's staging
+    near, halo = RowCost(0.0, link), RowCost(0.0, link + packed)
+    return System(
+        name=cluster.name,
+        ranks_a_node=cluster.ranks_a_node,
+        edge=RowCost(4 * memory, cache),  # an index is read in order
+        miss=RowCost(0.0, memory - cache),
+        segment=RowCost(SEGMENT.itemsize * memory, memory),
+        operation=1e-12 / cluster.tflops,
+        byte=memory,
+        layer=6 * launch,
+        within={"direct": near, "get": near, "halo": halo},
+        between={
+            "get": RowCost(1e-6 / cluster.messages_million_s, network),
+            "halo": RowCost(0.0, network + packed),
+        },
+        fixed=dict.fromkeys(TRANSFERS, launch + barrier),
+        message=cluster.network_us * 1e-6 / 8,  # several are under way
+        cache_bytes=int(cluster.cache_mib * 2**20),
+        hides=True,
+        halo_rounds=1,
+    )
+
+
+# ---- aggregations and epochs
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Work of a layer in a training step. forward, backward: bytes of the rows that it exchanges, 0 for none.
+    """Work of a layer in a training step.
 
-    operations: of its products in both directions, for each row. streamed: bytes that passes over rows move, for each.
+    forward, backward: bytes of the rows that it exchanges, 0 for none. operations: floating-point operations of its
+    products for each row, in both directions. streamed: bytes that its passes over rows move for each row.
     """
 
     forward: int
@@ -160,31 +311,25 @@ class Layer:
     streamed: float = 0.0
 
 
-def transfers(system: System, ranks: int) -> list[str]:
-    """Return the transfers that a job of so many ranks has there: pointers end at the node."""
-    far = ranks > system.ranks_a_node
-    return [name for name in TRANSFERS if name in system.within and (not far or name in system.between)]
-
-
 def sums(system: System, each: RankCounts, row_bytes: int, transfer: str) -> float:
     """Return the seconds of a rank's sums over rows that it can read."""
     uses, rows = np.concatenate([each.local_uses, each.uses], axis=1)
     return (
-        system.segment.of(each.segments[transfer], row_bytes)
-        + system.edge.of(int(each.edges.sum()), row_bytes)
-        + system.miss.of(cold_reads(uses, system.cache_bytes // row_bytes, rows), row_bytes)
+        system.segment.seconds(each.segments[transfer], row_bytes)
+        + system.edge.seconds(int(each.edges.sum()), row_bytes)
+        + system.miss.seconds(cold_reads(uses, system.cache_bytes // row_bytes, rows), row_bytes)
     )
 
 
 def aggregation(system: System, traffic: Traffic, row_bytes: int) -> dict[str, float]:
     """Return the seconds of an aggregation on the slowest rank, by transfer; 0 for rows of no bytes."""
-    slowest = dict.fromkeys(transfers(system, len(traffic.ranks)), 0.0)
+    slowest = dict.fromkeys(system.transfers(len(traffic.ranks)), 0.0)
     if not row_bytes:
         return slowest
     far_edges, far_rows = (each.tolist() for each in traffic.between(system.ranks_a_node))
     messages = traffic.messages("halo", row_bytes).tolist()
     for rank, each in enumerate(traffic.ranks):
-        near = seconds(system.within, each.uses[0], system.cache_bytes, [row_bytes], each.uses[1])
+        near = transfer_seconds(system.within, each.uses[0], system.cache_bytes, [row_bytes], each.uses[1])
         for name in slowest:
             far, total = far_edges[rank], each.remote_edges
             if name == "halo":
@@ -192,7 +337,7 @@ def aggregation(system: System, traffic: Traffic, row_bytes: int) -> dict[str, f
             share = far / max(1, total)
             moved = near[name][0] * (1 - share)
             if far:
-                moved += system.between[name].of(far, row_bytes)
+                moved += system.between[name].seconds(far, row_bytes)
                 moved += system.message * messages[rank] * share if name == "halo" else 0.0
             summed = sums(system, each, row_bytes, name)
             both = max(summed, moved) if system.hides else summed + moved
@@ -200,15 +345,12 @@ def aggregation(system: System, traffic: Traffic, row_bytes: int) -> dict[str, f
     return {name: system.fixed[name] + both for name, both in slowest.items()}
 
 
-def dense(system: System, rows: int, layer: Layer) -> float:
-    """Return the seconds of a layer's other work for so many rows: products, and passes over rows."""
-    return rows * (layer.operations * system.operation + layer.streamed * system.byte)
-
-
 @dataclass(frozen=True)
 class Predicted:
-    """Seconds of a training step's parts. aggregations: of each layer, both directions, by transfer. dense: of each
-    layer. fixed: of each layer. chosen: the transfer of each layer.
+    """Seconds of the parts of a training step.
+
+    aggregations: of each layer, both directions, by transfer. dense: of each layer's products and passes over rows.
+    fixed: of each layer. chosen: the transfer of each layer.
     """
 
     aggregations: Mapping[str, Sequence[float]]
@@ -225,12 +367,12 @@ class Predicted:
 
 def epoch(system: System, forward: Traffic, backward: Traffic, layers: Sequence[Layer]) -> Predicted:
     """Estimate a training step of the slowest rank, and choose the transfer of each layer as a job would."""
-    found: dict[str, list[float]] = {name: [] for name in transfers(system, len(forward.ranks))}
+    found: dict[str, list[float]] = {name: [] for name in system.transfers(len(forward.ranks))}
     for layer in layers:
         ahead = aggregation(system, forward, layer.forward)
         back = aggregation(system, backward, layer.backward)
         for name, each in found.items():
             each.append(ahead[name] + back[name])
     rows = max((each.rows for each in forward.ranks), default=0)
-    work = [dense(system, rows, layer) for layer in layers]
+    work = [rows * (each.operations * system.operation + each.streamed * system.byte) for each in layers]
     return Predicted(found, work, system.layer, choose_each(found))

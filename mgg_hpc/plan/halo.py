@@ -1,21 +1,22 @@
-"""The halo in rounds: each distinct remote row arrives once, instead of being read on its owner by every edge.
+"""The halo: each distinct remote row is sent once, instead of being read on its owner by every edge.
 
-The rows that most edges need come first, so that each round that arrives gives the most to sum while the rest is on
-its way, and the last one gives the least. (With hubs a tenth of the rows can hold half of the edges.)
+It arrives in rounds. The rows that most edges need come first, so that each round gives the most to sum while the rest
+is on its way, and the last one gives the least. (With hubs a tenth of the rows can hold half of the edges.) GPUs take
+one round, which they cut into messages (halo_messages.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..data import native
 from ..errors import InputError
+from . import workload
 from .layout import CHUNK, HALO, OWNED
-from .workload import CHUNKS, HaloLists, Plan, SplitEdges, joined_segments, places, prefix_sum
+from .workload import Plan, SplitEdges, joined_segments, prefix_sum
 
 # With more rounds, cutting destinations into more pieces costs more than the shorter last round saves.
 MOST_ROUNDS = 8
@@ -24,9 +25,9 @@ ROWS_PER_ROUND = 512  # fewer are not worth a round of their own
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """Rows that a rank requests from the owners of its halo.
+    """Rows that a rank requests from the owners of its halo, for W rounds and P ranks.
 
-    counts: int64 [W, P]. places: int64 [W, P], where each part begins in this rank's staging.
+    counts: int64 [W, P]. places: int64 [W, P], the first row of each part in this rank's staging memory.
     rows: a list of P int32 arrays, the owners' rows by round.
     """
 
@@ -45,36 +46,29 @@ def uses(edges: SplitEdges) -> NDArray[np.int64]:
     return _positions(edges)[1]
 
 
-def rounds_of(used: NDArray[np.integer], rounds: int) -> NDArray[np.int64]:
-    """Return the round of each row of a halo, int64 [H], from the number of edges that use it, [H]."""
-    by_use = np.argsort(-used, kind="stable")
-    round_of = np.empty(len(used), dtype=np.int64)
-    round_of[by_use] = np.arange(len(by_use)) * rounds // max(1, len(by_use))
-    return round_of
-
-
 def in_rounds(
     edges: SplitEdges, rounds: int, *, ordered: bool = True
 ) -> tuple[Plan, NDArray[np.int64] | None, Requests]:
     """Build the plan that sums the owned rows and then ``rounds`` chunks of arriving rows.
 
     Returns the plan (without its lists, which need the other ranks' answers), with ``ordered`` the order int64 [E] of
-    its edges (its edge i is edge order[i] of ``edges``), and what to ask of the other ranks. Takes O(E + H log H) time
-    for H rows of the halo, and beside the plan 4 bytes for each remote edge, 8 for each segment, 50 for each row of the
-    halo; 8 for each edge with ``ordered``.
+    its edges (its edge i is edge order[i] of ``edges``), and the rows to request from other ranks. Takes O(E + H log H)
+    time for H rows of the halo. Memory beyond the plan: 4 bytes for each remote edge, 8 for each segment, 50 for each
+    row of the halo; 8 for each edge with ``ordered``.
     """
     ranks = len(edges.halo_bounds) - 1
     position, used = _positions(edges)
-    round_of = rounds_of(used, rounds).astype(np.int8)
+    round_of = np.empty(len(used), dtype=np.int8)
+    round_of[np.argsort(-used, kind="stable")] = np.arange(len(used)) * rounds // max(1, len(used))
     del used
     pe_of = np.repeat(np.arange(ranks), np.diff(edges.halo_bounds))
     counts = np.bincount(round_of * np.int64(ranks) + pe_of, minlength=rounds * ranks).reshape(rounds, ranks)
+    by_owner = np.argsort(pe_of * rounds + round_of, kind="stable")
+    rows = np.split(edges.halo[by_owner], edges.halo_bounds[1:-1])
+    del pe_of, by_owner
     starts = prefix_sum(counts.sum(axis=1))
-    arrival = np.argsort(round_of, kind="stable")  # within a round by rank, then row, as the halo is
-    sorted_pe, sorted_row = pe_of[arrival], edges.halo[arrival]
-    rows = [sorted_row[sorted_pe == pe] for pe in range(ranks)]
-    del pe_of, sorted_pe, sorted_row
-    slot = np.empty(len(arrival), dtype=np.int32)
+    arrival = np.argsort(round_of, kind="stable")  # within a round by rank, then row, as in the halo
+    slot = np.empty(len(arrival), dtype=np.int32)  # of each row of the halo within its round
     slot[arrival] = np.arange(len(arrival)) - np.repeat(starts[:-1], np.diff(starts))
     del arrival
 
@@ -86,10 +80,22 @@ def in_rounds(
     indices = np.empty(len(edges.indices), np.int32)
     indices[:local] = edges.indices[:local]
     order = np.arange(len(indices) if ordered or edges.edge is not None else 0)
-    arriving = _arriving(edges, position, round_of, slot, rounds, indices[local:], order[local:])
-    if len(order):
-        order[local:] += local
-    made = Plan(
+    remote = edges.runs[1:]
+    destinations, degrees, run_bounds = native.load().sort_by_round(
+        *(np.concatenate([np.zeros(0, np.int32), *(run[part] for run in remote)]) for part in (0, 1)),
+        np.array([len(count) for _, count in remote], dtype=np.int64),
+        position,
+        round_of,
+        slot,
+        edges.destinations,
+        workload.PIECES,
+        rounds,
+        indices[local:],
+        order[local:],
+    )
+    order[local:] += local
+    arriving = zip(*(np.split(each, run_bounds[1:-1]) for each in (destinations, degrees)), strict=True)
+    plan = Plan(
         rank=edges.rank,
         destinations=edges.destinations,
         chunks=chunks,
@@ -100,44 +106,12 @@ def in_rounds(
         halo_bounds=edges.halo_bounds,
         transfer="halo",
     )
-    at = prefix_sum(counts.reshape(-1))[:-1].reshape(rounds, ranks)
-    return made, order if ordered else None, Requests(counts, at, rows)
-
-
-def _arriving(
-    edges: SplitEdges,
-    position: NDArray[np.int32],
-    round_of: NDArray[np.int8],
-    slot: NDArray[np.int32],
-    rounds: int,
-    indices: NDArray[np.int32],
-    order: NDArray[np.int64],
-) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-    """Order remote edges by round, then destination; return each round's destinations and numbers of edges.
-
-    position: int32 [R], each remote edge's row of the halo. slot: of each row of the halo within its round. indices,
-    order: [R], filled with the edges' slots and the edges themselves; order may be of length 0.
-    """
-    kernels = native.load()
-    remote = edges.runs[1:]
-    given = [np.concatenate([np.zeros(0, np.int32), *(run[part] for run in remote)]) for part in (0, 1)]
-    lengths = np.array([len(count) for _, count in remote], dtype=np.int64)
-    cuts = np.unique(np.linspace(0, edges.destinations, CHUNKS + 1).astype(np.int64))
-    count, run = np.zeros((2, len(cuts) - 1, rounds), np.int64)
-    kernels.count_rounds(
-        *given, lengths, position, round_of, cuts, rounds, count.reshape(-1), run.reshape(-1)
-    )
-    found = np.empty((2, int(run.sum())), np.int32)
-    starts = [places(each, np.arange(rounds)).reshape(-1) for each in (count, run)]
-    kernels.place_rounds(
-        *given, lengths, position, round_of, slot, cuts, rounds, *starts, indices, *found, order
-    )
-    ends = np.cumsum(run.sum(axis=0))[:-1]
-    return list(zip(*(np.split(part, ends) for part in found), strict=True))
+    places = prefix_sum(counts.reshape(-1))[:-1].reshape(rounds, ranks)
+    return plan, order if ordered else None, Requests(counts, places, rows)
 
 
 def _positions(edges: SplitEdges) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return each remote edge's place in the halo, int32 [R], and how many edges use each of its rows, int64 [H].
+    """Return each remote edge's row of the halo, int32 [R], and the number of edges that use each row, int64 [H].
 
     Raises InputError for a halo of 2^31 rows or more.
     """
@@ -145,50 +119,25 @@ def _positions(edges: SplitEdges) -> tuple[NDArray[np.int32], NDArray[np.int64]]
         raise InputError(
             f"a rank would need {len(edges.halo):,} remote rows, of at most 2^31 - 1; use more ranks"
         )
-    kernels, first = native.load(), edges.local_edges
-    position, used = np.empty(len(edges.indices) - first, np.int32), np.zeros(len(edges.halo), np.int64)
-    at = 0
-    for owner, rows, (_, count) in zip(edges.owners[1:], edges.rows[1:], edges.runs[1:], strict=True):
-        last = at + int(count.sum(dtype=np.int64))
+    remote, bounds = edges.indices[edges.local_edges :], edges.edge_bounds[1:] - edges.local_edges
+    position, used = np.empty(len(remote), np.int32), np.zeros(len(edges.halo), np.int64)
+    for owner, rows, first, last in zip(
+        edges.owners[1:], edges.rows[1:], bounds[:-1], bounds[1:], strict=True
+    ):
         low, high = int(edges.halo_bounds[owner]), int(edges.halo_bounds[owner + 1])
-        values = edges.indices[first + at : first + last]
-        kernels.halo_positions(values, edges.halo[low:high], int(rows), low, position[at:last], used)
-        at = last
+        native.load().halo_positions(
+            remote[first:last], edges.halo[low:high], int(rows), low, position[first:last], used
+        )
     return position, used
 
 
 def answer(
-    asked: list[NDArray[np.int32]], counts: NDArray[np.int64], places: NDArray[np.int64]
+    requested: list[NDArray[np.int32]], counts: NDArray[np.int64], places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """Return (send_rows, send_counts, send_places) from what every rank requests of this one.
+    """Return (send_rows, send_counts, send_places) of `HaloLists` from the requests of all ranks to this one.
 
-    asked: a list of P int32 arrays, rows of this rank by round. counts, places: int64 [P, W] of the same.
+    requested: a list of P int32 arrays, rows of this rank by round. counts, places: int64 [P, W] of the same.
     """
-    cuts = [prefix_sum(each) for each in counts]
-    parts = [
-        asked[pe][cuts[pe][number] : cuts[pe][number + 1]]
-        for number in range(counts.shape[1])
-        for pe in range(len(counts))
-    ]
-    rows = np.concatenate([np.zeros(0, np.int32), *parts])
-    return rows, np.ascontiguousarray(counts.T), np.ascontiguousarray(places.T)
-
-
-def of_all_ranks(ranks: Sequence[SplitEdges], count: int) -> list[tuple[Plan, NDArray[np.int64] | None]]:
-    """Return what `runtime.exchange.halo_in_rounds` does, where one process has the edges of all ranks."""
-    made = [in_rounds(edges, count) for edges in ranks]
-    requests = [request for _, _, request in made]
-    capacity = max(int(request.counts.sum()) for request in requests)
-    answers = [
-        answer(
-            [each.rows[rank] for each in requests],
-            np.array([each.counts[:, rank] for each in requests]),
-            np.array([each.places[:, rank] for each in requests]),
-        )
-        for rank in range(len(ranks))
-    ]
-    most_sent = max(len(rows) for rows, _, _ in answers)
-    return [
-        (replace(plan, lists=HaloLists(request.counts, *lists, capacity, most_sent)), order)
-        for (plan, order, request), lists in zip(made, answers, strict=True)
-    ]
+    by_rank = [np.split(rows, np.cumsum(each)[:-1]) for rows, each in zip(requested, counts, strict=True)]
+    by_round = [part for parts in zip(*by_rank, strict=True) for part in parts]
+    return np.concatenate(by_round), np.ascontiguousarray(counts.T), np.ascontiguousarray(places.T)

@@ -1,4 +1,4 @@
-"""An aggregation's parts: its sums without the transfer, and the transfer without its sums.
+"""The parts of an aggregation: its sums without the transfer, and the transfer without its sums.
 
 With S, M and T the times of sums, transfer and both in one,
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from .layout import OWNED
-from .workload import Plan, rectangular
+from .workload import Plan
 
 
 def hidden_share(sums: float, transfer: float, both: float) -> float:
@@ -24,9 +24,9 @@ def hidden_share(sums: float, transfer: float, both: float) -> float:
 
 
 def transfer_only(plan: Plan, *, edges: bool) -> Plan:
-    """Return the plan of the transfer alone: without any edges (its halo still comes), or with the remote ones only.
+    """Return the plan of the transfer alone: without any edges (its halo is still sent), or with remote edges only.
 
-    Destinations that have none left are left out too: nothing is written for them.
+    Destinations that have no edge left are left out too: nothing is written for them.
     """
     first = int(plan.chunks[0]["segments"])
     chunks, segments = plan.chunks.copy(), plan.segments[first if edges else len(plan.segments) :].copy()
@@ -40,36 +40,13 @@ def transfer_only(plan: Plan, *, edges: bool) -> Plan:
 
 
 def held_here(plan: Plan) -> tuple[Plan, int]:
-    """Return the same sums over rows that this rank holds itself, and the number of those rows.
+    """Return the plan of the same sums over rows that this rank holds itself, and the number of those rows.
 
-    Its own come first; behind them lie, in the same place for all of them, the rows of each owner that is read, or the
-    staging that a halo arrives in.
+    The rank's own rows come first. After them, at the same position for all chunks, follow the rows of each owner, or
+    the staging memory of a halo.
     """
     chunks = plan.chunks.copy()
     chunks["first_row"][1:] += chunks["rows"][0]
     chunks["kind"], chunks["pe"] = OWNED, plan.rank
     rows = int((chunks["first_row"] + chunks["rows"]).max())
     return replace(plan, chunks=chunks, transfer="none", lists=None), rows
-
-
-def separated(plan: Plan) -> tuple[Plan, Plan, Plan]:
-    """Return a plan's sums in three: over this rank's own rows, over remote ones, and the plan that adds the two up.
-
-    The first has all destinations, n, and the second those with a remote source, m, in the same order, with the
-    transfer of ``plan``. The third reads n + m rows: the sums of the first, and behind them those of the second.
-    """
-    owned = plan.segments[: int(plan.chunks[0]["segments"])]
-    counts = np.zeros(plan.destinations + 1, dtype=np.int64)
-    counts[1 + owned["destination"]] = owned["count"]
-    own_rows = int(plan.chunks[0]["rows"])
-    local = rectangular(plan.rank, counts.cumsum(), plan.indices[: int(plan.local_edges)], own_rows)
-    remote = transfer_only(plan, edges=True)
-    both = np.unique(plan.segments["destination"][len(owned) :])
-    parts = np.ones(plan.destinations + 1, dtype=np.int64)
-    parts[0] = 0
-    parts[1 + both] = 2
-    indptr = parts.cumsum()
-    indices = np.empty(int(indptr[-1]), dtype=np.int32)
-    indices[indptr[:-1]] = np.arange(plan.destinations)
-    indices[indptr[both] + 1] = plan.destinations + np.arange(len(both))
-    return local, remote, rectangular(plan.rank, indptr, indices, plan.destinations + len(both))

@@ -1,8 +1,8 @@
-"""The workload of one rank: its edges split by owner into chunks, and by destination into segments.
+"""The workload of one rank: its edges, divided by source into chunks and by destination into segments.
 
-MGG (OSDI '23, section 4.1): each destination's neighbours are divided into local and remote ones, and each group into
-neighbour partitions of at most ``ps``. Here a group is a chunk (source rows that become readable together), and a
-segment has all edges of one destination into it; schedules choose the order of segments, and cut them.
+MGG (OSDI '23, section 4.1) divides the in-neighbours of each destination into local and remote ones, and each group
+into neighbour partitions of at most ``ps``. Here a group is a chunk (source rows that become readable together), and a
+segment holds all edges from one chunk to one destination. Schedules choose the order of segments, and cut them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ..data import native
 from ..errors import InputError
 from .layout import CHUNK, DIRECT, OWNED, SEGMENT
 
-CHUNKS = 32  # runs of rows that threads take while a plan is built
+PIECES = 32  # pieces of a rank's rows that threads work on while a plan is built
 
 
 @dataclass(frozen=True, eq=False)
 class HaloLists:
-    """Rows that cross in one aggregation, for W rounds and P ranks.
+    """Rows that are sent and received in one aggregation, for W rounds and P ranks.
 
-    receive_counts: int64 [W, P], rows that come from each rank in each round. They lie in this rank's staging by round,
-    then rank, then row.
-    send_rows: int32, this rank's rows that others need, by round, then rank. send_counts: int64 [W, P].
-    send_places: int64 [W, P], where they begin in the rank's staging, in rows.
-    capacity: rows of the largest staging of all ranks. most_sent: rows that a rank sends, at most.
+    receive_counts: int64 [W, P], rows that arrive from each rank in each round. They lie in this rank's staging memory
+    by round, then rank, then row.
+    send_rows: int32, rows of this rank that others need, by round, then rank. send_counts: int64 [W, P].
+    send_places: int64 [W, P], the first row of each part in the receiver's staging memory.
+    capacity: largest number of rows in any rank's staging memory. most_sent: largest number of rows that a rank sends.
     """
 
     receive_counts: NDArray[np.int64]
@@ -55,17 +55,17 @@ class HaloLists:
 
 @dataclass(frozen=True, eq=False)
 class SplitEdges:
-    """The edges of one rank, divided by the owners of their sources: what its plans are made from.
+    """The edges of one rank, divided by the owners of their sources; plans are made from them.
 
     destinations: number of the rank's rows, n.
-    owners: int32 [C], this rank first, then the rank before it, the one before that, and so on round.
-    rows: int64 [C], rows of each owner.
-    runs: C pairs of int32 arrays, for each owner the destinations that have edges from it, ascending, and how many.
+    owners: int32 [C], this rank first, then the rank before it, the one before that, and so on in a circle.
+    rows: int64 [C], number of rows of each owner.
+    runs: C pairs of int32 arrays, the destinations that have edges from each owner, ascending, and how many edges.
     empty: int64, destinations without any edge.
-    indices: int32 [E], the sources' rows within their owners, by owner, then destination, then place in the CSR.
-    edge: int64 [E], the place of each edge in the CSR, or None if it was not asked for.
-    halo: the distinct remote rows, int32 offsets into their owners' rows, ascending for each owner.
-    halo_bounds: int64 [P + 1]; owner p's part of ``halo`` is halo_bounds[p] .. halo_bounds[p + 1] - 1.
+    indices: int32 [E], rows of the sources within their owners, by owner, then destination, then position in the CSR.
+    edge: int64 [E], position of each edge in the CSR, or None if they were not kept.
+    halo: distinct remote rows, int32 offsets into their owners' rows, ascending for each owner.
+    halo_bounds: int64 [P + 1]; the rows of owner p are ``halo[halo_bounds[p]:halo_bounds[p + 1]]``.
     """
 
     rank: int
@@ -80,9 +80,14 @@ class SplitEdges:
     halo_bounds: NDArray[np.int64]
 
     @cached_property
+    def edge_bounds(self) -> NDArray[np.int64]:
+        """Bounds of each owner's edges, int64 [C + 1]."""
+        return prefix_sum(np.array([count.sum(dtype=np.int64) for _, count in self.runs]))
+
+    @property
     def local_edges(self) -> int:
         """Number of edges whose source this rank owns."""
-        return int(self.runs[0][1].sum(dtype=np.int64))
+        return int(self.edge_bounds[1])
 
     @property
     def remote_edges(self) -> int:
@@ -90,24 +95,28 @@ class SplitEdges:
         return len(self.indices) - self.local_edges
 
     @property
+    def segments(self) -> int:
+        """Number of segments of a plan that reads rows on their owners."""
+        return len(self.empty) + sum(len(destinations) for destinations, _ in self.runs)
+
+    @property
     def plan_nbytes(self) -> int:
         """Bytes of a plan of these edges and of its schedule."""
-        segments = len(self.empty) + sum(len(destinations) for destinations, _ in self.runs)
-        return 2 * segments * SEGMENT.itemsize + self.indices.nbytes + self.halo.nbytes
+        return 2 * self.segments * SEGMENT.itemsize + self.indices.nbytes + self.halo.nbytes
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The workload of one rank, for ``n`` destinations and ``E`` edges.
 
-    chunks: CHUNK [C], the owned rows first, then one for each peer that rows are needed from (the rank before this
-    one, the one before that, and so on round), or one for each round of the halo.
+    chunks: CHUNK [C], the owned rows first, then one for each peer that rows are needed from (in the order of
+    `SplitEdges.owners`), or one for each round of the halo.
     segments: SEGMENT [S], by chunk, then destination. A destination without edges has one of count 0.
-    indices: int32 [E], the source's row within its chunk.
-    edge: int64 [E], the place of each edge in the CSR that the plan was made from, or None if it was not asked for.
-    halo, halo_bounds: the distinct remote rows, as in `SplitEdges`.
-    transfer: how remote rows reach the kernel: "direct" or "get" from their owners, "halo" in rounds (halo.py);
-    "none" for a matrix whose rows this rank holds itself. lists: what crosses, with "halo".
+    indices: int32 [E], row of each source within its chunk.
+    edge: int64 [E], position of each edge in the CSR that the plan was made from, or None if they were not kept.
+    halo, halo_bounds: distinct remote rows, as in `SplitEdges`.
+    transfer: how kernels reach remote rows: "direct" or "get" from their owners, "halo" in rounds (halo.py), "stream"
+    in chunks of a store (grid.py), "none" if this rank holds all rows. lists: rows that are exchanged, for "halo".
     """
 
     rank: int
@@ -153,32 +162,12 @@ class Plan:
         local = int(self.chunks[0]["segments"])
         return int(pieces[:local].sum()), int(pieces[local:].sum())
 
-    def csr(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return one chunk's edges as CSR over all destinations: indptr [n + 1], and rows within the chunk."""
-        first, count = self.chunks[chunk]["first_segment"], self.chunks[chunk]["segments"]
-        segments = self.segments[first : first + count]
-        degree = np.bincount(segments["destination"], segments["count"], self.destinations).astype(np.int64)
-        start = int(segments["first_edge"][0]) if count else 0
-        return prefix_sum(degree), self.indices[start : start + int(degree.sum())]
-
 
 def prefix_sum(counts: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return 0, c0, c0 + c1, ...: int64, one longer than ``counts``."""
     total = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=total[1:])
     return total
-
-
-def build(
-    rank: int,
-    bounds: NDArray[np.int64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
-    *,
-    keep_edges: bool = False,
-) -> Plan:
-    """Build the plan of a rank that reads remote rows on their owners. Arguments and errors as for `split`."""
-    return direct(split(rank, bounds, indptr, indices, keep_edges=keep_edges))
 
 
 def split(
@@ -193,67 +182,30 @@ def split(
     """Divide the edges of ``rank``, which owns rows bounds[rank] .. bounds[rank + 1] - 1, by the owners of sources.
 
     indptr: int64 [n + 1] and indices [E]: in-edge CSR of the owned rows, global source ids in 0 .. bounds[-1] - 1.
-    keep_edges: remember each edge's place in the CSR (for weights). finds_halo: False leaves ``halo`` empty.
+    keep_edges: keep the position of each edge in the CSR (for weights). finds_halo: False leaves ``halo`` empty.
     Takes O(E) time, and memory for the result alone. Raises InputError for a rank of 2^31 rows or more.
     """
     if int(np.diff(bounds).max()) >= 1 << 31:
         raise InputError(
             f"a rank would own {int(np.diff(bounds).max()):,} rows, of at most 2^31 - 1; use more ranks"
         )
-    kernels, ranks = native.load(), len(bounds) - 1
-    cuts = row_cuts(indptr)
-    edges, runs = np.zeros((2, len(cuts) - 1, ranks), np.int64)
     bounds, indices = np.ascontiguousarray(bounds, np.int64), np.ascontiguousarray(indices)
-    kernels.count_owners(bounds, indptr, indices, cuts, edges.reshape(-1), runs.reshape(-1))
-    used = [pe for pe in range(ranks) if pe == rank or edges[:, pe].any()]
-    # Own rows first, then those of the rank before, and so on in a circle, so that no rank is read first by all.
-    owners = np.array(sorted(used, key=lambda pe: (rank - pe) % ranks), dtype=np.int32)
-    destinations, counts = np.empty((2, int(runs.sum())), np.int32)
-    offsets = np.empty(len(indices), np.int32)
-    place = np.empty(len(indices) if keep_edges else 0, np.int64)
-    starts = places(edges, owners), places(runs, owners)
-    kernels.split_edges(
-        bounds,
-        indptr,
-        indices,
-        cuts,
-        *(each.reshape(-1) for each in starts),
-        offsets,
-        destinations,
-        counts,
-        place,
+    owners, rows, destinations, counts, run_bounds, edge, halo, halo_bounds = native.load().split_edges(
+        rank, bounds, indptr, indices, PIECES, keep_edges, finds_halo
     )
-    ends, run_ends = (np.cumsum(each.sum(axis=0)[owners]) for each in (edges, runs))
-    halo = [np.zeros(0, np.int32)] * ranks
-    others = zip(owners[1:].tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True)
-    for pe, first, last in others if finds_halo else ():
-        halo[pe] = kernels.distinct_rows(offsets[first:last], int(bounds[pe + 1] - bounds[pe]))
+    cuts = run_bounds[1:-1]
     return SplitEdges(
         rank=rank,
         destinations=len(indptr) - 1,
         owners=owners,
         rows=bounds[owners + 1] - bounds[owners],
-        runs=list(zip(*(np.split(each, run_ends[:-1]) for each in (destinations, counts)), strict=True)),
+        runs=list(zip(np.split(destinations, cuts), np.split(counts, cuts), strict=True)),
         empty=np.flatnonzero(np.diff(indptr) == 0),
-        indices=offsets,
-        edge=place if keep_edges else None,
-        halo=np.concatenate(halo),
-        halo_bounds=prefix_sum(np.array([len(part) for part in halo], dtype=np.int64)),
+        indices=rows,
+        edge=edge,
+        halo=halo,
+        halo_bounds=halo_bounds,
     )
-
-
-def row_cuts(indptr: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return cuts of rows, int64 [C + 1], into runs of about as many edges each, which threads take."""
-    targets = np.linspace(0, int(indptr[-1]), CHUNKS + 1).astype(np.int64)
-    return np.unique(np.append(np.searchsorted(indptr, targets[:-1]), [0, len(indptr) - 1]))
-
-
-def places(counts: NDArray[np.int64], order: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return where each chunk's entries of each part begin, [C, P], from how many there are; parts lie in an order."""
-    total = counts.sum(axis=0)
-    first = np.zeros(len(total), np.int64)
-    first[order] = prefix_sum(total[order])[:-1]
-    return np.ascontiguousarray(first + np.cumsum(counts, axis=0) - counts)
 
 
 def direct(edges: SplitEdges, transfer: str = "direct") -> Plan:
@@ -275,16 +227,25 @@ def direct(edges: SplitEdges, transfer: str = "direct") -> Plan:
 
 
 def rectangular(rank: int, indptr: NDArray[np.int64], indices: NDArray[np.int32], columns: int) -> Plan:
-    """Build the plan of a sparse matrix [n, columns] times rows that this rank holds itself: one owned chunk."""
+    """Build the plan of a sparse matrix [n, columns] times rows that this rank holds itself."""
     degree = np.diff(indptr)
     filled, empty = np.flatnonzero(degree).astype(np.int32), np.flatnonzero(degree == 0)
+    chunk = np.zeros(1, dtype=CHUNK)
+    segments = joined_segments(chunk, [(filled, degree[filled])], empty)
+    return held_plan(rank, segments, indices, destinations=len(degree), rows=columns)
+
+
+def held_plan(
+    rank: int, segments: NDArray[np.void], indices: NDArray[np.int32], *, destinations: int, rows: int
+) -> Plan:
+    """Return a plan over ``rows`` rows that this rank holds itself: one owned chunk with all segments."""
     chunks = np.zeros(1, dtype=CHUNK)
-    chunks["kind"], chunks["pe"], chunks["rows"] = OWNED, rank, columns
+    chunks["kind"], chunks["pe"], chunks["rows"], chunks["segments"] = OWNED, rank, rows, len(segments)
     return Plan(
         rank=rank,
-        destinations=len(degree),
+        destinations=destinations,
         chunks=chunks,
-        segments=joined_segments(chunks, [(filled, degree[filled])], empty),
+        segments=segments,
         indices=indices,
         edge=None,
         halo=np.zeros(0, np.int32),
@@ -298,31 +259,28 @@ def joined_segments(
     runs: Sequence[tuple[NDArray[np.integer], NDArray[np.integer]]],
     empty: NDArray[np.int64],
 ) -> NDArray[np.void]:
-    """Return the segments of all chunks, one for each run, and enter their places into ``chunks``.
+    """Return the segments of all chunks, one for each run, and enter their positions into ``chunks``.
 
-    runs: for each chunk the destinations that have edges into it, ascending, and how many, in the order of the edges.
+    runs: for each chunk the destinations that have edges from it, ascending, and how many, in the order of the edges.
     empty: destinations without any edge at all, which get a segment of count 0 in the first chunk. Raises InputError
     for a count that 32 bits do not hold.
     """
     if any(count.max(initial=0) >= 1 << 31 for _, count in runs):
         raise InputError("a row has more than 2^31 - 1 in-edges from one rank; merge its duplicate edges")
-    lengths = np.array([len(count) for _, count in runs], dtype=np.int64)
-    lengths[0] += len(empty)
-    segments = np.zeros(int(lengths.sum()), dtype=SEGMENT)
-    chunks["segments"], chunks["first_segment"] = lengths, prefix_sum(lengths)[:-1]
+    chunks["segments"] = [len(count) for _, count in runs]
+    chunks["segments"][0] += len(empty)
+    ends = prefix_sum(chunks["segments"])
+    chunks["first_segment"] = ends[:-1]
+    segments = np.zeros(int(ends[-1]), dtype=SEGMENT)
     first_edge = 0
     for chunk, (destination, count) in enumerate(runs):
-        mine = segments[chunks["first_segment"][chunk] :][: lengths[chunk]]
+        mine: NDArray[np.void] = segments[ends[chunk] : ends[chunk + 1]]
+        filled: Any = slice(None)
+        if chunk == 0 and len(empty):  # both are ascending, and are merged
+            filled = np.arange(len(count)) + np.searchsorted(empty, destination)
+            mine["destination"][np.arange(len(empty)) + np.searchsorted(destination, empty)] = empty
         starts = first_edge + prefix_sum(count)
         mine["chunk"], first_edge = chunk, int(starts[-1])
-        if chunk == 0 and len(empty):  # both are ascending, and are merged
-            filled: Any = np.arange(len(count)) + np.searchsorted(empty, destination)
-            mine["destination"][np.arange(len(empty)) + np.searchsorted(destination, empty)] = empty
-            mine["first_edge"][filled], mine["destination"][filled], mine["count"][filled] = (
-                starts[:-1],
-                destination,
-                count,
-            )
-        else:
-            mine["first_edge"], mine["destination"], mine["count"] = starts[:-1], destination, count
+        for name, values in (("first_edge", starts[:-1]), ("destination", destination), ("count", count)):
+            mine[name][filled] = values
     return segments

@@ -13,7 +13,7 @@ from ..data import symmetry
 from ..errors import InputError
 from ..plan import halo
 from ..plan.adjacency import Weight
-from ..plan.ranges import owner_of
+from ..plan.row_ranges import owner_of
 from ..plan.workload import HaloLists, Plan, SplitEdges, prefix_sum
 from . import mpi
 

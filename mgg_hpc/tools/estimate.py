@@ -24,10 +24,10 @@ from ..nn.graph.loading import weighted_edges
 from ..nn.layers.models import GNN
 from ..nn.layers.random import Draws
 from ..nn.workspace import row_format
-from ..plan import cost_model, counts, system
-from ..plan.cost_model import Layer, Predicted, System
+from ..plan import cost_model, counts
+from ..plan.cost_model import Cluster, Hosts, Layer, Predicted, System, find_system
 from ..plan.counts import Traffic
-from ..plan.ranges import edge_balanced
+from ..plan.row_ranges import edge_balanced
 from ..runtime import calibration
 from ..training.report import console
 from .terminal import waiting
@@ -129,8 +129,8 @@ def count(
         seen(rank, rows)
         return weighted_edges(model.kind, low, rows.indptr, rows.indices, None)[:2]
 
-    forward = counts.of_all_ranks(bounds, read, 1 if model.by_edge else rounds)
-    return forward, counts.of_transposed(bounds, read, forward) if file.directed else forward
+    forward = counts.count_ranks(bounds, read, 1 if model.by_edge else rounds)
+    return forward, counts.count_reversed(bounds, read, forward) if file.directed else forward
 
 
 def moved(shape: Shape, forward: Traffic, backward: Traffic, transfer: str) -> dict[str, NDArray[np.int64]]:
@@ -163,11 +163,11 @@ def system_of(name: str, ranks: int) -> System:
     """Return the system that --system names, for a number of ranks. Raises InputError if there is none of this name."""
     if name == "this":
         return calibration.load().system(ranks)
-    described = system.named(name)
-    if isinstance(described, system.Hosts):
+    described = find_system(name)
+    if isinstance(described, Hosts):
         here = calibration.load().system(min(ranks, described.ranks_a_node))
-        return system.of_hosts(described, here) if ranks > described.ranks_a_node else here
-    return system.of_cluster(described, ranks)
+        return cost_model.system_of_hosts(described, here) if ranks > described.ranks_a_node else here
+    return cost_model.system_of_cluster(described, ranks)
 
 
 def numbers_of_ranks(text: str) -> list[int]:
@@ -237,8 +237,8 @@ def basis(name: str) -> list[str]:
         "Rows, bytes and messages are counted, and equal those of a run (messages of a directed graph's backward, and "
         "layers that exchange more than once in a direction, aside)."
     )
-    described = None if name in ("none", "this") else system.named(name)
-    if isinstance(described, system.Cluster):
+    described = None if name in ("none", "this") else find_system(name)
+    if isinstance(described, Cluster):
         return [
             counted,
             f"Times are modelled from rates of {described.basis}; nothing of them was measured: kernels reach a part "

@@ -27,8 +27,8 @@ from ..data.store import GraphFile, open_graph
 from ..data.writer import Partition, write_bounds
 from ..errors import InputError
 from ..plan import order, partitioners
-from ..plan.partitioners import Pattern, SliceOfRows
-from ..plan.ranges import edge_balanced, edge_counts
+from ..plan.partitioners import SliceOfRows, SymmetricEdges
+from ..plan.row_ranges import edge_balanced, edge_counts
 from ..plan.workload import prefix_sum
 from ..training.report import console
 from .importing import default_memory
@@ -186,7 +186,9 @@ def arrange(opened: GraphFile, request: Request, *, memory: int) -> Arrangement:
     return Arrangement(found, found if ids is None else order.inverse(ids)[found], bounds)
 
 
-def _ordered(opened: GraphFile, present: Numbers, pattern: Pattern | None, method: str | None) -> Numbers:
+def _ordered(
+    opened: GraphFile, present: Numbers, pattern: SymmetricEdges | None, method: str | None
+) -> Numbers:
     """Return the user's ids in an order, int64 [N]. present: the ids in the order of the file's rows."""
     if method is None:
         return present
@@ -219,7 +221,7 @@ def user_ids(opened: GraphFile) -> Numbers | None:
 
 
 @contextmanager
-def original_pattern(opened: GraphFile, *, memory: int) -> Iterator[Pattern]:
+def original_pattern(opened: GraphFile, *, memory: int) -> Iterator[SymmetricEdges]:
     """Yield the symmetric pattern of the edges under the user's ids: the same for any numbering of the rows."""
     ids = user_ids(opened)
     place = np.arange(opened.nodes) if ids is None else ids
@@ -229,7 +231,7 @@ def original_pattern(opened: GraphFile, *, memory: int) -> Iterator[Pattern]:
         edges = opened
         if ids is not None or opened.directed:
             edges = stack.enter_context(numbered(opened, place, memory=memory, symmetric=opened.directed))
-        yield Pattern(edges.edges, weight, lambda: (SliceOfRows(*each) for each in slices(edges)))
+        yield SymmetricEdges(edges.edges, weight, lambda: (SliceOfRows(*each) for each in slices(edges)))
 
 
 @contextmanager

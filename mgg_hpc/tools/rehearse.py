@@ -205,7 +205,9 @@ def _plan(traffic: Traffic, rank: int, transfer: str) -> Plan:
         sent = np.array([each.halo[:, rank] for each in traffic.ranks], dtype=np.int64).T
         capacity = max(each.halo_rows for each in traffic.ranks)
         rows = _sized(np.int32, int(sent.sum()))
-        lists = HaloLists(received, rows, sent, np.zeros_like(sent), capacity, int(traffic.sent().max()))
+        lists = HaloLists(
+            received, rows, sent, np.zeros_like(sent), capacity, int(traffic.rows("halo").max())
+        )
     return Plan(
         rank=rank,
         destinations=mine.rows,

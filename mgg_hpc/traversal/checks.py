@@ -1,6 +1,6 @@
-"""Check results of traversals by another route than they were found; nothing here shares code with the kernels.
+"""Check results of traversals by other algorithms than the kernels', with which they share no code.
 
-Each check raises WrongResultError, the same on all ranks, that names the first node that is wrong. All are collective.
+Each check raises WrongResultError, the same on all ranks, that names the first wrong node. All are collective.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from ..data import native
 from ..runtime.backends.traversal import Source
 from .part import Part
 
-RANK_ERROR = 1e-3  # of a sum of ranks that were rounded to float32, at most
+RANK_ERROR = 1e-3  # largest error of a sum of ranks in float32
 
 
 class WrongResultError(RuntimeError):
-    """A result of a traversal is wrong: an error of this program, or of the machine."""
+    """A result of a traversal is wrong, by an error of this program or of the machine."""
 
 
 def bfs(part: Part, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> None:
     """Check a tree by Graph500's rules (its specification, section 8).
 
-    A parent is one level up and has an edge to its child; no edge skips a level, and none leads from what was reached
-    to what was not.
+    A parent is one level up and has an edge to its child; no edge skips a level, or leads from a reached node to one
+    that is not.
     """
     kernels, graph = native.load(), part.graph
     depths = part.halo_of(depth)
@@ -33,7 +33,7 @@ def bfs(part: Part, source: Source, parent: NDArray[np.int32], depth: NDArray[np
 
 
 def sssp(part: Part, source: Source, lengths: NDArray[np.float32], distance: NDArray[np.float32]) -> None:
-    """Check distances: relaxing each edge once makes none less, and paths as long as they are lead from the source.
+    """Check distances: no edge makes one shorter, and for each there is a path from the source of that length.
 
     lengths: [E], in the order of ``graph.indices``.
     """
@@ -54,10 +54,10 @@ def sssp(part: Part, source: Source, lengths: NDArray[np.float32], distance: NDA
 
 
 def components(part: Part, label: NDArray[np.int64]) -> None:
-    """Check components by propagating from the node that each is named after.
+    """Check components by propagation from the node whose id is the label.
 
-    Both ends of each edge have the same label, none is larger than the node's own id, and every node is reached from
-    the one whose id is its label.
+    Both ends of each edge have the same label, no label is larger than the node's own id, and every node is reached
+    from the node whose id is its label.
     """
     kernels, graph = native.load(), part.graph
     labels = part.halo_of(label)
@@ -76,10 +76,10 @@ def _spread(
     lengths: NDArray[np.float32] | None = None,
     distances: NDArray[np.float32] | None = None,
 ) -> NDArray[np.uint8]:
-    """Return 1 for each of this rank's rows that edges out of sources lead to, [n]. Collective.
+    """Return 1 for each of this rank's rows that can be reached from sources, uint8 [n]. Collective.
 
-    begin: sources. lengths: [E], in the order of ``graph.out_indices``, and distances, [S], to follow only edges as
-    long as the distances of their ends differ by.
+    begin: int32, sources. lengths: [E], in the order of ``graph.out_indices``, and distances, [S], to follow only edges
+    whose length is the difference of the distances of their ends.
     """
     graph, nothing = part.graph, np.zeros(0, np.float32)
     along = (nothing, nothing) if lengths is None or distances is None else (lengths, distances)
@@ -93,7 +93,7 @@ def _spread(
 
 
 def pagerank(part: Part, rank: NDArray[np.floating], damping: float, tolerance: float) -> None:
-    """Check ranks by pushing them once along all edges, in float64.
+    """Check ranks by one iteration that pushes along out-edges, in float64.
 
     They change by less than ``tolerance``, and sum to 1.
     """
@@ -112,12 +112,12 @@ def pagerank(part: Part, rank: NDArray[np.floating], damping: float, tolerance: 
         raise WrongResultError(f"PageRank: ranks sum to {total:.9g}, and not to 1")
 
 
-def _agree(part: Part, row: int, what: str) -> None:
-    """Raise WrongResultError on all ranks where a rank has a row that is wrong; name that of the first such rank."""
+def _agree(part: Part, row: int, error: str) -> None:
+    """Raise WrongResultError on all ranks if any has a wrong row (not -1); name the node of the first such rank."""
     mine = int(part.ids[row]) if row >= 0 else None
     wrong = [node for node in part.comm.allgather(mine) if node is not None]
     if wrong:
-        raise WrongResultError(f"node {wrong[0]} {what}")
+        raise WrongResultError(f"node {wrong[0]} {error}")
 
 
 def _sum(part: Part, mine: float) -> float:

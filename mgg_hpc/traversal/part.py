@@ -1,9 +1,9 @@
-"""One rank's part of a graph file for traversals: rows and sources by numbers that keep what is read most together.
+"""One rank's part of a graph file for traversals, with its rows and sources numbered for locality.
 
-The sources with the most edges, hot ones, come first, by descending number of edges; all others follow as the file has
-them, so that neighbours in the file stay neighbours. Rows take the order of their own sources. So values of hot
+Hot sources, which have the most edges, come first, by descending number of edges; all others follow in the order of the
+file, so that neighbours in the file stay neighbours. Rows take the order of their own sources. So the values of hot
 sources, which most edges read, fit the first caches (Zhang et al.: "Making Caches Work for Graph Analytics", IEEE Big
-Data 2017), and a row's first source is the one that a search most often comes from.
+Data 2017), and a row's first source is the one from which a search most often reaches it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..data import native
 from ..data.store import GraphFile, GraphSlice, open_graph
 from ..errors import InputError
 from ..plan import halo, workload
-from ..plan.ranges import bounds_of
+from ..plan.row_ranges import bounds_of
 from ..plan.workload import SplitEdges, prefix_sum
 from ..runtime import cores, exchange, mpi
 from ..runtime.backends.base import Backend
 from ..runtime.backends.traversal import LocalGraph, Source, Traversal, own_pages
 
-HOT = 1 << 17  # hot sources at most: their values of 4 bytes lie in the second cache of a core
+HOT = 1 << 17  # most hot sources: their values of 4 bytes fit the second cache of a core
 
 
 @dataclass(eq=False)
@@ -33,10 +33,10 @@ class Part:
     """One rank's rows of a graph file, ready to be traversed.
 
     name, uuid, nodes, edges, directed: of the whole graph. bounds: int64 [P + 1], rows of each rank. ids: int64 [n],
-    original ids of this rank's rows, in the order of ``graph``; names: int64 [S], of its sources. weight: float32 [E]
-    in the order of ``graph.indices``, or None where they were not asked for, or the file has none. out_place: int64
-    [E], where each edge of ``graph.out_indices`` lies among ``graph.indices``; None if both have one order. engine: the
-    traversals. comm: of all ranks.
+    original ids of this rank's rows, in the order of ``graph``; names: int64 [S], original ids of its sources. weight:
+    float32 [E] in the order of ``graph.indices``, or None if they were not read, or the file has none. out_place: int64
+    [E], position of each edge of ``graph.out_indices`` among ``graph.indices``; None if both have the same order.
+    engine: the traversals. comm: all ranks.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Part:
     comm: Any
 
     def find(self, node: int) -> Source:
-        """Return where a node, by its original id, lies on this rank."""
+        """Return the slot and the row of a node on this rank, by its original id."""
         slots = np.flatnonzero(self.names == node)
         rows = np.flatnonzero(self.ids == node)
         return Source(int(slots[0]) if len(slots) else -1, int(rows[0]) if len(rows) else -1)
@@ -64,7 +64,7 @@ class Part:
         return values if self.out_place is None else values[self.out_place]
 
     def halo_of(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of all sources, [S], from those of each rank's rows, [n]. Collective."""
+        """Return the values of all sources, [S], from the values of each rank's rows, [n]. Collective."""
         whole = np.empty(self.graph.sources, values.dtype)
         whole[self.graph.slot] = values
         whole[self.graph.halo] = self.engine.exchange(np.ascontiguousarray(values))
@@ -72,10 +72,10 @@ class Part:
 
 
 def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edges: str = "device") -> Part:
-    """Read this rank's part of a graph file, checking what is read. Collective.
+    """Read and check this rank's part of a graph file. Collective.
 
-    weights: whether to read the edges' weights. edges: where those of a GPU lie. Raises InputError, the same on all
-    ranks, that names what is wrong with the file, or a graph that does not fit into memory.
+    weights: whether to read the edges' weights. edges: the memory for edges on GPUs, "device" or "host". Raises
+    InputError, the same on all ranks, that names what is wrong with the file, or a graph that does not fit in memory.
     """
     with mpi.agree(comm):
         kernels = backend.traversal
@@ -123,23 +123,23 @@ def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edge
 
 
 def _needed(file: GraphFile, low: int, high: int, weights: bool, shared: bool) -> int:
-    """Return about as many bytes as a rank takes at its peak for rows low .. high - 1 and traversals of any kind.
+    """Estimate the bytes that a rank takes at its peak for rows low .. high - 1 and traversals of any kind.
 
-    shared: see `_with_out_edges`. Raises InputError for a graph of too many nodes.
+    shared: as for `_with_out_edges`. Raises InputError for a graph of too many nodes.
     """
     if file.nodes >= 1 << 31:
         raise InputError(
             f"{file.path}: traversals take graphs of less than 2^31 nodes; this one has {file.nodes:,}"
         )
     edges, stored = file.edge_count(low, high), np.dtype(file.index_dtype).itemsize
-    # The file's edges, divided by their owners, and numbered; then edges both ways, and what lengths take.
+    # First the edges of the file, sorted by owner, and numbered; then edges in both directions, and lengths.
     an_edge = max(stored + 8 + (12 if weights else 0), (4 if shared else 8) + (24 if weights else 4))
     sources = min(file.nodes, high - low + edges)
     return edges * an_edge + 40 * (high - low) + 30 * sources + 4 * file.nodes
 
 
 def _check_memory(comm: Any, path: Path, needed: int) -> None:
-    """Raise InputError, the same on all ranks, where the ranks of a node need more memory than is free. Collective."""
+    """Raise InputError, the same on all ranks, if the ranks of a node need more memory than is free. Collective."""
     node = mpi.node(comm)
     together, free = node.allreduce(needed), cores.memory_available()
     with mpi.agree(comm):
@@ -153,9 +153,9 @@ def _check_memory(comm: Any, path: Path, needed: int) -> None:
 def _in_edges(
     comm: Any, bounds: NDArray[np.int64], rows: GraphSlice, edges: SplitEdges, places: bool
 ) -> tuple[LocalGraph, NDArray[np.int32], NDArray[np.int64]]:
-    """Return the graph with its in-edges alone, its rows' places in the slice, and its edges'. Collective.
+    """Return the graph with its in-edges alone, and the positions of its rows and edges in the slice. Collective.
 
-    places: whether to return those of edges.
+    places: False returns no positions of edges, [0].
     """
     low, total = int(bounds[comm.rank]), int(bounds[-1])
     count = len(rows.indptr) - 1
@@ -195,7 +195,7 @@ def _with_out_edges(
 ) -> tuple[LocalGraph, NDArray[np.int64] | None]:
     """Return the graph with its out-edges, and `Part.out_place`, or [0] without ``places``.
 
-    shared: whether rows are sources, and each edge's reverse is there, so that out-edges are the in-edges.
+    shared: whether all sources are rows and each edge has a reverse, so that out-edges are the in-edges.
     """
     if shared:
         return replace(graph, out_indptr=graph.indptr, out_indices=graph.indices), None
@@ -206,19 +206,17 @@ def _with_out_edges(
 
 
 def _out_degree(comm: Any, edges: SplitEdges, rows: int) -> NDArray[np.int32]:
-    """Return the number of edges out of each of this rank's rows, on all ranks. Collective."""
+    """Return the number of edges of all ranks out of each of this rank's rows. Collective."""
     degree = np.bincount(edges.indices[: edges.local_edges], minlength=rows)
     counts = np.diff(edges.halo_bounds)
-    asked = exchange.send(comm, edges.halo, counts) if comm.size > 1 else edges.halo
-    uses = exchange.send(comm, halo.uses(edges), counts) if comm.size > 1 else asked
-    np.add.at(degree, asked, uses)
+    np.add.at(degree, exchange.send(comm, edges.halo, counts), exchange.send(comm, halo.uses(edges), counts))
     return np.minimum(degree, np.iinfo(np.int32).max).astype(np.int32)
 
 
 def _hot(comm: Any, degree: NDArray[np.int32], low: int) -> NDArray[np.int64]:
-    """Return the HOT rows of all ranks with the most out-edges, the first of equal ones. Collective.
+    """Return the HOT rows of all ranks with the most out-edges, by descending number, then row. Collective.
 
-    Rows with no more than the mean are none.
+    They have more than the mean.
     """
     mine = np.argsort(-degree, kind="stable")[:HOT]
     total, count = comm.allreduce(int(degree.sum(dtype=np.int64))), comm.allreduce(len(degree))
@@ -229,7 +227,7 @@ def _hot(comm: Any, degree: NDArray[np.int32], low: int) -> NDArray[np.int64]:
 
 
 def _hot_first(sources: NDArray[np.int64], hot: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return an order of ascending sources: hot ones in their order, then all others."""
+    """Return an order of ascending sources: first the hot ones, in their order, then all others."""
     at = np.searchsorted(sources, hot)
     at = at[sources[np.minimum(at, len(sources) - 1)] == hot] if len(sources) else at[:0]
     others = np.ones(len(sources), bool)

@@ -1,4 +1,4 @@
-"""Runs of traversals: from each source in turn, timed, and checked."""
+"""Runs of traversals from one source after another, timed and checked."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from ..runtime import mpi
 from . import checks
 from .part import Part
 
-LEAST_TOLERANCE = 1e-7  # of float32's PageRank, whose rounding alone changes ranks by about as much
+LEAST_TOLERANCE = 1e-7  # of PageRank in float32; its rounding alone changes ranks by about as much
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one traversal found and took.
+    """The results and costs of one traversal.
 
-    source: original id, or -1 where there is none. arrays: by name, a value for each of this rank's rows. seconds: of
-    the slowest rank. edges: stored edges whose source was reached, of all ranks. moved: bytes that crossed between
-    ranks. reached: nodes, of all ranks. steps: levels, buckets, exchanges or iterations.
+    source: original id, or -1 for a traversal without a source. arrays: by name, a value for each of this rank's rows.
+    seconds: of the slowest rank. edges: number of stored edges whose source was reached, of all ranks. moved: bytes
+    sent between ranks. reached: number of nodes that were reached, of all ranks. steps: number of levels, buckets,
+    exchanges or iterations.
     """
 
     source: int
@@ -39,17 +40,16 @@ class Run:
 
 
 def draw_sources(part: Part, count: int, seed: int) -> list[int]:
-    """Return original ids of ``count`` different nodes with out-edges, drawn evenly; fewer if there are not so many.
+    """Return original ids of ``count`` different nodes with out-edges, drawn uniformly; fewer if the graph has fewer.
 
-    Collective. The same for any number of ranks and order of rows.
+    Collective. The same for any number of ranks and order of rows. Raises InputError for a graph without edges.
     """
     found = part.comm.gather(part.ids[part.graph.out_degree > 0])
     drawn: list[int] = []
     if part.comm.rank == 0:
         candidates = np.sort(np.concatenate(found))
-        if len(candidates):
-            rng = np.random.default_rng(seed)
-            drawn = rng.choice(candidates, min(count, len(candidates)), replace=False).tolist()
+        rng = np.random.default_rng(seed)
+        drawn = rng.choice(candidates, min(count, len(candidates)), replace=False).tolist()
     drawn = part.comm.bcast(drawn)
     if not drawn:
         raise InputError(f"{part.name}: no node has an edge to begin with")
@@ -57,14 +57,13 @@ def draw_sources(part: Part, count: int, seed: int) -> list[int]:
 
 
 def bfs(part: Part, nodes: list[int], *, check: bool = True) -> Iterator[Run]:
-    """Search from each node in breadth first. Collective.
+    """Search breadth-first from each node. Collective.
 
     Arrays: parent, int64, the original id of the node before, the node itself at the source; depth, int32. Both are -1
     where a node is not reached.
     """
-    graph = part.graph
     _prepare(part, "bfs")
-    parent, depth = np.empty(graph.rows, np.int32), np.empty(graph.rows, np.int32)
+    parent, depth = np.empty(part.graph.rows, np.int32), np.empty(part.graph.rows, np.int32)
     for node in nodes:
         source = part.find(node)
         seconds, moved, levels = _timed(part, partial(part.engine.bfs, source, parent, depth))
@@ -72,8 +71,7 @@ def bfs(part: Part, nodes: list[int], *, check: bool = True) -> Iterator[Run]:
             checks.bfs(part, source, parent, depth)
         reached = depth >= 0
         above = np.where(reached, part.names[np.maximum(parent, 0)], -1)
-        arrays = {"parent": above, "depth": depth.copy()}
-        yield _run(part, node, arrays, reached, seconds, moved, levels)
+        yield _run(part, node, {"parent": above, "depth": depth.copy()}, reached, seconds, moved, levels)
 
 
 def sssp(
@@ -81,16 +79,13 @@ def sssp(
 ) -> Iterator[Run]:
     """Find shortest paths from each node; array: distance, float32, inf where not reached. Collective.
 
-    Lengths are the edges' weights, or drawn by ``seed``, 8 .. 72, where the file has none. width: distance that a
-    bucket spans. [default: the mean length] Raises InputError for a negative weight.
+    Lengths are the edges' weights, or drawn by ``seed``, 8 .. 72, if the file has none. width: distance that a bucket
+    spans. [default: the mean length] Raises InputError for a negative weight.
     """
     lengths = _lengths(part, seed)
-    total, count = (
-        part.comm.allreduce(float(lengths.sum(dtype=np.float64))),
-        part.comm.allreduce(len(lengths)),
-    )
-    mean = total / max(1, count) or 1.0
-    part.engine.set_lengths(part.out_order(lengths), width or mean)
+    sums = part.comm.allgather((float(lengths.sum(dtype=np.float64)), len(lengths)))
+    total, count = map(sum, zip(*sums, strict=True))
+    part.engine.set_lengths(part.out_order(lengths), width or total / max(1, count) or 1.0)
     _prepare(part, "sssp")
     distance = np.empty(part.graph.rows, np.float32)
     for node in nodes:
@@ -127,19 +122,17 @@ def pagerank(
     repeats: int = 1,
     check: bool = True,
 ) -> Iterator[Run]:
-    """Rank nodes by PageRank; array: rank, of ``dtype``, which sum to 1. Collective.
+    """Rank nodes by PageRank; array: rank, of ``dtype``, which sums to 1 over all nodes. Collective.
 
-    tolerance: sum of |new - old| at which iterations end. Raises InputError where they do not get there, or where it is
-    less than what float32 resolves.
+    tolerance: sum of |new - old| at which iterations end. Raises InputError if they do not reach it, or if it is less
+    than float32 resolves.
     """
     check_tolerance(tolerance, dtype)
     _prepare(part, "pagerank")
     rank = np.empty(part.graph.rows, np.dtype(dtype))
+    call = partial(part.engine.pagerank, rank, damping, tolerance, iterations)
     for _ in range(repeats):
-        seconds, moved, told = _timed(
-            part, lambda: part.engine.pagerank(rank, damping, tolerance, iterations)
-        )
-        done, change = told
+        seconds, moved, (done, change) = _timed(part, call)
         if change >= tolerance:
             raise InputError(
                 f"PageRank: after {done} iterations ranks still change by {change:.3g}, and --tolerance is "
@@ -147,8 +140,7 @@ def pagerank(
             )
         if check:
             checks.pagerank(part, rank, damping, tolerance)
-        ones = np.ones(len(rank), bool)
-        yield _run(part, -1, {"rank": rank.copy()}, ones, seconds, moved, done)
+        yield _run(part, -1, {"rank": rank.copy()}, np.ones(len(rank), bool), seconds, moved, done)
 
 
 def check_undirected(name: str, *, directed: bool) -> None:
@@ -187,16 +179,13 @@ def _prepare(part: Part, kind: str) -> None:
 
 
 def _timed(part: Part, call: Callable[[], Any]) -> tuple[float, int, Any]:
-    """Return the slowest rank's seconds of a collective call, the bytes that crossed, and the result."""
+    """Return the slowest rank's seconds of a collective call, the bytes that were sent, and the result."""
     part.engine.moved = 0
     part.comm.Barrier()
     began = time.perf_counter()
     found = call()
     took = time.perf_counter() - began
-    if part.comm.size == 1:
-        return took, part.engine.moved, found
-    seconds = max(part.comm.allgather(took))
-    return seconds, sum(part.comm.allgather(part.engine.moved)), found
+    return max(part.comm.allgather(took)), sum(part.comm.allgather(part.engine.moved)), found
 
 
 def _run(

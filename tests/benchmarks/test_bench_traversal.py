@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 import traversal
+from harness import pcie_requests
 from peers import traversals
 
 from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.traversal import requests
 
 pytestmark = pytest.mark.long
 
@@ -55,12 +55,17 @@ def test_the_study_counts_requests(measured, tmp_path):
     writer.write(tmp_path / "dense.h5", Graph("dense", drawn.indptr, drawn.indices, directed=False))
     rows = measured("studies/traversal", "dense.h5", "uniform:7", "--sources=2")["rows"]
     cases = [
-        (graph, item, reads) for graph in ("dense", "uniform7") for item in (4, 8) for reads in requests.READS
+        (graph, item, reads)
+        for graph in ("dense", "uniform7")
+        for item in (4, 8)
+        for reads in pcie_requests.READS
     ]
     assert [(row["graph"], row["edge_bytes"], row["variant"]) for row in rows] == cases
     for before, row in zip([None, *rows], rows, strict=False):
-        sizes = np.array([row[f"requests_{size}"] for size in requests.SIZES])
-        assert row["requests"] == round(sizes.sum()) and row["moved_bytes"] == round(sizes @ requests.SIZES)
+        sizes = np.array([row[f"requests_{size}"] for size in pcie_requests.SIZES])
+        assert row["requests"] == round(sizes.sum()) and row["moved_bytes"] == round(
+            sizes @ pcie_requests.SIZES
+        )
         assert row["of_128_bytes_percent"] == pytest.approx(100 * sizes[-1] / sizes.sum(), abs=0.01)
         # A search from a node of the one large component reads all lists that have edges.
         needed = row["edges"] * row["edge_bytes"]

@@ -13,7 +13,7 @@ from jobs import run as mgg
 from tiers import drawn
 
 from mgg_hpc.data import writer
-from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.plan.row_ranges import edge_balanced
 from mgg_hpc.tools.bench import graphs
 
 STUDIES = ("partitioning", "interleaving", "primitives", "transfers")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chunks.gridded import Gridded, cut
-from mgg_hpc.plan.streaming import grid
+from mgg_hpc.plan import grid
 from mgg_hpc.runtime.backends.host.components import padded
 
 
@@ -43,7 +43,7 @@ def chained(case, source_rows, target_rows, slots):
         Chained(case, sources, low + cut(high - low, target_rows))
         for low, high in zip(case.bounds[:-1], case.bounds[1:], strict=True)
     ]
-    calls = grid.together([part.calls for part in parts])
+    calls = grid.joint_calls([part.calls for part in parts])
     for part in parts:
         part.complete(calls)
-    return parts, grid.passed(sources, calls, slots)
+    return parts, grid.replacement(sources, calls, slots)

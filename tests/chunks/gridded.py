@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from world import SMALL
 
+from mgg_hpc.plan import grid
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.plan.streaming import grid
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
@@ -45,7 +45,7 @@ class Gridded:
     def __post_init__(self):
         count = len(self.sources) - 1
         self.plans = [
-            grid.grid_plan(self.sources, grid.turned(j, count), *self.part(j), keep_edges=True)
+            grid.grid_plan(self.sources, grid.reading_order(j, count), *self.part(j), keep_edges=True)
             for j in range(len(self.targets) - 1)
         ]
         self.calls = [grid.chunks_of(plan) for plan in self.plans]
@@ -62,7 +62,7 @@ class Gridded:
 
     def order(self, slots):
         """The pass with so many slots; with "all" one for each chunk."""
-        return grid.passed(
+        return grid.replacement(
             self.sources, self.calls, max(2, len(self.sources) - 1) if slots == "all" else slots
         )
 

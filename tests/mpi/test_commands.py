@@ -18,7 +18,7 @@ from jobs import blocks, directed_weighted, files, write_job
 
 from mgg_hpc import config
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.plan.row_ranges import edge_balanced
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 
 pytestmark = pytest.mark.mpi

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from mgg_hpc.plan.streaming.division import ROWS, RowBytes, divided, intervals
+from mgg_hpc.plan.grid import ROWS, RowBytes, divided, intervals
 
 
 def test_intervals_are_even_and_small_enough(rng):

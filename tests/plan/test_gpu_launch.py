@@ -1,4 +1,4 @@
-"""The model of launches (OSDI '23, section 4) against numbers worked out by hand, and what a GPU cannot hold."""
+"""Sizes of CUDA grids (OSDI '23, section 4) against numbers worked out by hand, and what a GPU cannot hold."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.plan import launch
-from mgg_hpc.plan.launch import Limits
+from mgg_hpc.plan import cuda_grid
+from mgg_hpc.plan.cuda_grid import Limits
 from mgg_hpc.plan.layout import RowFormat
 
 A100 = Limits("A100", 108, 1024, 2048, 32, 166_912, 167_936, 1024)
@@ -26,12 +26,14 @@ FLOAT = np.dtype(np.float32)
     ],
 )
 def test_a_worker_has_lanes_for_a_whole_row_if_it_can(dtype, dim, shape):
-    assert launch.shape(RowFormat(np.dtype(dtype), dim)) == shape
+    assert cuda_grid.shape(RowFormat(np.dtype(dtype), dim)) == shape
 
 
 def test_the_equations_of_the_paper():
     """ps 16, dist 4, wpb 8, rows of 64 floats: two workers a warp; 1,000,000 local and 300,000 remote partitions."""
-    made = launch.direct(1_000_000, 300_000, RowFormat(FLOAT, 64), ps=16, dist=4, wpb=8, limits=A100)
+    made = cuda_grid.launch(
+        "direct", 1_000_000, 300_000, RowFormat(FLOAT, 64), ps=16, dist=4, wpb=8, limits=A100
+    )
     assert made.work_per_warp == 2 * 16 * 64 * 4
     assert made.part_edges == 128
     assert made.warps == 125_000  # 1,000,000 / 4, two at a time
@@ -51,7 +53,7 @@ def test_the_equations_of_the_paper():
     ],
 )
 def test_shared_memory_bounds_how_many_blocks_are_resident(parts, dim, blocks, shared, resident):
-    made = launch.direct(*parts, RowFormat(FLOAT, dim), ps=1, dist=1, wpb=4, limits=SMALL)
+    made = cuda_grid.launch("direct", *parts, RowFormat(FLOAT, dim), ps=1, dist=1, wpb=4, limits=SMALL)
     assert (made.blocks, made.shared_bytes, made.resident) == (blocks, shared, resident)
 
 
@@ -67,7 +69,7 @@ def test_shared_memory_bounds_how_many_blocks_are_resident(parts, dim, blocks, s
 def test_what_the_device_cannot_hold_is_refused_with_both_numbers(dim, settings, message):
     asked = {"ps": 4, "dist": 2, "wpb": 2} | settings
     with pytest.raises(InputError, match=f"^{message}$"):
-        launch.direct(100, 100, RowFormat(FLOAT, dim), **asked, limits=SMALL)
+        cuda_grid.launch("direct", 100, 100, RowFormat(FLOAT, dim), **asked, limits=SMALL)
 
 
 @pytest.mark.parametrize("limits", [A100, SMALL], ids=lambda limits: limits.name)
@@ -76,11 +78,11 @@ def test_what_the_device_cannot_hold_is_refused_with_both_numbers(dim, settings,
 def test_the_default_of_ps_leaves_room_for_two_blocks(limits, dim, wpb):
     """With what CUDA takes of each block; and one row more would not fit, or would be more than is useful."""
     format, dist, most = RowFormat(FLOAT, dim), 2, 16
-    ps = launch.fitting_ps(format, most=most, dist=dist, wpb=wpb, limits=limits)
-    lanes, packs = launch.shape(format)
+    ps = cuda_grid.fitting_ps(format, most=most, dist=dist, wpb=wpb, limits=limits)
+    lanes, packs = cuda_grid.shape(format)
 
     def both(rows):
-        taken = launch.stage_bytes(wpb * 32, lanes, packs, rows, dist) + limits.shared_reserved
+        taken = cuda_grid.stage_bytes(wpb * 32, lanes, packs, rows, dist) + limits.shared_reserved
         return 2 * taken <= limits.shared_per_multiprocessor
 
     assert 1 <= ps <= most

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from chunks.gridded import Gridded, cut
 
+from mgg_hpc.plan import grid
 from mgg_hpc.plan.layout import OWNED, STREAMED
-from mgg_hpc.plan.streaming import grid
 
 
 @pytest.mark.parametrize("name", cases.CASES)
@@ -78,7 +78,7 @@ def test_replacement_is_the_best_of_all(rng):
         calls = [rng.permutation(6)[: rng.integers(0, 6)] for _ in range(rng.integers(1, 5))]
         chunk = tuple(np.concatenate(calls).astype(int).tolist())
         sources = np.arange(7) * 10
-        order = grid.passed(sources, calls, slots)
+        order = grid.replacement(sources, calls, slots)
         assert order.loads.sum() == fewest(chunk, slots)
         held = {}
         for step, each in enumerate(chunk):  # the slots hold what the steps say
@@ -93,11 +93,11 @@ def test_replacement_is_the_best_of_all(rng):
 
 def test_the_turn_reuses_what_is_held():
     """Ten chunks through four slots: the first interval loads all, the others what is not held at the turn."""
-    calls = [grid.turned(target, 10) for target in range(5)]
-    there_and_back = grid.passed(np.arange(11) * 64, calls, 4)
+    calls = [grid.reading_order(target, 10) for target in range(5)]
+    there_and_back = grid.replacement(np.arange(11) * 64, calls, 4)
     assert there_and_back.loads.sum() == 10 + 4 * 6
     with pytest.raises(ValueError, match="two slots"):
-        grid.passed(np.arange(11), calls, 1)
+        grid.replacement(np.arange(11), calls, 1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from world import plans_of
 
-from mgg_hpc.plan import halo, halo_schedule
+from mgg_hpc.plan import halo, halo_messages
 
 
 def test_what_is_sent_is_what_was_asked_for(rng):
@@ -34,7 +34,7 @@ def test_small_halos_come_in_one_round_and_large_ones_in_a_few():
 def test_chunks_fill_the_receivers_staging_once_each_with_a_signal_of_its_own(rng, name, rows):
     case = cases.CASES[name](rng, 3)
     plans = plans_of(case, "halo", 1)
-    made = [halo_schedule.in_chunks(plan, rows, min(rows, 2)) for plan in plans]
+    made = [halo_messages.in_messages(plan, rows, min(rows, 2)) for plan in plans]
     for rank, (plan, schedule) in enumerate(zip(plans, made, strict=True)):
         staged, signals = np.full(len(plan.halo), -1), []
         for sender, other in enumerate(made):
@@ -53,14 +53,14 @@ def test_chunks_fill_the_receivers_staging_once_each_with_a_signal_of_its_own(rn
         assert len(np.unique(numbers)) == len(numbers) and (numbers < schedule.credits).all()
         assert schedule.signals == schedule.credits + 3 and schedule.signals == made[0].signals
         assert schedule.owners.tolist() == np.unique(owner).tolist()
-        assert halo_schedule.crosses(plan) == bool(len(schedule.pushes) or len(numbers))
-        assert halo_schedule.extent(plan) == (plan.lists.capacity, plan.lists.most_sent)
+        assert halo_messages.crosses(plan) == bool(len(schedule.pushes) or len(numbers))
+        assert halo_messages.extent(plan) == (plan.lists.capacity, plan.lists.most_sent)
 
 
 def test_chunks_are_of_halos_in_one_round(rng):
     case = cases.ordinary(rng, 2)
     for plan in (plans_of(case, "halo", 2)[0], plans_of(case, "direct")[0]):
         with pytest.raises(ValueError, match="GPUs take a plan of one round"):
-            halo_schedule.in_chunks(plan, 4, 4)
-    assert halo_schedule.extent(plan) is None and not halo_schedule.crosses(plan)
-    assert [halo_schedule.rows_a_chunk(size, 1000) for size in (16, 1000, 1001)] == [62, 1, 1]
+            halo_messages.in_messages(plan, 4, 4)
+    assert halo_messages.extent(plan) is None and not halo_messages.crosses(plan)
+    assert [halo_messages.rows_a_message(size, 1000) for size in (16, 1000, 1001)] == [62, 1, 1]

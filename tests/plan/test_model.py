@@ -11,9 +11,11 @@ import pytest
 import tomli_w
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.plan import counts, system
+from mgg_hpc.plan import counts
 from mgg_hpc.plan.cost_model import (
     NOTHING,
+    Cluster,
+    Hosts,
     Layer,
     RowCost,
     System,
@@ -21,10 +23,11 @@ from mgg_hpc.plan.cost_model import (
     choose,
     choose_each,
     cold_reads,
-    dense,
     epoch,
-    seconds,
-    transfers,
+    find_system,
+    system_of_cluster,
+    system_of_hosts,
+    transfer_seconds,
 )
 
 NETWORK = {"get": RowCost(20e-6, 1e-9), "halo": RowCost(1e-7, 1e-9)}
@@ -33,7 +36,7 @@ MEMORY = {"direct": RowCost(2e-9, 1e-11), "get": RowCost(5e-8, 1e-10), "halo": R
 
 def one(*arguments):
     """The seconds of one size of rows."""
-    return {name: value for name, [value] in seconds(*arguments).items()}
+    return {name: value for name, [value] in transfer_seconds(*arguments).items()}
 
 
 def test_rows_that_a_cache_holds_are_read_once(rng):
@@ -41,7 +44,7 @@ def test_rows_that_a_cache_holds_are_read_once(rng):
     falling = np.sort(uses)[::-1]
     for held in (0, 1, 17, 999, 1000, 5000):
         assert cold_reads(uses, held) == min(held, 1000) + falling[held:].sum()
-    found = seconds(MEMORY, uses, 17 * 256, [256, 17])
+    found = transfer_seconds(MEMORY, uses, 17 * 256, [256, 17])
     for name, rows in (("direct", 17 + falling[17:].sum()), ("get", uses.sum()), ("halo", 1000)):
         assert found[name][0] == pytest.approx(rows * (MEMORY[name].row + 256 * MEMORY[name].byte))
 
@@ -72,7 +75,7 @@ WIDE = {"direct": RowCost(1e-9, 1e-9), "halo": RowCost(4e-7, 1e-12)}
         ({"direct": [1.0, 4.5], "halo": [1.9, 4.0]}, ["direct"] * 2),  # 5 instead of 5.5
         ({"direct": [1.0, 4.7], "halo": [1.9, 4.0]}, ["direct", "halo"]),  # 5 instead of 5.7
         ({"get": [2.0, 2.0, 2.0], "halo": [2.0, 2.0, 2.0]}, ["get"] * 3),
-        (seconds(WIDE, np.full(100, 1), 0, [64, 4096]), ["direct", "halo"]),
+        (transfer_seconds(WIDE, np.full(100, 1), 0, [64, 4096]), ["direct", "halo"]),
     ],
 )
 def test_layers_differ_where_that_saves_more_than_a_tenth(times, best):
@@ -102,7 +105,7 @@ MADE = System(
 
 def test_an_aggregation_on_one_node(rng):
     case = cases.ordinary(rng, 2)
-    traffic = counts.of_all_ranks(case.bounds, case.part)
+    traffic = counts.count_ranks(case.bounds, case.part)
 
     def missed(rows):
         """The reads of rows that miss a cache of the 20 most used ones, which miss once."""
@@ -114,7 +117,7 @@ def test_an_aggregation_on_one_node(rng):
         remote = rows[(rows < case.bounds[each.rank]) | (rows >= case.bounds[each.rank + 1])]
         moved = {"direct": missed(remote), "get": len(remote), "halo": len(np.unique(remote))}[transfer]
         reads = len(rows) * (3e-9 + 64e-12) + missed(rows) * (5e-9 + 64 * 7e-12)
-        return reads + each.segments[transfer] * (2e-9 + 192e-11), COSTS[transfer].of(moved, 64)
+        return reads + each.segments[transfer] * (2e-9 + 192e-11), COSTS[transfer].seconds(moved, 64)
 
     for hides, together in ((False, sum), (True, max)):
         found = aggregation(replace(MADE, hides=hides), traffic, 64)
@@ -126,19 +129,19 @@ def test_an_aggregation_on_one_node(rng):
 
 def test_rows_of_other_nodes_take_the_network(rng):
     case = cases.ordinary(rng, 4)
-    traffic = counts.of_all_ranks(case.bounds, case.part)
-    assert transfers(MADE, 2) == ["direct", "get", "halo"]
-    assert transfers(MADE, 4) == ["get", "halo"]
+    traffic = counts.count_ranks(case.bounds, case.part)
+    assert MADE.transfers(2) == ["direct", "get", "halo"]
+    assert MADE.transfers(4) == ["get", "halo"]
     edges, rows = (each.tolist() for each in traffic.between(2))
     found = aggregation(replace(MADE, edge=NOTHING, miss=NOTHING, segment=NOTHING), traffic, 64)
     packets = traffic.messages("halo", 64)
     get = max(
-        COSTS["get"].of(each.remote_edges - far, 64) + FAR["get"].of(far, 64)
+        COSTS["get"].seconds(each.remote_edges - far, 64) + FAR["get"].seconds(far, 64)
         for each, far in zip(traffic.ranks, edges, strict=True)
     )
     halo = max(
-        COSTS["halo"].of(each.halo_rows - far, 64)
-        + FAR["halo"].of(far, 64)
+        COSTS["halo"].seconds(each.halo_rows - far, 64)
+        + FAR["halo"].seconds(far, 64)
         + 1e-6 * packets[each.rank] * far / each.halo_rows
         for each, far in zip(traffic.ranks, rows, strict=True)
     )
@@ -151,11 +154,11 @@ def test_rows_of_other_nodes_take_the_network(rng):
 def test_an_epoch_is_its_layers_and_the_fixed_rest(rng):
     """More ranks on a machine take longer for the same work."""
     case = cases.ordinary(rng, 2)
-    traffic = counts.of_all_ranks(case.bounds, case.part)
+    traffic = counts.count_ranks(case.bounds, case.part)
     layers = [Layer(64, 0, 100.0, streamed=50.0), Layer(64, 64)]
     found, once = epoch(MADE, traffic, traffic, layers), aggregation(MADE, traffic, 64)
     rows = max(each.rows for each in traffic.ranks)
-    assert dense(MADE, rows, layers[0]) == pytest.approx(rows * (100e-9 + 50e-10))
+    assert found.dense[0] == pytest.approx(rows * (100e-9 + 50e-10))
     for name in COSTS:
         assert found.epoch(name) == pytest.approx(3 * once[name] + rows * 105e-9 + 2e-4)
     assert found.epoch() == pytest.approx(min(found.epoch(name) for name in COSTS))
@@ -173,14 +176,14 @@ def described(rng, kind) -> dict:
     names = [each.name for each in msgspec.structs.fields(kind)]
     found = {key: float(rng.uniform(1, 1e3)) for key in names if key not in ("name", "kernels", "basis")}
     found |= {"ranks_a_node": int(rng.integers(1, 9))}
-    return found | ({"kernels": "this"} if kind is system.Hosts else {})
+    return found | ({"kernels": "this"} if kind is Hosts else {})
 
 
-@pytest.mark.parametrize("kind", [system.Cluster, system.Hosts])
+@pytest.mark.parametrize("kind", [Cluster, Hosts])
 def test_a_file_describes_hosts_or_a_cluster(rng, tmp_path, kind):
     path, given = tmp_path / "ours.toml", described(rng, kind)
     path.write_text(tomli_w.dumps(given))
-    found = system.named(str(path))
+    found = find_system(str(path))
     assert type(found) is kind and found.name == "ours"
     assert {key: getattr(found, key) for key in given} == given
     for wrong, said in (
@@ -189,46 +192,48 @@ def test_a_file_describes_hosts_or_a_cluster(rng, tmp_path, kind):
     ):
         path.write_text(tomli_w.dumps(given | wrong))
         with pytest.raises(InputError, match=said):
-            system.named(str(path))
+            find_system(str(path))
 
 
 @pytest.mark.parametrize(
     ("name", "said"), [("dgx-h10", "did you mean dgx-h100"), ("x.json", "dgx-a100, dgx-h100")]
 )
 def test_a_cluster_of_no_name_names_those_there_are(name, said):
-    assert system.named("dgx-h100").ranks_a_node == 8
+    assert find_system("dgx-h100").ranks_a_node == 8
     with pytest.raises(InputError, match=said):
-        system.named(name)
+        find_system(name)
 
 
-def test_a_transfer_takes_what_the_links_of_its_ranks_take(rng):
+def test_costs_follow_from_the_rates_of_a_description(rng):
     """Seconds of rows of so many bytes, from the description's own units."""
-    given = system.Cluster(name="c", **described(rng, system.Cluster))
-    found = system.of_cluster(given, given.ranks_a_node)
-    rows, size = 1000, 512
-    memory, cache = (size / (1e9 * rate) for rate in (given.memory_gb_s, given.cache_gb_s))
-    assert found.miss.of(1, size) + found.edge.of(1, size) == pytest.approx(memory * (1 + 4 / size))
-    assert found.edge.of(1, size) == pytest.approx(cache + memory * 4 / size)
-    link, network, packing = (
-        rows * size / (1e9 * rate) for rate in (given.link_gb_s, given.network_gb_s, given.memory_gb_s / 2)
+    given, size = Cluster(name="c", **described(rng, Cluster)), 512
+    found, far = (system_of_cluster(given, given.ranks_a_node + more) for more in (0, 1))
+    memory, cache, link, network = (
+        size / (1e9 * rate)
+        for rate in (given.memory_gb_s, given.cache_gb_s, given.link_gb_s, given.network_gb_s)
     )
-    messages = rows / (1e6 * given.messages_million_s)
-    within = {"direct": link, "get": link, "halo": link + packing}
-    between = {"get": network + messages, "halo": network + packing}
-    for costs, wanted in ((found.within, within), (found.between, between)):
-        assert {name: costs[name].of(rows, size) for name in wanted} == pytest.approx(wanted, rel=1e-12)
-    far = system.of_cluster(given, given.ranks_a_node + 1)
+    message, index, packing = 1e-6 / given.messages_million_s, memory * 4 / size, 2 * memory
+    for cost, wanted in (
+        (found.edge, cache + index),
+        (found.miss, memory - cache),
+        *((found.within[name], link) for name in ("direct", "get")),
+        (found.within["halo"], link + packing),
+        (found.between["get"], network + message),
+        (found.between["halo"], network + packing),
+    ):
+        assert cost.seconds(1000, size) == pytest.approx(1000 * wanted, rel=1e-12)
     for made, latency in ((found, given.link_us), (far, given.network_us)):
-        wanted = 1e-6 * (latency + given.launch_us)
         assert made.hides and made.halo_rounds == 1
-        assert made.fixed == pytest.approx(dict.fromkeys(("direct", "get", "halo"), wanted), rel=1e-12)
-    # Hosts take what this one takes but for the network.
-    hosts = system.Hosts(name="h", **described(rng, system.Hosts))
-    theirs = system.of_hosts(hosts, found)
-    get, wanted = theirs.between["get"], (1e-6 * hosts.get_us, 1e-9 / hosts.network_gb_s, True)
-    assert (get.row, get.byte, get.together) == pytest.approx(wanted)
-    assert theirs.ranks_a_node == hosts.ranks_a_node
-    more = {name: theirs.fixed[name] - cost for name, cost in found.fixed.items()}
-    assert more == pytest.approx(dict.fromkeys(more, 1e-6 * hosts.network_us))
+        assert [*made.fixed.values()] == pytest.approx([1e-6 * (latency + given.launch_us)] * 3, rel=1e-12)
+    # Hosts have the costs of this one but for the network.
+    hosts = Hosts(name="h", **described(rng, Hosts))
+    theirs, get = system_of_hosts(hosts, found), RowCost(1e-6 * hosts.get_us, 1e-9 / hosts.network_gb_s, True)
+    for name in ("row", "byte", "together"):
+        assert getattr(theirs.between["get"], name) == pytest.approx(getattr(get, name))
+    for name, cost in found.fixed.items():
+        assert theirs.fixed[name] == pytest.approx(cost + 1e-6 * hosts.network_us)
     same = {name: getattr(theirs, name) for name in ("name", "ranks_a_node", "between", "fixed", "hides")}
-    assert replace(found, **same) == theirs
+    assert replace(found, **same) == theirs and (theirs.name, theirs.ranks_a_node) == (
+        "h",
+        hosts.ranks_a_node,
+    )

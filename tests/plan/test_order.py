@@ -1,9 +1,8 @@
-"""Orders of rows: each is a permutation that loses nothing, and communities come together."""
+"""Orders of rows: each is a permutation, and communities come together."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 
 import cases
 import numpy as np
@@ -16,15 +15,8 @@ from mgg_hpc.data.generate import rmat
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import order
-from mgg_hpc.plan.ranges import edge_balanced
-
-
-def edges_by_ids(graph: Graph) -> Counter:
-    """(source, destination, weight) of each edge, by the ids that the user knows, read one by one."""
-    ids = range(graph.nodes) if graph.permutation is None else graph.permutation.tolist()
-    weight = [None] * graph.edges if graph.weight is None else graph.weight.tolist()
-    ends = zip(*reference.edge_list(graph.indptr, graph.indices), weight, strict=True)
-    return Counter((ids[source], ids[row], value) for source, row, value in ends)
+from mgg_hpc.plan.row_ranges import edge_balanced
+from mgg_hpc.plan.workload import prefix_sum
 
 
 def share_near(graph: Graph, rows: np.ndarray, window: int) -> float:
@@ -36,38 +28,15 @@ def share_near(graph: Graph, rows: np.ndarray, window: int) -> float:
 
 @pytest.mark.parametrize("method", order.METHODS)
 @pytest.mark.parametrize("name", cases.CASES)
-def test_an_order_has_each_row_once_and_loses_no_edge(rng, name, method):
+def test_an_order_has_each_row_once(rng, name, method):
     case = cases.CASES[name](rng, 2)
     graph = Graph("case", case.indptr, case.indices)
     rows = order.permutation(graph, method)
     assert rows.dtype == np.int64
     assert sorted(rows.tolist()) == list(range(graph.nodes))
-    moved = order.renumbered(graph, rows)
-    assert edges_by_ids(moved) == edges_by_ids(graph)
-    for row in range(moved.nodes):
-        sources = moved.indices[moved.indptr[row] : moved.indptr[row + 1]].tolist()
-        assert sources == sorted(sources)
     np.testing.assert_array_equal(order.permutation(graph, method), rows)
     if method == "degree":  # descending; equal ones keep their order
         np.testing.assert_array_equal(rows, np.argsort(-np.diff(graph.indptr), kind="stable"))
-
-
-@pytest.mark.parametrize("block", [1, 7, 64, order.BLOCK_EDGES])
-def test_orders_compose(rng, monkeypatch, block):
-    """Two renumberings are one, in runs of any size. Edges listed twice keep their order: one that undoes the other
-    restores every weight to its place."""
-    graph = random_graph(rng, symmetric=False, weighted=True)
-    measured = order.locality(graph.indptr, graph.indices)
-    monkeypatch.setattr(order, "BLOCK_EDGES", block)
-    first, second = rng.permutation(40), rng.permutation(40)
-    moved = order.renumbered(order.renumbered(graph, first), second)
-    assert moved.permutation.tolist() == [first[at] for at in second]
-    assert edges_by_ids(moved) == edges_by_ids(graph)
-    assert order.locality(graph.indptr, graph.indices).gap == pytest.approx(measured.gap)
-    indptr, indices, weight = csr_from_edges(*rng.integers(4, size=(2, 300)), 4, weight=rng.random(300, "f4"))
-    graph = Graph("g", indptr, indices, weight=weight)
-    back = order.renumbered(order.renumbered(graph, np.array([2, 0, 3, 1])), np.array([1, 3, 0, 2]))
-    np.testing.assert_array_equal(back.weight, weight)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +49,13 @@ def test_orders_compose(rng, monkeypatch, block):
 def test_locality_is_what_it_says(monkeypatch, indptr, indices, lengths):
     """Near is up to the window."""
     monkeypatch.setattr(order, "WINDOW", 4)
-    found = order.locality(np.array(indptr), np.array(indices, np.int32))
+    rows, meter = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), order.LocalityMeter()
+    for piece in (slice(0, 2), slice(2, None)):
+        meter.add(rows[piece], np.array(indices, np.int32)[piece])
+    found = meter.result()
     assert found.near == pytest.approx(np.mean(np.array(lengths) <= 4))
     assert found.gap == pytest.approx(np.mean(np.log2(1 + np.array(lengths))))
-    assert order.locality(np.array([0]), np.zeros(0, np.int32)) == order.Locality(0, 0)
+    assert order.LocalityMeter().result() == order.Locality(0, 0)
 
 
 @pytest.mark.parametrize("directed", [False, True])
@@ -124,9 +96,8 @@ def test_hubs_outside_of_communities_share_pages(rng):
     assert pages <= 2 * 32 < len(np.unique(np.flatnonzero(rng.permutation(hubs)) // 32))
     loners = degree[rows] == 0
     assert loners[-1] and 0 < np.count_nonzero(np.diff(loners.astype(int)) == 1) <= 32
-    moved = order.renumbered(graph, rows)
     for parts in (2, 4, 8):
-        assert np.diff(edge_balanced(moved.indptr, parts)).max() < 1.5 * graph.nodes / parts
+        assert np.diff(edge_balanced(prefix_sum(degree[rows]), parts)).max() < 1.5 * graph.nodes / parts
 
 
 def test_the_directions_of_edges_do_not_matter_to_communities(rng):

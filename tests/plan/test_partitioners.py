@@ -16,10 +16,10 @@ from mgg_hpc.data.generate import sbm
 from mgg_hpc.data.graph import csr_from_edges
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import partitioners
-from mgg_hpc.plan.partitioners import Pattern, SliceOfRows, check_memory, checked, ldg, metis
+from mgg_hpc.plan.partitioners import SLACK, SliceOfRows, SymmetricEdges, check_memory, checked, ldg, metis
 
 
-def pattern_of(indptr, indices, cut: int = 3) -> Pattern:
+def pattern_of(indptr, indices, cut: int = 3) -> SymmetricEdges:
     """A pattern given in ``cut`` slices."""
     ends = np.unique(np.linspace(0, len(indptr) - 1, cut + 1).astype(int))
 
@@ -28,7 +28,7 @@ def pattern_of(indptr, indices, cut: int = 3) -> Pattern:
             low, high = indptr[first], indptr[last]
             yield SliceOfRows(int(first), indptr[first : last + 1] - low, indices[low:high])
 
-    return Pattern(len(indices), np.diff(indptr) + 1, slices)
+    return SymmetricEdges(len(indices), np.diff(indptr) + 1, slices)
 
 
 def symmetric(source, destination, nodes):
@@ -65,7 +65,7 @@ def test_hard_cases_are_divided_and_balanced(rng, method, parts):
         load = np.bincount(part, pattern.weight, minlength=parts)
         mean = pattern.weight.sum() / parts
         if method == "ldg" and pattern.nodes:
-            assert load.max() <= max((1 + ldg.SLACK) * mean + 1, mean + pattern.weight.max()), name
+            assert load.max() <= max((1 + SLACK) * mean + 1, mean + pattern.weight.max()), name
 
 
 @pytest.mark.parametrize("method", partitioners.FOUND)
@@ -92,7 +92,7 @@ def test_a_good_numbering_is_not_lost(rng):
     nodes = 2 * size * blocks
     indptr, indices = symmetric(*np.concatenate([*inside, rng.integers(0, nodes, (2, 100))], axis=1), nodes)
     pattern = pattern_of(indptr, indices)
-    assert halo_rows(indptr, indices, ldg.assign(pattern, 4)) <= halo_rows(indptr, indices, pattern.ranges(4))
+    assert halo_rows(indptr, indices, ldg(pattern, 4)) <= halo_rows(indptr, indices, pattern.ranges(4))
 
 
 def test_metis_gets_neither_self_loops_nor_copies(rng, monkeypatch):
@@ -105,7 +105,7 @@ def test_metis_gets_neither_self_loops_nor_copies(rng, monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", taken)
     ends = rng.integers(0, 12, (2, 60))
     indptr, indices, _ = csr_from_edges(*np.concatenate([ends, ends[::-1], ends, ends[::-1]], axis=1), 12)
-    metis.assign(pattern_of(indptr, indices), 3)
+    metis(pattern_of(indptr, indices), 3)
     found = zip(*map(np.ndarray.tolist, reference.edge_list(*map(np.asarray, given))), strict=True)
     edges = zip(*map(np.ndarray.tolist, reference.edge_list(indptr, indices)), strict=True)
     assert sorted(found) == sorted({(u, v) for u, v in edges if u != v})
@@ -152,7 +152,7 @@ def test_parts_become_ranges(rng):
 @pytest.mark.parametrize(
     ("said", "call"),
     [
-        ("some edge has no reverse", lambda: metis.assign(pattern_of(*csr_from_edges([0], [1], 9)[:2]), 2)),
+        ("some edge has no reverse", lambda: metis(pattern_of(*csr_from_edges([0], [1], 9)[:2]), 2)),
         ("metis takes up to .* more by --memory, or use ldg$", lambda: check_memory("metis", 9, 3, 100)),
         ("ldg takes up to .* or use edges$", lambda: check_memory("ldg", 9, 3, 100)),
         (r"a.npy is float64 \[9\]; expected .* integers \[9\]", lambda: checked("a.npy", np.zeros(9), 9, 2)),
@@ -170,7 +170,7 @@ def test_what_cannot_be_done_is_said(said, call):
 def test_without_metis_what_to_install_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(InputError, match=r"needs pymetis; install it with `pip install mgg-hpc\[metis\]`$"):
-        metis.assign(pattern_of(*symmetric([0], [1], 9)), 2)
+        metis(pattern_of(*symmetric([0], [1], 9)), 2)
 
 
 @pytest.mark.parametrize(

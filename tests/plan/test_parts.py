@@ -6,6 +6,7 @@ import cases
 import numpy as np
 import pytest
 import reference
+from harness.plans import separated
 from world import plans_of
 
 from mgg_hpc.plan import overlap
@@ -46,7 +47,7 @@ def test_parts_give_the_same_sums(rng, case, transfer):
         np.testing.assert_allclose(found, by_hand(plan, value), atol=1e-12)
         if transfer == "get":
             continue
-        local, remote, merged = overlap.separated(plan)
+        local, remote, merged = separated(plan)
         assert (local.transfer, remote.transfer, merged.transfer) == ("none", plan.transfer, "none")
         assert (local.edges, remote.edges) == (plan.local_edges, plan.remote_edges)
         assert local.rank == merged.rank == plan.rank

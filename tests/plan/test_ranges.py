@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgg_hpc.plan.ranges import edge_balanced, edge_counts, owner_of
+from mgg_hpc.plan.row_ranges import edge_balanced, edge_counts, owner_of
 
 degrees_of_rows = st.lists(
     st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 1000)), min_size=1, max_size=80

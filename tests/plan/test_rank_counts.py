@@ -5,8 +5,9 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
+from harness.plans import halo_plans
 
-from mgg_hpc.plan import counts, halo, workload
+from mgg_hpc.plan import counts, halo, halo_messages, workload
 from mgg_hpc.plan.layout import RowFormat
 
 
@@ -16,10 +17,10 @@ from mgg_hpc.plan.layout import RowFormat
 def test_counts_are_those_of_edges_and_plans(rng, name, ranks, asked):
     """And those of reversed edges are counted without any being sent."""
     case = cases.CASES[name](rng, ranks)
-    traffic = counts.of_all_ranks(case.bounds, case.part, asked)
+    traffic = counts.count_ranks(case.bounds, case.part, asked)
     split = [workload.split(rank, case.bounds, *case.part(rank)) for rank in range(ranks)]
     rounds = asked or halo.round_count(max(len(each.halo) for each in split))
-    planned = halo.of_all_ranks(split, rounds)
+    planned = halo_plans(split, rounds)
     assert traffic.rounds == rounds
     source, destination = case.edge_list
     owner = np.repeat(np.arange(ranks), np.diff(case.bounds))
@@ -36,12 +37,12 @@ def test_counts_are_those_of_edges_and_plans(rng, name, ranks, asked):
         assert found.segments["halo"] == len(plan.segments)
         assert traffic.rows("halo")[rank] == len(plan.lists.send_rows)
         size = RowFormat(np.dtype(np.float32), 513).row_bytes
-        packets = -(-plan.lists.send_counts // (counts.PACKET_BYTES // size))
+        packets = -(-plan.lists.send_counts // (halo_messages.MESSAGE_BYTES // size))
         assert traffic.messages("halo", size)[rank] == packets.sum()
     back = cases.csr(destination, source, case.nodes, case.bounds)
-    wanted = counts.of_all_ranks(case.bounds, back.part)
+    wanted = counts.count_ranks(case.bounds, back.part)
     for mine, exact in zip(
-        counts.of_transposed(case.bounds, case.part, traffic).ranks, wanted.ranks, strict=True
+        counts.count_reversed(case.bounds, case.part, traffic).ranks, wanted.ranks, strict=True
     ):
         np.testing.assert_array_equal(mine.edges, exact.edges)
         np.testing.assert_array_equal(mine.halo.sum(axis=0), exact.halo.sum(axis=0))
@@ -52,7 +53,7 @@ def test_counts_are_those_of_edges_and_plans(rng, name, ranks, asked):
 
 def test_rows_on_other_nodes(rng):
     case = cases.ordinary(rng, 4)
-    edges, rows = counts.of_all_ranks(case.bounds, case.part).between(2)
+    edges, rows = counts.count_ranks(case.bounds, case.part).between(2)
     source, destination = case.edge_list
     rank = np.repeat(np.arange(4), np.diff(case.bounds))
     far = rank[source] // 2 != rank[destination] // 2

@@ -7,9 +7,9 @@ import math
 import cost_surfaces
 import numpy as np
 import pytest
-from cost_surfaces import CPU, GPU, KNOBS, surface
+from cost_surfaces import CPU, GPU, KNOBS, search, surface
 
-from mgg_hpc.plan.tune import MOST_POINTS, REPEATS, ROUNDS, Knob, Search, search
+from mgg_hpc.plan.tune import MOST_POINTS, REPEATS, ROUNDS, Knob, Search
 
 # Shares of searches within 5 percent, of 10,000. Where steps of 10 percent lie between
 # equal times, some searches stop on such a step; where knobs are coupled, some stop in another valley.

@@ -107,7 +107,9 @@ def test_what_is_stored_past_the_caches_ends_with_its_row(rng, kind, lines):
     nodes, width = 9 * 2**20 // (64 * lines), 64 * lines // kind.itemsize
     format = RowFormat(kind, width)
     source = rng.integers(0, nodes, nodes)
-    plan = workload.build(0, np.array([0, nodes]), np.arange(nodes + 1), source.astype(np.int32))
+    plan = workload.direct(
+        workload.split(0, np.array([0, nodes]), np.arange(nodes + 1), source.astype(np.int32))
+    )
     backend = SerialBackend(0, World(1), Options(Geometry(64, 8, 2), 2))
     rows = backend.rows(np.array([nodes]), format, symmetric=True)
     rows.local[:] = rng.integers(1, 100, (nodes, width)).astype(kind)
@@ -174,7 +176,7 @@ def test_rows_swept_in_slices_give_the_same_bits(rng, dim, dtype, reduce):
     destination = np.sort(rng.integers(0, nodes, edges))
     destination[(destination > 500) & (destination < 530)] = 530
     case = cases.csr(rng.integers(0, nodes, edges), destination, nodes, np.array([0, nodes]))
-    plan = workload.build(0, case.bounds, case.indptr, case.indices, keep_edges=True)
+    plan = workload.direct(workload.split(0, case.bounds, case.indptr, case.indices, keep_edges=True))
     backend = SerialBackend(0, World(1), Options(Geometry(64, 8, 2), 2))
     rows = backend.rows(np.array([nodes]), format, symmetric=True)
     rows.local[:] = rng.standard_normal((nodes, dim)).astype(dtype)
@@ -194,7 +196,7 @@ def test_rows_swept_in_slices_give_the_same_bits(rng, dim, dtype, reduce):
 
 def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
     case = cases.ordinary(rng, 1)
-    plan = workload.build(0, case.bounds, *case.part(0))
+    plan = workload.direct(workload.split(0, case.bounds, *case.part(0)))
     bad = plan.indices.copy()
     bad[3] = case.nodes
     arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8))
@@ -212,7 +214,7 @@ def test_nothing_is_converted_behind_the_callers_back(rng):
     """A converted output would be written and thrown away, a narrower one overrun."""
     case = cases.ordinary(rng, 1)
     backend = SerialBackend(0, World(1), Options(SMALL))
-    plan = workload.build(0, case.bounds, *case.part(0))
+    plan = workload.direct(workload.split(0, case.bounds, *case.part(0)))
     rows = backend.rows(np.array([case.nodes]), RowFormat(np.dtype(np.float32), 8), symmetric=True)
     for out in (np.zeros((97, 8)), np.zeros((97, 4), np.float32), np.zeros((96, 8), np.float32)):
         with pytest.raises(ValueError, match="rows of 8 x float32 into"):

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import reference
+from harness.plans import halo_plans
 from memory import untouched
 from world import SMALL
 
-from mgg_hpc.plan import halo, workload
+from mgg_hpc.plan import grid, workload
 from mgg_hpc.plan.layout import HALO, RowFormat
-from mgg_hpc.plan.streaming import grid
 from mgg_hpc.runtime.backends.arguments import Options, RngKey
 from mgg_hpc.runtime.backends.host import components
 from mgg_hpc.runtime.backends.host.kernels import SerialBackend
@@ -90,7 +90,7 @@ def test_rows_beyond_4_gib_are_summed(rng, held, transfer, reduce):
     edges = [workload.split(rank, *given, keep_edges=True) for rank in range(2)]
     plans = [workload.direct(each, transfer) for each in edges]
     if transfer.startswith("halo"):
-        plans = [plan for plan, _ in halo.of_all_ranks(edges, 2)]
+        plans = [plan for plan, _ in halo_plans(edges, 2)]
         plans = plans if transfer == "halo" else [*map(staged_far, plans)]
     weight = None if ties else rng.integers(0, 4, 80).astype(np.float32)
 
@@ -179,8 +179,8 @@ def test_rows_of_a_store_beyond_4_gib_are_read(rng, tmp_path, place):
     store = store_of(place, values, tmp_path)
     np.testing.assert_array_equal(store.read(LAST + 2, 13), values[2:15])
     source, indptr = rng.integers(0, 20, 50), np.array([0, 30, 30, 50])
-    plan = grid.grid_plan(BOUNDS, grid.turned(0, len(BOUNDS) - 1), indptr, LAST + source)
-    order = grid.passed(BOUNDS, [grid.chunks_of(plan)], 3)
+    plan = grid.grid_plan(BOUNDS, grid.reading_order(0, len(BOUNDS) - 1), indptr, LAST + source)
+    order = grid.replacement(BOUNDS, [grid.chunks_of(plan)], 3)
     wanted = reference.aggregate(source, np.repeat(np.arange(3), np.diff(indptr)), 3, values)
     for chains in ([], [[1, 0]]):
         nbytes = order.slots * slot_bytes(order.capacity, FORMAT)

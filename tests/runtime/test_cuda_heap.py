@@ -11,7 +11,7 @@ import pytest
 from gpu.pes.engine import HostArrays
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.plan.launch import Limits
+from mgg_hpc.plan.cuda_grid import Limits
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.backends.cuda import heap
 from mgg_hpc.runtime.backends.cuda.heap import RankGpu, mapped_bytes

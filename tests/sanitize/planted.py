@@ -16,7 +16,9 @@ from mgg_hpc.plan import workload
 
 NODES = 97  # each with an edge to itself
 
-plan = workload.build(0, np.array([0, NODES]), np.arange(NODES + 1), np.arange(NODES, dtype=np.int32))
+plan = workload.direct(
+    workload.split(0, np.array([0, NODES]), np.arange(NODES + 1), np.arange(NODES, dtype=np.int32))
+)
 rows = tight_rows.zeros((NODES - (sys.argv[1] == "row")) * 16)
 weight = np.zeros(4 * NODES + 1, np.uint8)[sys.argv[1] == "weight" :][: 4 * NODES].view(np.float32)
 schedule = _host.Schedule(

@@ -10,7 +10,7 @@ import pytest
 from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
 
-from mgg_hpc.plan import launch, workload
+from mgg_hpc.plan import cuda_grid, workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from mgg_hpc.tools.bench import graphs
@@ -26,7 +26,7 @@ CLAIMS_BEFORE, FENCES_BEFORE = 39_074, 79_172
 def test_rows_of_an_aggregation(rng, engine, width):
     """Each row of an edge is asked for once, and the last of a segment again until four are under way. A hub's parts
     count on one counter."""
-    most = launch.part_edges(SMALL.ps, SMALL.dist)
+    most = cuda_grid.part_edges(SMALL.ps, SMALL.dist)
     degrees = rng.integers(0, most + 1, 60)  # no hub: a task is a segment
     source, destination = rng.integers(0, 60, degrees.sum()), np.repeat(np.arange(60), degrees)
     case = cases.csr(source, destination, 60, np.array([0, 60]))
@@ -77,7 +77,9 @@ def test_a_halo_claims_by_warp_and_fences_once_a_block(rng, engine, scale):
 
 def tasks_of(engine, indptr, indices, part_edges):
     """The edges of each task of a CSR, as the native plan orders them."""
-    plan = workload.build(0, np.array([0, len(indptr) - 1]), indptr, np.asarray(indices, np.int64))
+    plan = workload.direct(
+        workload.split(0, np.array([0, len(indptr) - 1]), indptr, np.asarray(indices, np.int64))
+    )
     arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
     made = engine.module.Plan(*arrays, plan.destinations, part_edges, 0)
     return np.array(engine.module.shim_task_edges(made))
@@ -120,14 +122,17 @@ def test_destinations_of_several_segments_are_summed_alike(rng, engine):
 @pytest.mark.parametrize(("name", "least"), [("rmat:20:16", 0.85), ("uniform:20:16", 0.9)])
 def test_lanes_of_narrow_rows_are_used(engine, name, least):
     """The workers of a warp take tasks that follow each other, and wait for the longest."""
-    graph, workers = graphs.read(name), launch.LANES // launch.shape(RowFormat(np.dtype(np.float32), 16))[0]
+    graph, workers = (
+        graphs.read(name),
+        cuda_grid.LANES // cuda_grid.shape(RowFormat(np.dtype(np.float32), 16))[0],
+    )
 
     def used(tasks):
         steps = -(-tasks // UNROLL) * UNROLL
         padded = np.pad(steps, (0, -len(steps) % workers)).reshape(-1, workers)
         return graph.edges / (int(padded.max(axis=1).sum()) * workers)
 
-    part_edges = launch.part_edges(16, 4)
+    part_edges = cuda_grid.part_edges(16, 4)
     tasks, natural = (
         tasks_of(engine, graph.indptr, graph.indices, part_edges),
         in_parts(np.diff(graph.indptr), part_edges),

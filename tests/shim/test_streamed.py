@@ -18,8 +18,8 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.nn import saga
 from mgg_hpc.nn.streaming import planning
 from mgg_hpc.nn.streaming.graph import Streaming
+from mgg_hpc.plan import grid
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.plan.streaming import grid
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
 from mgg_hpc.runtime.backends.cuda import streaming as copies
@@ -161,7 +161,7 @@ def test_calls_of_a_pass_come_in_order(rng, backend):
         sources, np.arange(0, 31, 3), np.sort(rng.integers(0, 128, 30).reshape(10, 3), 1).reshape(-1)
     )
     store = HostStore(format, 128, rows=rng.standard_normal((128, 4)).astype(np.float32))
-    order = grid.passed(sources, [grid.chunks_of(plan), grid.chunks_of(other)], 2)
+    order = grid.replacement(sources, [grid.chunks_of(plan), grid.chunks_of(other)], 2)
     with pytest.raises(
         InputError, match=r"plan.memory: 2 chunks of 64 rows take 8,192 bytes, and there are 4,096"
     ):
@@ -185,7 +185,7 @@ def test_a_file_that_ends_ends_the_call(backend, tmp_path):
     store = FileStore.over(path, 0, format, 128)
     path.write_bytes(bytes(100 * 16))
     plans = grid.cell_plans(sources, np.array([0, 2]), np.array([3, 120]))
-    order = grid.passed(sources, [grid.chunks_of(plan) for plan in plans], 2)
+    order = grid.replacement(sources, [grid.chunks_of(plan) for plan in plans], 2)
     out = backend.memory.padded(1, format)
     with (
         backend.stream_rows(store, order, ChunkBuffer(backend, 8192)) as rows,

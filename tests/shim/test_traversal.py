@@ -8,11 +8,12 @@ import jobs
 import numpy as np
 import pytest
 from gpu.pes.traversals import loaded, ranked, read_as, same
+from harness import pcie_requests
 
 from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime.backends.cuda.traversal import PLACES
-from mgg_hpc.traversal import requests, runs
+from mgg_hpc.traversal import runs
 from mgg_hpc.traversal.part import Part
 
 WORDS = {"bfs": ("--sources", "3"), "sssp": ("--sources", "2"), "cc": (), "pagerank": ("--tolerance", "1e-7")}
@@ -22,7 +23,7 @@ ON_GPUS = ("--backend", "cuda", "--share-gpu", "-o", "found.h5")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("edges", PLACES)
-@pytest.mark.parametrize("reads", requests.READS)
+@pytest.mark.parametrize("reads", pcie_requests.READS)
 def test_larger_graphs(rng, engine, reads, edges, wide):
     """With weights, some of them 0; blocks run in any order. The table has the hard cases."""
     engine.seed(int(rng.integers(1 << 60)))
@@ -43,7 +44,7 @@ def counted(engine, device: Part, reads: str) -> list[int]:
     engine.module.shim_counts()
     list(runs.bfs(other, runs.draw_sources(device, 1, 3), check=False))
     counts = engine.module.shim_counts()
-    return [counts[f"requests_{size}"] for size in requests.SIZES]
+    return [counts[f"requests_{size}"] for size in pcie_requests.SIZES]
 
 
 def expected(host: Part, reads: str) -> list[int]:
@@ -51,7 +52,7 @@ def expected(host: Part, reads: str) -> list[int]:
     (run,) = runs.bfs(host, runs.draw_sources(host, 1, 3))
     reached = np.flatnonzero(run.arrays["depth"] >= 0)
     offset = host.graph.out_indptr
-    return requests.of_lists(offset[reached], offset[reached + 1], 8, reads).tolist()
+    return pcie_requests.count(offset[reached], offset[reached + 1], 8, reads).tolist()
 
 
 @pytest.mark.parametrize("kind", ["rmat", "uniform"])
@@ -61,8 +62,8 @@ def test_requests(engine, kind):
     drawn = generate.rmat(9, 16, 5, **quarter)
     graph = Graph(kind, drawn.indptr, drawn.indices, directed=False)
     with loaded(engine, graph) as (host, device):
-        found = {reads: counted(engine, device, reads) for reads in requests.READS}
-        wanted = {reads: expected(host, reads) for reads in requests.READS}
+        found = {reads: counted(engine, device, reads) for reads in pcie_requests.READS}
+        wanted = {reads: expected(host, reads) for reads in pcie_requests.READS}
     for reads in ("merged", "aligned"):
         assert found[reads] == pytest.approx(wanted[reads], rel=0.02, abs=3)
     # Threads whose lists lie near each other ask together, which is not counted.

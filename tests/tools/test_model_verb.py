@@ -19,7 +19,7 @@ from mgg_hpc.__main__ import main
 from mgg_hpc.data import store, user_cache, writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.cost_model import System
-from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.plan.row_ranges import edge_balanced
 from mgg_hpc.runtime import calibration
 from mgg_hpc.tools import calibrate, estimate
 
@@ -212,9 +212,9 @@ def test_hosts_like_this_one_are_joined_by_the_network_of_a_file(cache, tmp_path
     described.write_text(HOSTS)
     found = estimate.system_of(str(described), 6)
     assert (found.ranks_a_node, found.edge, found.within) == (2, measured(2).edge, measured(2).within)
-    assert found.between["halo"].of(10, 64) == pytest.approx(640 / 0.125e9)
-    assert found.between["get"].of(10, 64) == pytest.approx(80e-6)
-    assert found.between["get"].of(10, 6400) == pytest.approx(64000 / 0.125e9)
+    assert found.between["halo"].seconds(10, 64) == pytest.approx(640 / 0.125e9)
+    assert found.between["get"].seconds(10, 64) == pytest.approx(80e-6)
+    assert found.between["get"].seconds(10, 6400) == pytest.approx(64000 / 0.125e9)
     assert found.fixed["halo"] == pytest.approx(measured(2).fixed["halo"] + 30e-6)
     assert "direct" not in found.between and found.hides and found.halo_rounds is None
     assert estimate.system_of(str(described), 2) == calibration.load().system(2)  # which share a host

@@ -32,7 +32,7 @@ from mgg_hpc.data.readers import graph_file
 from mgg_hpc.data.schema import Layout
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import Partition, write, write_bounds
-from mgg_hpc.plan.ranges import edge_balanced, edge_counts
+from mgg_hpc.plan.row_ranges import edge_balanced, edge_counts
 from mgg_hpc.tools import partition
 from mgg_hpc.tools.partition import original_pattern
 

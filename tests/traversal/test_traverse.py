@@ -50,6 +50,13 @@ def test_results_have_the_users_numbering(graph, capsys):
 def test_several_sources_have_a_column_each(graph):
     assert mgg("traverse", "sssp", "g.h5", "--source", 3, "--source", 8, "-o", "out.h5") == 0
     assert mgg("traverse", "sssp", "g.h5", "--source", 8, "-o", "one.npy") == 0
+    with h5py.File("out.h5") as file:
+        about = dict(file.attrs)
+    assert (
+        about["format"] == "mgg-traversal"
+        and about["source"].tolist() == [3, 8]
+        and len(about["seconds"]) == 2
+    )
     distance = of_file()["distance"]
     assert distance.shape == (120, 2) and distance[3, 0] == distance[8, 1] == 0
     assert distance[8, 0] == distance[3, 1]  # the graph is undirected
@@ -164,18 +171,12 @@ def run_of(source=9):
     return Run(source, {}, seconds=0.25, edges=3_000_000, moved=5 << 20, reached=77, steps=8)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_line_for_each_run(ranks):
-    part = SimpleNamespace(nodes=1234, comm=SimpleNamespace(size=ranks))
-    crossed = ", 5.00 MiB crossed" if ranks > 1 else ""
-    took = "250.000 ms, 12.0 million edges/s"
-    assert traverse._line(part, run_of()) == f"source 9: {took}, 77 of 1,234 nodes reached, 8 steps{crossed}"
-    assert traverse._line(part, run_of(-1)) == f"{took}, 8 steps{crossed}"
-
-
-def test_a_document_of_all_runs():
+def test_a_line_for_each_run_and_a_document_of_all():
     facts = {"nodes": 11, "edges": 22, "directed": True}
     part = SimpleNamespace(name="g", comm=SimpleNamespace(size=33), **facts)
+    took, crossed = "250.000 ms, 12.0 million edges/s", "8 steps, 5.00 MiB crossed"
+    assert traverse._line(part, run_of()) == f"source 9: {took}, 77 of 11 nodes reached, {crossed}"
+    assert traverse._line(part, run_of(-1)) == f"{took}, {crossed}"
     told = traverse._document(part, "bfs", True, [run_of(), run_of(-1)], threads=44)
     about = {"format": "mgg-traversal", "version": 1, "traversal": "bfs", "graph": "g", "checked": True}
     numbers = {"seconds": 0.25, "edges": 3_000_000, "reached": 77, "steps": 8, "bytes": 5 << 20}

@@ -1,5 +1,5 @@
-// Copies rows as fast as memory gives them: each row's lines are asked for several rows before it is copied, since no
-// hardware foresees where the next row lies. Few rows are copied by the calling thread alone.
+// Copies rows at the speed of memory: each row is prefetched several rows before it is copied, since no hardware
+// predicts where the next row lies. Few rows are copied by the calling thread alone.
 #include "cpu/sampling/gather.h"
 
 #if defined(__SSE2__)
@@ -16,12 +16,12 @@ namespace {
 constexpr int64_t line = 64;
 constexpr int64_t many_ids = 1 << 15;
 constexpr int64_t many_bytes = 4 << 20;   // below, a second thread costs more than it saves
-constexpr int64_t bytes_ahead = 8 << 10;  // that are asked for: more than a core's requests for memory can be
+constexpr int64_t bytes_ahead = 8 << 10;  // that are prefetched: more than a core's outstanding requests
 constexpr int64_t got_at_once = 1024;     // gets under way
 constexpr int64_t most_cached = 32 << 20;  // bytes of results that a cache may hold until they are read
 constexpr int64_t piece = 1024;           // rows that a thread copies at once
 constexpr int64_t ring = 128;             // rows whose places are known ahead, a power of two
-constexpr int64_t csr_ahead = 16;         // rows of a CSR matrix that are asked for,
+constexpr int64_t csr_ahead = 16;         // rows of a CSR matrix that are prefetched,
 constexpr int64_t most_foreseen = 256;    // and values of each
 
 typedef uint64_t Pack __attribute__((vector_size(16), may_alias));

@@ -15,7 +15,7 @@ struct RowGather {
   int pes, rank;
   int64_t row_bytes;  // from one row to the next, here and in `out`; a multiple of 16
   char* out;
-  Transport* transport;  // gets what no pointer reaches, from the place of this PE's own rows
+  Transport* transport;  // gets rows that no pointer reaches; they lie on their PE at this PE's own address
   int threads;
 };
 
@@ -36,13 +36,13 @@ struct Csr {
   const T* values;
 };
 
-// Sets out_indptr [count + 1] to where the rows `rows` [count] begin once they lie one behind the other. Throws
+// Sets out_indptr [count + 1] to the first positions of the rows `rows` [count] when they are concatenated. Throws
 // std::invalid_argument for a row that is not there, and for an indptr that does not ascend within the stored values.
 void csr_offsets(const int64_t* indptr, int64_t all_rows, int64_t stored, const int64_t* rows, int64_t count,
                  int64_t* out_indptr);
 
 // Copies indices and values of the rows `rows` [count] to where out_indptr says, `room` values in all. Throws
-// std::invalid_argument where that is not what csr_offsets says.
+// std::invalid_argument if out_indptr is not the result of csr_offsets.
 template <class T>
 void gather_csr(const Csr<T>& matrix, const int64_t* rows, int64_t count, const int64_t* out_indptr, int64_t room,
                 int32_t* out_indices, T* out_values, int threads);

@@ -17,7 +17,7 @@ namespace {
 
 // -log((2 bits + 1) / 2^53) for bits below 2^52. Additions, multiplications and divisions alone: the same bits on all
 // processors, many values at a time. For x = m 2^n, m in [sqrt(1/2), sqrt(2)): log x = n log 2 + 2 artanh(s), where
-// s = (m - 1) / (m + 1), and what 11 terms of the series leave out is less than a rounding.
+// s = (m - 1) / (m + 1), and the terms of the series after the 11th are less than a rounding.
 inline double exponential(uint64_t bits) {
   const double x = static_cast<double>(static_cast<int64_t>(2 * bits + 1)) * 0x1p-53;
   constexpr uint64_t root = 0x3FE6A09E667F3BCDu;  // the bits of sqrt(1/2)

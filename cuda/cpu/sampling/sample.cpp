@@ -1,5 +1,5 @@
 // Neighbour sampling without replacement (Hamilton, Ying and Leskovec, NeurIPS 2017). Memory is far away: a run of
-// destinations is taken in passes, each of which asks for what the next one reads. This file is compiled once for each
+// destinations is taken in passes, each of which prefetches for the next one. This file is compiled once for each
 // instruction set (MGG_ISA).
 #include "cpu/sampling/sample.h"
 
@@ -76,7 +76,7 @@ class Picked {
 
 // Floyd's sample of `fanout` out of `degree` places (Bentley and Floyd, CACM 1987), each set as likely as any other.
 // word: of the node's draws, a word for each pick, or null: they are drawn here. Words that `bounded` refuses are
-// replaced by those behind the picks' last quad.
+// replaced by those after the picks' last quad.
 void pick(const uint32_t* word, const SampleKey& key, uint32_t stream, uint64_t id, int64_t degree, int64_t fanout,
           std::vector<uint32_t>& table, int64_t* picks) {
   Picked picked(table, fanout, picks);

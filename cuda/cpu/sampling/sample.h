@@ -1,5 +1,4 @@
-// Neighbours of rows, drawn without replacement on one core. What is drawn depends on (seed, step, hop, original node id)
-// alone.
+// Neighbours of rows, drawn without replacement on one core. Draws depend on (seed, step, hop, original node id) alone.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -64,7 +63,7 @@ struct SampleScratch {
 };
 
 // Sampled in-edges of the first `destinations` rows of a batch. indices: places of sources in it. factor: one for each
-// destination, or for each edge where edges have weights. edge: positions in the CSR, if they are asked for.
+// destination, or for each edge where edges have weights. edge: positions in the CSR, if they are kept.
 struct Hop {
   int64_t destinations = 0, edges = 0;
   Raw<int64_t> indptr;

@@ -85,7 +85,7 @@ class TapeCompiler {
       if (steps_[later].out == steps_[i].out) return false;
     return true;
   }
-  // Whether what step i computes is read by anything but the next step, which has it from the accumulator.
+  // Whether the result of step i is read by anything but the next step, which takes it from the accumulator.
   bool is_kept(size_t i) const {
     const int value = steps_[i].out;
     for (size_t later = i + 1; later < steps_.size(); ++later) {

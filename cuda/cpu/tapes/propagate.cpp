@@ -17,7 +17,7 @@ constexpr int64_t tile_bytes = 16 << 10;  // of values that are kept for each ed
 template <class A>
 struct Place {
   A* base = nullptr;               // values of the first edge
-  int64_t step = 0;                // to those of the next edge
+  int64_t step = 0;                // to the values of the next edge
   const A* const* rows = nullptr;  // or a row for each edge,
   int64_t offset = 0;              // from this value on
   const A* at(int edge) const { return rows ? rows[edge] + offset : base + edge * step; }
@@ -152,7 +152,7 @@ struct PropagateOp {
     return sum;
   }
 
-  // Says where each value lies for the edges of this tile.
+  // Sets the place of each value for the edges of this tile.
   void place(const Batch<A>& batch, int first, int edges, int64_t v, A* wide, Places<A>& places) const {
     const auto values = static_cast<int64_t>(of.values.size());
     A* narrow = wide + (values + kept * edges_at_once) * length;
@@ -202,7 +202,7 @@ struct PropagateOp {
     return to + edges_at_once * length;
   }
 
-  // The place of an edge's columns among those of all types.
+  // The first column of an edge's type among the columns of all types.
   int64_t typed(int32_t type, const Batch<A>& batch, int edge) const {
     return columns * static_cast<int64_t>(of.edge[batch.edge[edge] * of.edge_columns + type]);
   }
@@ -230,7 +230,7 @@ struct PropagateOp {
     }
   }
 
-  // Takes a larger first output with what belongs to it, and adds what belongs to an equal one. NaN stays NaN.
+  // Takes a larger first output with its other outputs; for an equal one adds the other outputs. NaN stays NaN.
   template <class Output>
   void raise(A* state, const A* value, Output&& output) const {
     for (size_t i = of.outputs.size(); i-- > 0;) {  // the first one last, since it is compared

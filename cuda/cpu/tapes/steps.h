@@ -1,8 +1,8 @@
 // The operators of tapes (mgg/tape.h) over columns that stay in vector registers from step to step.
 //
-// An instruction works on an accumulator, COUNT vectors of columns. Its function hands the accumulator on to that of the
-// next instruction as arguments: a call in the last place, which compilers turn into a jump, so that the vectors stay in
-// registers. Other operands lie in memory, where Operands::at says. Compiled once for each instruction set (MGG_ISA).
+// An instruction works on an accumulator, COUNT vectors of columns. Its function passes the accumulator as arguments to
+// the function of the next instruction: a tail call, which compilers turn into a jump, so that the vectors stay in
+// registers. Other operands lie in memory, at Operands::at. Compiled once for each instruction set (MGG_ISA).
 #pragma once
 #include <stdexcept>
 #include <utility>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int most_places = 96;
 
-// Where the values of the edge at hand lie, by their numbers.
+// Addresses of the values of the current edge, by their numbers.
 template <class A>
 struct Operands {
   const A* at[most_places];

@@ -19,7 +19,7 @@ class Bfs {
   void begin(int32_t* parent, int32_t* depth, int64_t source, int64_t row);
   // Goes one level further; returns how many rows of this rank are on it.
   int64_t advance();
-  // Adds to the frontier what arrived: depths of the rows at `slots`.
+  // Adds arrived rows to the frontier: depths of the rows at `slots`.
   void arrive(const int32_t* slots, const int32_t* depth, int64_t count);
 
  private:

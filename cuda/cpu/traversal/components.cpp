@@ -34,12 +34,10 @@ void Components::link(int32_t u, int32_t v) {
 
 void Components::compress() {
   int32_t* parent = parent_.data();
-  in_parallel(graph_.threads, (graph_.sources + rows_each - 1) / rows_each, [&](int64_t item) {
-    for (int64_t u = rows_each * item; u < std::min(rows_each * (item + 1), graph_.sources); ++u) {
-      int32_t root = load(parent + u);
-      while (root != load(parent + root)) root = load(parent + root);
-      __atomic_store_n(parent + u, root, __ATOMIC_RELAXED);
-    }
+  in_parallel_runs(graph_.threads, graph_.sources, rows_each, [&](int64_t u) {
+    int32_t root = load(parent + u);
+    while (root != load(parent + root)) root = load(parent + root);
+    __atomic_store_n(parent + u, root, __ATOMIC_RELAXED);
   });
 }
 
@@ -55,16 +53,9 @@ int32_t Components::largest() const {
 }
 
 void Components::link() {
-  const int64_t items = (graph_.rows + rows_each - 1) / rows_each;
-  const auto over_rows = [&](auto&& work) {
-    in_parallel(graph_.threads, items, [&](int64_t item) {
-      for (int64_t row = rows_each * item; row < std::min(rows_each * (item + 1), graph_.rows); ++row) work(row);
-    });
-  };
-  in_parallel(graph_.threads, (graph_.sources + rows_each - 1) / rows_each, [&](int64_t item) {
-    for (int64_t u = rows_each * item; u < std::min(rows_each * (item + 1), graph_.sources); ++u)
-      parent_[u] = static_cast<int32_t>(u);
-  });
+  const auto over_rows = [&](auto&& work) { in_parallel_runs(graph_.threads, graph_.rows, rows_each, work); };
+  in_parallel_runs(graph_.threads, graph_.sources, rows_each,
+                   [&](int64_t u) { parent_[u] = static_cast<int32_t>(u); });
   if (!graph_.sources) return;
   // A row's first source is its smallest: pointing there makes no circle, and needs no look at roots.
   over_rows([&](int64_t row) {
@@ -94,26 +85,21 @@ void Components::link() {
 
 void Components::name(const int64_t* names) {
   label_.resize(graph_.sources);
-  in_parallel(graph_.threads, (graph_.sources + rows_each - 1) / rows_each, [&](int64_t item) {
-    for (int64_t u = rows_each * item; u < std::min(rows_each * (item + 1), graph_.sources); ++u)
-      if (parent_[u] == u) label_[u] = std::numeric_limits<int64_t>::max();
+  in_parallel_runs(graph_.threads, graph_.sources, rows_each, [&](int64_t u) {
+    if (parent_[u] == u) label_[u] = std::numeric_limits<int64_t>::max();
   });
-  in_parallel(graph_.threads, (graph_.sources + rows_each - 1) / rows_each, [&](int64_t item) {
-    for (int64_t u = rows_each * item; u < std::min(rows_each * (item + 1), graph_.sources); ++u) {
-      int64_t* label = &label_[parent_[u]];
-      int64_t now = __atomic_load_n(label, __ATOMIC_RELAXED);
-      while (names[u] < now &&
-             !__atomic_compare_exchange_n(label, &now, names[u], true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-      }
+  in_parallel_runs(graph_.threads, graph_.sources, rows_each, [&](int64_t u) {
+    int64_t* label = &label_[parent_[u]];
+    int64_t now = __atomic_load_n(label, __ATOMIC_RELAXED);
+    while (names[u] < now &&
+           !__atomic_compare_exchange_n(label, &now, names[u], true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
   });
 }
 
 void Components::labels(int64_t* label) const {
-  in_parallel(graph_.threads, (graph_.rows + rows_each - 1) / rows_each, [&](int64_t item) {
-    for (int64_t row = rows_each * item; row < std::min(rows_each * (item + 1), graph_.rows); ++row)
-      label[row] = label_[parent_[graph_.slot_of(row)]];
-  });
+  in_parallel_runs(graph_.threads, graph_.rows, rows_each,
+                   [&](int64_t row) { label[row] = label_[parent_[graph_.slot_of(row)]]; });
 }
 
 int64_t Components::arrive(const int32_t* slots, const int64_t* arrived, int64_t count) {

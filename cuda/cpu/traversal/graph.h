@@ -1,8 +1,9 @@
-// One rank's edges as traversals see them, and what all of them use: bits, and work for threads.
+// One rank's edges for traversals; sets of bits; loops over threads.
 //
-// A rank has n rows and knows S sources: its own rows and its halo. Both are numbered so that some sources with the most
-// edges come first (mgg_hpc/traversal/part.py): what is read most lies together, and the first source of a row's edges
-// is often the one with the most edges itself. The order is the same on any number of ranks, so "the first one" is, too.
+// A rank has n rows and knows S sources: its own rows and its halo. Both are numbered so that some sources with the
+// most edges come first (mgg_hpc/traversal/part.py): the values that are read most lie together, and the first source
+// of a row's edges is often the one with the most edges itself. The order is the same on any number of ranks, so "the
+// first one" is, too.
 #pragma once
 #include <omp.h>
 #include <sys/mman.h>
@@ -89,12 +90,20 @@ class Bits {
   std::unique_ptr<uint64_t[]> word_;
 };
 
-// Calls work(item) for 0 .. count - 1 on all threads.
+// Calls work(item) for each item of 0 .. count - 1 on all threads.
 template <class Work>
 void in_parallel(int threads, int64_t count, Work&& work) {
   WorkQueue queue(count, threads);
 #pragma omp parallel num_threads(threads)
   queue.each(work);
+}
+
+// The same for items that threads take `run` at a time.
+template <class Work>
+void in_parallel_runs(int threads, int64_t count, int64_t run, Work&& work) {
+  in_parallel(threads, (count + run - 1) / run, [&](int64_t number) {
+    for (int64_t item = run * number, last = std::min(item + run, count); item < last; ++item) work(item);
+  });
 }
 
 }  // namespace mgg

@@ -9,7 +9,7 @@ namespace mgg {
 namespace {
 
 constexpr int64_t edges_each = 1 << 14;  // of a part of the work
-constexpr int64_t window = 256;          // rows that are sorted by their numbers of edges: what they read is near
+constexpr int64_t window = 256;          // rows that are sorted by number of edges, and read values near each other
 constexpr int64_t many = 256;            // edges of a row that is summed alone
 
 // Sums of so many values are added up in float64: many equal values would all be rounded the same way.

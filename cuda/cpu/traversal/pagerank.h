@@ -1,8 +1,8 @@
-// PageRank by pulling: each row sums what its sources give it.
+// PageRank by pulling: each row sums the shares of its sources.
 //
-// Brin, Page: "The Anatomy of a Large-Scale Hypertextual Web Search Engine", 1998, with the rank of rows without out-edges
-// spread over all rows. Each iteration takes the values of the one before (Jacobi), so that results have the same bits
-// for any number of threads.
+// Brin, Page: "The Anatomy of a Large-Scale Hypertextual Web Search Engine", 1998, with the rank of rows without
+// out-edges spread over all rows. Each iteration takes the values of the one before (Jacobi), so that results have the
+// same bits for any number of threads.
 //
 // Rows of about as many edges are summed side by side, an edge of each in turn, so that no branch depends on how many
 // edges a row has (Kreutzer et al.: "A Unified Sparse Matrix Data Format for Efficient General Sparse Matrix-Vector
@@ -25,9 +25,10 @@ class PageRank {
     double change;    // sum of |new - old| over this rank's rows
     double dangling;  // rank of its rows without out-edges
   };
-  // rank: [rows], which are set to 1 / total. given: [rows], what each row gives along each of its edges, for other ranks.
+  // rank: [rows], which are set to 1 / total. given: [rows], the share that each row gives along each of its edges, for
+  // other ranks.
   Totals begin(T* rank, T* given, double damping);
-  // Takes what the halo's rows give at `slots`, and sums. dangling: rank of all rows without out-edges, of all ranks.
+  // Takes the shares of the halo's rows at `slots`, and sums. dangling: sum of the ranks of all rows without out-edges.
   Totals advance(const int32_t* slots, const T* arrived, int64_t count, double dangling);
 
  private:
@@ -55,7 +56,7 @@ class PageRank {
   std::vector<int64_t> first_;    // slices of each part of the work
   std::vector<Part> parts_;       // summed in order
   Values<T> inverse_;             // damping / out-degree of each row, 0 without out-edges
-  Values<T> values_, next_;       // what each source gives, and 0 for edges that are missing in a slice; in turn
+  Values<T> values_, next_;       // share of each source, and 0 for missing edges of a slice; swapped
   const int32_t* out_degree_;
   T* rank_ = nullptr;
   T* given_ = nullptr;

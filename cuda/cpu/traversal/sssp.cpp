@@ -10,7 +10,7 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr int64_t none = std::numeric_limits<int64_t>::max();
 constexpr size_t own_bucket = 1024;  // sources up to which a thread goes on with a bucket of its own
-constexpr int64_t sources_each = 32;
+constexpr int64_t sources_each = 32, values_each = 4096;
 // Prefetch distances: in sources, in edges of a source, and in edges whose slots' distances are read. Edges are
 // prefetched past the end of a source, since a comparison with the end takes longer.
 constexpr int64_t sources_ahead = 4, edges_ahead = 32, distances_ahead = 16;
@@ -28,11 +28,8 @@ Sssp::Sssp(const TraversalGraph& graph, const WeightedEdge* edges, double width)
       bins_(graph.threads) {}
 
 void Sssp::begin(int64_t source) {
-  in_parallel(graph_.threads, (graph_.sources + 4095) / 4096, [&](int64_t item) {
-    const int64_t begin = 4096 * item, end = std::min(4096 * (item + 1), graph_.sources);
-    std::fill(distance_.begin() + begin, distance_.begin() + end, infinity);
-    std::fill(relaxed_.begin() + begin, relaxed_.begin() + end, infinity);
-  });
+  in_parallel_runs(graph_.threads, graph_.sources, values_each,
+                   [&](int64_t slot) { distance_[slot] = relaxed_[slot] = infinity; });
   for (Bins& bins : bins_)
     for (std::vector<int32_t>& bin : bins.of) bin.clear();
   base_ = first_ = 0;
@@ -162,10 +159,8 @@ void Sssp::arrive(const int32_t* slots, const float* distance, int64_t count) {
 }
 
 void Sssp::distances(float* out) const {
-  in_parallel(graph_.threads, (graph_.rows + 4095) / 4096, [&](int64_t item) {
-    for (int64_t row = 4096 * item; row < std::min(4096 * (item + 1), graph_.rows); ++row)
-      out[row] = distance_[graph_.slot_of(row)];
-  });
+  in_parallel_runs(graph_.threads, graph_.rows, values_each,
+                   [&](int64_t row) { out[row] = distance_[graph_.slot_of(row)]; });
 }
 
 }  // namespace mgg

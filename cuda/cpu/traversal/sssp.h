@@ -32,7 +32,7 @@ class Sssp {
   void distances(float* out) const;  // [rows]; infinite where a row is not reached
 
  private:
-  static constexpr int64_t window = 1024;  // buckets that are kept apart; what is further is in one more
+  static constexpr int64_t window = 1024;  // buckets that are kept apart; one more has all sources further on
   struct alignas(64) Bins {
     std::vector<std::vector<int32_t>> of = std::vector<std::vector<int32_t>>(window + 1);
   };
@@ -42,7 +42,7 @@ class Sssp {
   void put(Bins& bins, int32_t slot, int64_t bucket);
   void prefetch(const std::vector<int32_t>& sources, int64_t i) const;
   void relax(Bins& bins, int32_t slot, int64_t bucket);
-  bool refill();  // moves the window to the first bucket behind it that has sources
+  bool refill();  // moves the window to the first bucket after it that has sources
   void move_window(int64_t first);
 
   const TraversalGraph graph_;

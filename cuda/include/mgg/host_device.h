@@ -1,4 +1,4 @@
-// Marks what host and device both call.
+// MGG_BOTH marks functions that host and device both call.
 #pragma once
 
 #if defined(__CUDACC__)

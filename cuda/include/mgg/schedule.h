@@ -4,8 +4,8 @@
 
 namespace mgg {
 
-// A block is what one worker (a thread; on a GPU a group of lanes) claims at once: whole destinations, or a part of a
-// hub.
+// A block of segments, which one worker (a thread; on a GPU a group of lanes) claims at once: whole destinations, or a
+// part of a hub.
 struct Block {
   int64_t first, last;  // positions in Schedule::segments
   int32_t hub;          // -1: whole destinations

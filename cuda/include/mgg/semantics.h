@@ -1,4 +1,4 @@
-// Everything that changes a number. Schedules decide only who computes it and when.
+// Everything that changes a number. Schedules decide only which thread computes it and when.
 // tests/reference.py says the same a second time, in float64 NumPy, independently.
 #pragma once
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace mgg {
 
 // Sums of n terms are taken in blocks whose totals are then added. A chain of b additions errs by at most about
-// b / 4 eps of what it sums (each rounds a partial sum of half that size by eps / 2), so blocks of 3.5 sqrt(n) terms
+// b / 4 eps of its sum (each rounds a partial sum of half that size by eps / 2), so blocks of 3.5 sqrt(n) terms
 // and their sqrt(n) / 3.5 totals together stay below eps * sqrt(n) * sum(|w h|).
 MGG_BOTH int64_t summation_block(int64_t terms) {
   return terms <= 16 ? 16 : static_cast<int64_t>(3.5f * ::sqrtf(static_cast<float>(terms)));
@@ -85,7 +85,7 @@ using Counter = Philox;
 
 constexpr int philox_rounds = 10;
 constexpr uint32_t philox_factor0 = 0xD2511F53u, philox_factor2 = 0xCD9E8D57u;
-constexpr uint32_t philox_key0 = 0x9E3779B9u, philox_key1 = 0xBB67AE85u;  // what is added to the key each round
+constexpr uint32_t philox_key0 = 0x9E3779B9u, philox_key1 = 0xBB67AE85u;  // added to the key each round
 
 MGG_BOTH Philox philox(const Counter& counter, uint64_t seed) {
   uint32_t c0 = counter.word[0], c1 = counter.word[1], c2 = counter.word[2], c3 = counter.word[3];
@@ -124,7 +124,7 @@ MGG_BOTH Philox draw_edge(uint64_t seed, uint32_t epoch, uint32_t stream, uint64
   return philox(edge_counter(epoch, stream, source, target, quad), seed);
 }
 
-// Dropout keeps a value where its word is at least p * 2^32, and scales what it keeps by 1 / (1 - p).
+// Dropout keeps a value where its word is at least p * 2^32, and scales it by 1 / (1 - p).
 MGG_BOTH uint32_t dropout_threshold(double p) { return static_cast<uint32_t>(p * 4294967296.0); }
 
 // Random streams of sampling: one for each hop from a batch's own rows, and one for the order of an epoch's rows. The

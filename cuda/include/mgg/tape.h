@@ -1,8 +1,8 @@
-// A program that is run for each edge, column by column: what is left of a layer's ApplyEdge once its products have moved
-// to the vertices (NGra, section 3.2). Python compiles it (mgg_hpc/runtime/backends/tape.py declares the same structs).
+// A program that is run for each edge, column by column: the part of a layer's ApplyEdge that is not moved to the
+// vertices (NGra, section 3.2). Python compiles it (mgg_hpc/runtime/backends/tape.py declares the same structs).
 //
-// Values are wide, with `columns` values for each edge, or narrow, with one. Steps are in an order in which each value is
-// computed before it is used.
+// Values are wide, with `columns` values for each edge, or narrow, with one. Steps are in an order in which each value
+// is computed before it is used.
 #pragma once
 #include <cstdint>
 
@@ -15,7 +15,8 @@ enum class TapeOp : int32_t {
   exp, log, sqrt, tanh, sigmoid, abs, reciprocal, leaky_relu, add_value, mul_value,
   // of two
   add, sub, mul, div, maximum, minimum,
-  // derivatives: a where b > 0, else value a; a times the sign of b; 1, 1/2 or 0 where a >, = or < b; 1 where a = b, else 0
+  // derivatives: a where b > 0, else value a; a times the sign of b; 1, 1/2 or 0 where a >, = or < b; 1 where a = b,
+  // else 0
   where_positive, times_sign, above, equal,
 };
 
@@ -27,7 +28,7 @@ enum class TapeKind : int32_t {
   edge,          // column `index` of the edge's own data; narrow
 };
 
-// type: the column of edge data by which far columns are chosen: those of type t begin t x columns later; -1: none.
+// type: the column of edge data by which far columns are chosen: type t begins t x columns later; -1: none.
 // narrow: whether it is one value for each edge, of a far row or a near one too.
 struct TapeValue {
   int32_t kind, index, type, narrow;

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
-from ...plan.ranges import owner_of
+from ...plan.row_ranges import owner_of
 from ...plan.workload import Plan, prefix_sum
 from ...runtime.exchange import Crossing
 from .. import spans

@@ -17,7 +17,7 @@ from ...data.graph import Graph, SparseRows
 from ...data.store import GraphFile, GraphSlice, open_graph
 from ...errors import InputError
 from ...plan import adjacency, workload
-from ...plan.ranges import bounds_of, edge_balanced
+from ...plan.row_ranges import bounds_of, edge_balanced
 from ...plan.workload import SplitEdges
 from ...runtime import exchange, mpi
 from .matrix import EdgeOrder, Unplanned

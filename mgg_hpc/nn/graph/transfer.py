@@ -120,7 +120,7 @@ def _estimates(
     uses = {id(edges): halo.uses(edges) for edges in matrix.directions}
     passes = ((matrix.forward, formats), (matrix.backward, backward))
     mine = [
-        cost_model.seconds(
+        cost_model.transfer_seconds(
             costs,
             uses[id(edges)],
             backend.memory.cache_bytes,

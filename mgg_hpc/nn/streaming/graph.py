@@ -18,8 +18,8 @@ from torch import Tensor
 from ...data import schema
 from ...data.graph import SparseRows
 from ...errors import InputError
+from ...plan.grid import ROWS
 from ...plan.layout import RowFormat
-from ...plan.streaming.division import ROWS
 from ...runtime import cores, mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ... import sizes
 from ...errors import InputError
-from ...plan.streaming import grid as grids
-from ...plan.streaming.division import ROWS, Division, RowBytes, divided
+from ...plan import grid as grids
+from ...plan.grid import ROWS, Division, RowBytes, divided
 from ...plan.workload import Plan
 from ...runtime import exchange, mpi
 from ..graph.loading import Part, edge_data_of, weighted_edges
@@ -256,11 +256,13 @@ class Grids:
             if self._cells:
                 made.append(grids.cell_plans(cut.sources, rows, mine, keep_edges=keeps))
             else:
-                plan = grids.grid_plan(cut.sources, grids.turned(j, chunks), rows, mine, keep_edges=keeps)
+                plan = grids.grid_plan(
+                    cut.sources, grids.reading_order(j, chunks), rows, mine, keep_edges=keeps
+                )
                 made.append([plan])
         calls_of = [(j, 0) for j in range(len(made))]
         if self._cells:
-            calls_of = (grids.by_sources if self._by_destination else grids.by_targets)(len(made), chunks)
+            calls_of = grids.cell_calls(len(made), chunks, turned=self._by_destination)
         of, plans = [j for j, _ in calls_of], [made[j][at] for j, at in calls_of]
         first = indptr[cut.targets[:-1]][of].tolist()
 
@@ -276,8 +278,10 @@ class Grids:
         plans = [replace(plan, edge=None) for plan in plans]
         calls = [grids.chunks_of(plan) for plan in plans]
         if self._chains:
-            calls = grids.together(self._comm.allgather(calls))
+            calls = grids.joint_calls(self._comm.allgather(calls))
             plans = [
                 grids.with_chunks(plan, cut.sources, call) for plan, call in zip(plans, calls, strict=True)
             ]
-        return Direction(cut.targets, of, plans, grids.passed(cut.sources, calls, cut.slots), weights, values)
+        return Direction(
+            cut.targets, of, plans, grids.replacement(cut.sources, calls, cut.slots), weights, values
+        )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...plan.streaming import grid as grids
+from ...plan import grid as grids
 from ...runtime.backends.arguments import Rows
 from ...runtime.streaming.store import Store, read_ahead
 from .graph import StreamedGraph

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...plan.grid import Pass
 from ...plan.layout import RowFormat
-from ...plan.streaming.grid import Pass
 
 PAGE = RowFormat(np.dtype(np.uint8), 4096)  # slots begin with a page, as direct reads of files want it
 SIGNALS = RowFormat(np.dtype(np.uint64), 2)  # two words of each rank of a chain (chunk_stream.h)

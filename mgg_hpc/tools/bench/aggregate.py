@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401 - makes bfloat16 a name of NumPy's
 import numpy as np
 
 from ...data.graph import Graph
-from ...plan import launch, workload
+from ...plan import cuda_grid, workload
 from ...plan.layout import RowFormat
 from ...runtime import backends, cores, mpi
 from ...runtime.backends import native
@@ -50,7 +50,7 @@ class Aggregation:
         self.cuda = self.backend.capabilities.device != "cpu"
         keep = weight is not None
         bounds = np.array([0, graph.nodes])
-        self.plan = workload.build(0, bounds, graph.indptr, graph.indices, keep_edges=keep)
+        self.plan = workload.direct(workload.split(0, bounds, graph.indptr, graph.indices, keep_edges=keep))
         self.edge = None if weight is None else self.uploaded(weight[self.plan.edge])
         self.rows = self.backend.rows(np.array([graph.nodes]), format, symmetric=False)
         self.rows.local[:] = self.uploaded(x)
@@ -106,7 +106,7 @@ class Aggregation:
     def _device_floors(self) -> list[Callable[[], Any]]:
         arrays, format = self.backend.arrays, self.rows.format
         indices = arrays.uploaded(self.graph.indices.astype(np.int32))
-        lanes, _ = launch.shape(format)
+        lanes, _ = cuda_grid.shape(format)
 
         def floor(threads: int) -> None:
             blocks = -(-self.graph.edges // FLOOR_EDGES * lanes // threads)

@@ -19,7 +19,7 @@ import xxhash
 from ... import __version__
 from ...data import user_cache
 from ...errors import InputError
-from ...plan.launch import tried
+from ...plan.cuda_grid import tried
 from ...plan.layout import RowFormat
 from ...plan.tune import MOST_POINTS, REPEATS, ROUNDS, Knob, Search, Setting
 from ...runtime import cores

@@ -11,6 +11,7 @@ from typing import Any
 
 import cases
 import numpy as np
+from harness.pcie_requests import READS
 from mpi4py import MPI
 
 from mgg_hpc.data import writer
@@ -21,7 +22,6 @@ from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs
 from mgg_hpc.traversal.part import Part
-from mgg_hpc.traversal.requests import READS
 from mgg_hpc.traversal.runs import Run
 
 from .engine import Engine

@@ -20,7 +20,7 @@ import mgg_hpc as mgg
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.streaming.graph import Streaming
-from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.plan.row_ranges import edge_balanced
 from mgg_hpc.runtime import exchange, mpi
 
 pytestmark = pytest.mark.mpi

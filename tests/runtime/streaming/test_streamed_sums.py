@@ -15,8 +15,7 @@ from chunks.gridded import PLACES, Gridded, cut, loaded_rows, lone, store_of
 from gpu.pes.edges import as_rows
 from world import SMALL
 
-from mgg_hpc.plan import workload
-from mgg_hpc.plan.streaming import grid
+from mgg_hpc.plan import grid, workload
 from mgg_hpc.runtime.backends.arguments import Epilogue, Options, RngKey
 from mgg_hpc.runtime.backends.edges import Attention
 from mgg_hpc.runtime.backends.host.components import padded
@@ -128,7 +127,9 @@ def test_attention(rng, tmp_path, name, p):
     )
     rows = backend.rows(np.array([case.nodes]), layout.format, symmetric=True)
     rows.local[:] = given
-    wanted = call(workload.build(0, case.bounds, case.indptr, case.indices), rows, slice(None))
+    wanted = call(
+        workload.direct(workload.split(0, case.bounds, case.indptr, case.indices)), rows, slice(None)
+    )
     np.testing.assert_allclose(np.concatenate(out), wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -141,7 +142,7 @@ def test_chunks_of_more_than_4_mib_are_loaded_in_pieces(rng, tmp_path, place, ch
     ends = np.stack([rng.integers(rows, size=300), np.sort(rng.integers(40, size=300))])
     indptr, sources = np.searchsorted(ends[1], np.arange(41)), np.array([0, rows - 40, rows])
     plan, store = grid.grid_plan(sources, np.arange(2), indptr, ends[0]), store_of(place, x, tmp_path)
-    order, world = grid.passed(sources, [grid.chunks_of(plan)], 2), World(2)
+    order, world = grid.replacement(sources, [grid.chunks_of(plan)], 2), World(2)
     backends = [SerialBackend(rank, world, Options(SMALL, 1)) for rank in range(2)]
     nbytes = order.slots * slot_bytes(order.capacity, store.format)
     buffers = [ChunkBuffer(backend, nbytes, [[1, 0]] if chained else ()) for backend in backends]

@@ -10,10 +10,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plan import halo_schedule, launch
-from ....plan.launch import Launch
+from ....plan import cuda_grid, grid, halo_messages
+from ....plan.cuda_grid import Launch
 from ....plan.layout import RowFormat
-from ....plan.streaming import grid
 from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
 from ..base import Collectives, Memory, Meter, Recording, Stream
@@ -62,7 +61,7 @@ class DeviceContext:
     share = 1.0
     alone = True
     deferred_bytes = 256 << 20
-    chunk_bytes = halo_schedule.CHUNK_BYTES
+    chunk_bytes = halo_messages.MESSAGE_BYTES
     table_memory: DeviceArrays | None = None
 
     def __init__(self, rank: int, world: Peers, options: Options, module: Any, arrays: DeviceArrays) -> None:
@@ -95,7 +94,7 @@ class DeviceContext:
         if not self.options.searches:
             return begun
         values = {"ps": begun.ps, "dist": begun.dist, "wpb": begun.wpb, "far_ps": begun.far_ps or begun.ps}
-        return Geometry(**{name: launch.tried(name, value)[-1] for name, value in values.items()})
+        return Geometry(**{name: cuda_grid.tried(name, value)[-1] for name, value in values.items()})
 
     def cut_for(self, plan: Plan, format: RowFormat) -> AbstractContextManager[None]:
         """Launch by the geometry that `Backend.retune` has set for a plan and rows of this format."""
@@ -149,7 +148,7 @@ class DeviceContext:
     def native_plan(self, plan: Plan) -> Any:
         """Return the plan in the GPU's memory, made once for each size of a hub's parts."""
         made = self._plans.setdefault(plan, {})
-        part_edges = launch.part_edges(self.geometry.ps, self.geometry.dist)
+        part_edges = cuda_grid.part_edges(self.geometry.ps, self.geometry.dist)
         if part_edges not in made:
             arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
             made[part_edges] = self.native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
@@ -175,11 +174,11 @@ class DeviceContext:
 
     def one_warp(self) -> Any:
         """Return a launch of a single warp."""
-        return self.native.LaunchShape(1, 1, 1, launch.LANES, 0, self.arrays.stream())
+        return self.native.LaunchShape(1, 1, 1, cuda_grid.LANES, 0, self.arrays.stream())
 
     def spread(self, lanes: int, workers: int) -> Any:
         """Return a launch of ``workers`` workers of ``lanes`` lanes."""
-        blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
+        blocks = min(max(1, -(-workers * lanes // THREADS)), cuda_grid.MOST_BLOCKS)
         return self.native.LaunchShape(lanes, 1, blocks, THREADS, 0, self.arrays.stream())
 
     def check_reached(self, call: str, unreached: NDArray[np.bool_]) -> None:

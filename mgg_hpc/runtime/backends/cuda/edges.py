@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ....errors import InputError
-from ....plan import halo_schedule, launch
+from ....plan import cuda_grid, halo_messages
 from ....plan.workload import Plan
 from ..arguments import ChunkRows, RngKey, Rows
 from ..edges import Attention, EdgeKernels, TailedRows
@@ -56,7 +56,7 @@ class DeviceEdges(EdgeKernels):
     def _ready(
         self, plan: Plan, src: Rows, name: str, layout: TailedRows, heads: int, channels: int, *sizes: int
     ) -> None:
-        if halo_schedule.crosses(plan):
+        if halo_messages.crosses(plan):
             self._launches.ready(self._launches.transfer_plan(plan), src)
         self._native(plan, name, src)(self._edge_rows(plan, src, layout, heads, channels), *sizes)
 
@@ -153,7 +153,7 @@ class DeviceEdges(EdgeKernels):
             workers, edges = begin(rows, source.lanes, source.columns, source.state)
             if workers == 0:
                 return
-            blocks = min(-(-workers * source.lanes // THREADS), launch.MOST_BLOCKS)
+            blocks = min(-(-workers * source.lanes // THREADS), cuda_grid.MOST_BLOCKS)
             struct = edges + arrays[: 3 + 2 * (len(out) + source.near)].tobytes()
             self._launches.tape_kernels.launch(source.text, struct, blocks, self.arrays.stream())
 
@@ -232,7 +232,7 @@ class DeviceEdges(EdgeKernels):
                 'their rows by "halo" then; use that, or "auto"'
             )
         began = launches.began()
-        if not halo_schedule.crosses(plan):
+        if not halo_messages.crosses(plan):
             yield self._edge_rows(plan, src, layout, heads, channels)
         else:
             transfer_plan, halo = launches.transfer_plan(plan), launches.halo(plan)
@@ -248,7 +248,7 @@ class DeviceEdges(EdgeKernels):
 
     def _edge_rows(self, plan: Plan, src: Rows, layout: TailedRows, heads: int, channels: int) -> Any:
         launches = self._launches
-        exchange = launches.halo(plan).exchange(launches) if halo_schedule.crosses(plan) else None
+        exchange = launches.halo(plan).exchange(launches) if halo_messages.crosses(plan) else None
         sizes = (src.format.dim, layout.values, layout.tail, heads, channels)
         return launches.native.EdgeRows(src.addresses, exchange, *sizes, self.arrays.stream())
 

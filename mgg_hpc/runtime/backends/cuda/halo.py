@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ....plan import halo_schedule
-from ....plan.halo_schedule import HaloSchedule
-from ....plan.launch import LANES, Launch
+from ....plan import halo_messages
+from ....plan.cuda_grid import LANES, Launch
+from ....plan.halo_messages import HaloMessages
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ..arguments import Rows
@@ -31,7 +31,7 @@ class _Stamps:
     addresses: addresses of the stamps of CUDA blocks, pushes and arrivals, as in `HaloStamps` of cuda/gpu/arguments.h.
     """
 
-    def __init__(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> None:
+    def __init__(self, backend: DeviceContext, schedule: HaloMessages, launch: Launch) -> None:
         self._arrays, self._schedule = backend.arrays, schedule
         empty = (
             np.zeros((launch.blocks, EVENTS), np.int64),
@@ -61,13 +61,13 @@ class Halo:
     """
 
     def __init__(self, backend: DeviceContext, plan: Plan, widest: RowFormat) -> None:
-        extent = halo_schedule.extent(plan)
+        extent = halo_messages.extent(plan)
         if extent is None:
             raise ValueError("halo: a plan whose remote rows are pushed")
         capacity, most_sent = extent
         self.widest = widest.row_bytes
-        self._fewest = halo_schedule.rows_a_chunk(self.widest, backend.chunk_bytes)
-        self._made: WeakKeyDictionary[Plan, dict[int, tuple[HaloSchedule, Any]]] = WeakKeyDictionary()
+        self._fewest = halo_messages.rows_a_message(self.widest, backend.chunk_bytes)
+        self._made: WeakKeyDictionary[Plan, dict[int, tuple[HaloMessages, Any]]] = WeakKeyDictionary()
         words = self.schedule(backend, plan, self.widest)[0].signals
         # Two stagings, for odd and even calls; an outbox only where no pointer reaches some peer.
         self._staging = backend.symmetric(2 * capacity, widest)
@@ -76,15 +76,15 @@ class Halo:
         self._staging_bytes = capacity * self.widest
         self._exchange: Any = None
 
-    def schedule(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> tuple[HaloSchedule, Any]:
+    def schedule(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> tuple[HaloMessages, Any]:
         """Return the schedule for rows of this size, on the host and the GPU. Raises ValueError for too wide rows."""
         if row_bytes > self.widest:
             raise ValueError(f"halo: rows of {row_bytes} bytes; prepared for up to {self.widest}")
         made = self._made.setdefault(plan, {})
         if row_bytes not in made:
-            rows = halo_schedule.rows_a_chunk(row_bytes, backend.chunk_bytes)
-            found = halo_schedule.in_chunks(plan, rows, self._fewest)
-            native = backend.native.HaloSchedule(
+            rows = halo_messages.rows_a_message(row_bytes, backend.chunk_bytes)
+            found = halo_messages.in_messages(plan, rows, self._fewest)
+            native = backend.native.HaloMessages(
                 backend.native_plan(plan),
                 plan.indices,
                 found.pushes.view(np.uint8),
@@ -148,7 +148,7 @@ class Halo:
         exchange = self.exchange(backend)
         run(address, src.format.dim, total, exchange, native, halo, backend.launch_shape(launch))
 
-    def _kept(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> tuple[int, ...]:
+    def _kept(self, backend: DeviceContext, schedule: HaloMessages, launch: Launch) -> tuple[int, ...]:
         """Return the addresses of a call's stamps; none if no profile is being taken."""
         kernels = backend.profiling.kernels
         if kernels is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....errors import InputError
-from ....plan.launch import PACK, Limits
+from ....plan.cuda_grid import PACK, Limits
 from ... import mpi
 from ...device import GpuAssignment
 from ..arguments import Geometry

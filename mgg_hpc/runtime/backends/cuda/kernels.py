@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plan import halo_schedule, launch
+from ....plan import cuda_grid, halo_messages
+from ....plan.grid import Pass
 from ....plan.layout import RowFormat
-from ....plan.streaming.grid import Pass
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
@@ -136,7 +136,7 @@ class DeviceBackend(DeviceLaunches, Backend):
         native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
         rows, shape = self.native.Rows(src.addresses, src.format.dim), self.launch_shape(made)
         began = self.began()
-        if halo_schedule.crosses(plan):
+        if halo_messages.crosses(plan):
             self.halo(plan).aggregate(self, plan, kind, src, total, made)
         elif plan.transfer == "get" and plan.remote_edges:
             getattr(native, f"get_{kind}")(rows, total, self.get(plan, src), shape)
@@ -152,10 +152,10 @@ class DeviceBackend(DeviceLaunches, Backend):
         tuned[format.row_bytes] = geometry
         if former == geometry:
             return
-        cut, cut_before = (launch.part_edges(each.ps, each.dist) for each in (geometry, former))
+        cut, cut_before = (cuda_grid.part_edges(each.ps, each.dist) for each in (geometry, former))
         if cut != cut_before and plan in self._halos:
             self._halos[plan].forget(plan, format.row_bytes)
-        used = {launch.part_edges(each.ps, each.dist) for each in (*tuned.values(), self.options.geometry)}
+        used = {cuda_grid.part_edges(each.ps, each.dist) for each in (*tuned.values(), self.options.geometry)}
         made = self._plans.get(plan, {})
         for part_edges in made.keys() - used:
             del made[part_edges]

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ....errors import InputError
-from ....plan import halo_schedule, launch
-from ....plan.launch import Launch, Limits
+from ....plan import cuda_grid, halo_messages
+from ....plan.cuda_grid import Launch, Limits
 from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
 from ....plan.workload import Plan
@@ -34,7 +34,7 @@ DEFAULT_CHANNEL = 1  # NVSHMEMX_QP_DEFAULT
 def default_geometry(widest: RowFormat, limits: Limits) -> Geometry:
     """Return the default of MGG's knobs for rows of up to this format."""
     default = DEFAULT_GEOMETRY
-    ps = launch.fitting_ps(widest, most=default.ps, dist=default.dist, wpb=default.wpb, limits=limits)
+    ps = cuda_grid.fitting_ps(widest, most=default.ps, dist=default.dist, wpb=default.wpb, limits=limits)
     return replace(default, ps=ps)
 
 
@@ -60,12 +60,12 @@ class DeviceLaunches(DeviceContext):
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         # Allocates stagings and signals of a halo, and the ring of gets of rows that no pointer reaches.
         halo = self._halos.get(plan)
-        if halo_schedule.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
+        if halo_messages.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
             self._halos[plan] = Halo(self, plan, widest)
         if plan.transfer == "get" and self.has_gets:
-            packs = self._largest_ring(widest) // launch.PACK
+            packs = self._largest_ring(widest) // cuda_grid.PACK
             if plan not in self._rings or self._rings[plan].counts[0] < packs:
-                self._rings[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), launch.PACK))
+                self._rings[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), cuda_grid.PACK))
         self._world.barrier(self.arrays.stream())  # no peer writes before this rank's memory is zeroed
 
     def ready(self, plan: Plan, src: Rows, reduce: str = "sum") -> None:
@@ -80,7 +80,7 @@ class DeviceLaunches(DeviceContext):
         """Allocate as `ready` does. src: None where rows are not known yet, which leaves out tables of addresses."""
         with self.cut_for(plan, format):
             kind, made = name_of(format), self.launch(plan, format, reduce)
-            pushed = halo_schedule.crosses(plan)
+            pushed = halo_messages.crosses(plan)
             addresses = np.zeros(self.size, np.uint64) if src is None else src.addresses
             rows, read = self.native.Rows(addresses, format.dim), src is not None and not pushed
             getattr(self.native_plan(plan), f"ready_{kind}")(rows, read, self.launch_shape(made))
@@ -106,7 +106,7 @@ class DeviceLaunches(DeviceContext):
 
         largest = ring(self.geometry)
         if self.options.searches:
-            knobs = [launch.tried(name, getattr(self.geometry, name)) for name in ("dist", "wpb")]
+            knobs = [cuda_grid.tried(name, getattr(self.geometry, name)) for name in ("dist", "wpb")]
             for dist, wpb in itertools.product(*knobs):
                 with suppress(InputError):  # a geometry that does not fit is never tried
                     largest = max(largest, ring(replace(self.largest, ps=1, dist=dist, wpb=wpb)))
@@ -114,7 +114,7 @@ class DeviceLaunches(DeviceContext):
 
     def _ring_bytes(self, made: Launch) -> int:
         """Return the bytes of a CUDA block's ring of rows that no pointer reaches."""
-        return made.threads * made.packs * launch.PACK * self.geometry.dist * self.far_ps
+        return made.threads * made.packs * cuda_grid.PACK * self.geometry.dist * self.far_ps
 
     @property
     def far_ps(self) -> int:
@@ -143,7 +143,7 @@ class DeviceLaunches(DeviceContext):
     def _fitting_for(self, plan: Plan, format: RowFormat, reduce: str) -> tuple[str, Launch]:
         """Return the transfer of a plan's remote rows, and the launch of as many CUDA blocks as there is work for."""
         local, remote = self.partitions(plan)
-        transfer = "halo" if halo_schedule.crosses(plan) else plan.transfer if remote else "none"
+        transfer = "halo" if halo_messages.crosses(plan) else plan.transfer if remote else "none"
         return transfer, self._fitting(transfer, reduce, local, remote, format)
 
     def check_fits(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
@@ -163,8 +163,8 @@ class DeviceLaunches(DeviceContext):
         kernels with and without its calls. Raises InputError for a CUDA block that is too large.
         """
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
-        make = {"get": launch.get, "halo": launch.halo}.get(transfer, launch.direct)
-        made, found = make(local, remote, format, **knobs, limits=self.limits), []
+        made = cuda_grid.launch(transfer, local, remote, format, **knobs, limits=self.limits)
+        found = []
         for far in {False, self.has_gets}:
             kernel = (transfer, reduce == "max", far, made.lanes, made.packs, made.threads, made.shared_bytes)
             key = (name_of(format), *kernel)
@@ -175,7 +175,7 @@ class DeviceLaunches(DeviceContext):
         if made.threads > most:
             raise InputError(
                 f"plan.wpb = {self.geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s "
-                f"registers hold {most} of this kernel's; at most {most // launch.LANES}"
+                f"registers hold {most} of this kernel's; at most {most // cuda_grid.LANES}"
             )
         return replace(made, resident=resident)
 
@@ -214,7 +214,9 @@ class DeviceLaunches(DeviceContext):
             rows, messages = plan.remote_edges, plan.remote_edges if plan.transfer == "get" else 0
         else:
             rows = len(plan.lists.send_rows)
-            messages = int((-(-plan.lists.send_counts // halo_schedule.rows_a_chunk(format.row_bytes))).sum())
+            messages = int(
+                (-(-plan.lists.send_counts // halo_messages.rows_a_message(format.row_bytes))).sum()
+            )
         self.stream.meter.count(plan.local_edges, rows, format, messages)
         if began is not None:
             self.stream.meter.later.append((plan, format, self.stream.since(began)))

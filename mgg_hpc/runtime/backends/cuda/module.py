@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import InputError
-from ....plan import launch
-from ....plan.launch import Limits
+from ....plan import cuda_grid
+from ....plan.cuda_grid import Limits
 from ....plan.layout import ARRIVAL, CHUNK, PUSH, SEGMENT
 
 
@@ -37,8 +37,8 @@ def load() -> Any:
 
 def checked(module: Any) -> Any:
     """Return a native module that agrees with this package. Raises InputError for one of another version."""
-    same = module.ring_bytes(256, 2) == launch.ring_bytes(256, 2)
-    same &= module.stage_bytes(256, 8, 2, 3, 4) == launch.stage_bytes(256, 8, 2, 3, 4)
+    same = module.ring_bytes(256, 2) == cuda_grid.ring_bytes(256, 2)
+    same &= module.stage_bytes(256, 8, 2, 3, 4) == cuda_grid.stage_bytes(256, 8, 2, 3, 4)
     structs = [each.itemsize for each in (CHUNK, SEGMENT, PUSH, ARRIVAL)]
     if module.struct_sizes() != structs or not same:
         raise InputError("the native module mgg_hpc._cuda is of another version; install this package again")

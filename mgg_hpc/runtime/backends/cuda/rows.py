@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plan import launch
+from ....plan import cuda_grid
 from ....plan.layout import ROW_ALIGNMENT, RowFormat
 from ..arguments import RngKey, Rows
 from .arrays import checked_name, flat, padded_rows, rows_of
@@ -67,7 +67,7 @@ class Gathers:
         memory, count = context.arrays, len(ids)
         ids_at = flat(memory, "ids", ids, count, "int64")
         context.check_reached("gather", unreached(table))
-        lanes, _ = launch.shape(table.format)
+        lanes, _ = cuda_grid.shape(table.format)
         out_at = padded_rows(memory, "out", out, count, table.format)
         self._table(table, bounds, context.rank).rows(ids_at, count, out_at, context.spread(lanes, count))
 
@@ -90,7 +90,7 @@ def drop_rows(context: DeviceContext, x: Any, out: Any, ids: Any, key: RngKey) -
     """Apply dropout to dense rows; see `Backend.dropout`."""
     memory = context.arrays
     dtype, shape, _ = memory.kind(out)
-    lanes, _ = launch.shape(RowFormat(np.dtype(dtype), shape[1]))
+    lanes, _ = cuda_grid.shape(RowFormat(np.dtype(dtype), shape[1]))
     getattr(context.native, f"dropout_{checked_name(dtype)}")(
         *rows_of(memory, "x", x, dtype, shape),
         *rows_of(memory, "out", out, dtype, shape),

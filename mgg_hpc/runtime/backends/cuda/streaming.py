@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plan.streaming import grid
-from ....plan.streaming.grid import Pass
+from ....plan import grid
+from ....plan.grid import Pass
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store

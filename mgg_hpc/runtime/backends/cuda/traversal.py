@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import InputError
-from ....plan.launch import LANES
+from ....plan.cuda_grid import LANES
 from ... import cores, mpi
 from ..traversal import LocalGraph, Source, Traversal, TraversalKernels, own_pages
 from . import crossing

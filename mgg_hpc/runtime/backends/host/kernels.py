@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from ....plan.grid import Pass
 from ....plan.layout import RowFormat
-from ....plan.streaming.grid import Pass
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ....plan.grid import Pass
 from ....plan.layout import STEP
-from ....plan.streaming.grid import Pass
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Place, Store
 from ..arguments import ChunkRows

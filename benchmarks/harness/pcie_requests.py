@@ -1,8 +1,8 @@
-"""The requests that a GPU makes for edges in the host's memory, from where lists of edges lie (EMOGI).
+"""PCIe requests of a GPU that reads edges in the host's memory, counted from the positions of lists of edges (EMOGI).
 
-A warp's loads become requests of 32, 64, 96 or 128 bytes: the sectors of 32 bytes that it asks for at once within a
-line of 128 bytes are one request (Min's dissertation, section 2.3.2). The kernels are those of cuda/gpu/traversal; over
-the shim, which counts the requests of each load, counts are these.
+A warp's loads become requests of 32, 64, 96 or 128 bytes: the sectors of 32 bytes that it loads at once within a line
+of 128 bytes are one request (Min's dissertation, section 2.3.2). The shim, which counts the requests of each load of
+the kernels in cuda/gpu/traversal, must give the same counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SIZES = (32, 64, 96, 128)  # bytes of requests
 SECTOR, LINE, LANES = 32, 128, 32
 
 
-def of_lists(first: NDArray[np.int64], last: NDArray[np.int64], item: int, reads: str) -> NDArray[np.int64]:
+def count(first: NDArray[np.int64], last: NDArray[np.int64], item: int, reads: str) -> NDArray[np.int64]:
     """Return the number of requests of each of SIZES that reading lists of edges makes, int64 [4].
 
     first, last: int64 [n], the edges of each list, from the start of memory that is aligned to a line. item: bytes of
@@ -45,6 +45,6 @@ def of_lists(first: NDArray[np.int64], last: NDArray[np.int64], item: int, reads
     return found[1:]
 
 
-def moved(requests: NDArray[Any]) -> float:
+def requested_bytes(requests: NDArray[Any]) -> float:
     """Return the bytes of requests, [4]."""
     return float(requests @ np.array(SIZES))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from harness import pcie_requests
 
 from mgg_hpc.data import generate
-from mgg_hpc.traversal import requests
 
 
 def counted(first: int, last: int, item: int, reads: str) -> list[int]:
@@ -24,21 +24,21 @@ def counted(first: int, last: int, item: int, reads: str) -> list[int]:
 
 
 @pytest.mark.parametrize("item", [4, 8])
-@pytest.mark.parametrize("reads", requests.READS)
+@pytest.mark.parametrize("reads", pcie_requests.READS)
 def test_lists(rng, item, reads):
     length = rng.integers(0, 200, 150)
     first = rng.integers(0, 1 << 20, 150)
-    found = requests.of_lists(first, first + length, item, reads)
+    found = pcie_requests.count(first, first + length, item, reads)
     wanted = [counted(a, a + n, item, reads) for a, n in zip(first.tolist(), length.tolist(), strict=True)]
     assert np.array_equal(found, np.sum(wanted, axis=0))
-    assert requests.moved(found) == sum(
+    assert pcie_requests.requested_bytes(found) == sum(
         size * count for size, count in zip((32, 64, 96, 128), found, strict=True)
     )
 
 
 def test_no_lists():
     nothing = np.zeros(0, np.int64)
-    assert not requests.of_lists(nothing, nothing, 8, "merged").any()
+    assert not pcie_requests.count(nothing, nothing, 8, "merged").any()
 
 
 @pytest.mark.parametrize("kind", ["rmat", "uniform"])
@@ -47,10 +47,10 @@ def test_figures_of_the_paper(rng, kind):
     quarter = {"a": 0.25, "b": 0.25, "c": 0.25} if kind == "uniform" else {}
     graph = generate.rmat(13, 16, int(rng.integers(1 << 30)), **quarter)
     first, last = graph.indptr[:-1], graph.indptr[1:]
-    found = {reads: requests.of_lists(first, last, 8, reads) for reads in requests.READS}
+    found = {reads: pcie_requests.count(first, last, 8, reads) for reads in pcie_requests.READS}
     total = {reads: sizes.sum() for reads, sizes in found.items()}
     assert found["strided"][0] == total["strided"]
     assert found["merged"][3] / total["merged"] == pytest.approx(0.4, abs=0.07)
     assert total["merged"] < 0.45 * total["strided"]
     assert 0.7 < total["aligned"] / total["merged"] < 0.92
-    assert requests.moved(found["aligned"]) <= 1.31 * 8 * graph.edges
+    assert pcie_requests.requested_bytes(found["aligned"]) <= 1.31 * 8 * graph.edges

@@ -1,1 +1,0 @@
-"""Plans of rows that do not fit in memory: how they are cut, and the passes over their chunks."""
