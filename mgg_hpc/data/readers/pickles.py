@@ -8,7 +8,6 @@ deep that Python itself crashes on them.
 
 from __future__ import annotations
 
-import codecs
 import io
 import pickle
 import pickletools
@@ -35,7 +34,7 @@ def refuse_pickle(path: Path) -> None:
 
 
 class CsrParts:
-    """Replaces SciPy's CSR matrix: keeps the arrays of its state and has no behaviour."""
+    """The arrays of a pickled CSR matrix of SciPy, without its behaviour."""
 
     indptr: Any = None
     indices: Any = None
@@ -50,18 +49,8 @@ class CsrParts:
         self.shape = state.get("_shape", state.get("shape"))
 
 
-def _new_list() -> list[Any]:
-    """Return an empty list, as the default of a dictionary; a pickle may not copy anything into a list."""
-    return []
-
-
-def _empty_array(kind: Any, shape: Any, code: Any) -> np.ndarray:
-    """Return an empty array, as NumPy's ``_reconstruct``; the pickled state sets its shape and bytes afterwards."""
-    return np.empty(0, dtype=np.int8)
-
-
 def _number_type(code: Any, *flags: Any) -> np.dtype:
-    """Return a NumPy type; only of numbers."""
+    """Replace numpy.dtype: only types of numbers."""
     dtype = np.dtype(code if isinstance(code, str) else "O")
     if dtype.kind not in "biuf":
         raise pickle.UnpicklingError(f"an array of type {shown(code)}")
@@ -69,17 +58,17 @@ def _number_type(code: Any, *flags: Any) -> np.dtype:
 
 
 def _csr(kind: Any, base: Any, state: Any) -> CsrParts:
-    """Return an object as Python 2's ``_reconstructor`` does; only CsrParts."""
+    """Replace Python 2's _reconstructor: only of CSR matrices."""
     if kind is not CsrParts:
         raise pickle.UnpicklingError(f"an object of {shown(kind)}")
     return CsrParts()
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    """Return bytes that Python 3 wrote for Python 2 as text in latin1."""
+    """Replace codecs.encode, by which Python 3 writes bytes for Python 2: only as latin1."""
     if encoding not in ("latin1", "latin-1") or not isinstance(text, str):
         raise pickle.UnpicklingError(f"text encoded as {shown(encoding)}")
-    return codecs.encode(text, "latin1")
+    return text.encode("latin1")
 
 
 class _Function(tuple[Callable[..., Any]]):
@@ -92,6 +81,10 @@ class _Function(tuple[Callable[..., Any]]):
 
 
 PLAIN = object()  # replaces names that are only passed on
+# A pickle may not copy anything into the list that is a dictionary's default, so the function takes no argument.
+NEW_LIST = _Function((lambda: [],))
+# Replaces NumPy's _reconstruct; the pickled state sets the array's shape and bytes afterwards.
+NEW_ARRAY = _Function((lambda kind, shape, code: np.empty(0, dtype=np.int8),))
 
 KNOWN: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): PLAIN,
@@ -100,38 +93,20 @@ KNOWN: dict[tuple[str, str], Any] = {
     ("_codecs", "encode"): _Function((_encode,)),
     **{(module, "_reconstructor"): _Function((_csr,)) for module in ("copy_reg", "copyreg")},
     **{(module, "object"): PLAIN for module in ("__builtin__", "builtins")},
-    **{(module, "list"): _Function((_new_list,)) for module in ("__builtin__", "builtins")},
-    **{
-        (f"numpy.{core}.multiarray", "_reconstruct"): _Function((_empty_array,)) for core in ("core", "_core")
-    },
+    **{(module, "list"): NEW_LIST for module in ("__builtin__", "builtins")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): NEW_ARRAY for core in ("core", "_core")},
     **{(f"scipy.sparse.{module}", "csr_matrix"): CsrParts for module in ("csr", "_csr")},
 }
 
-
 # Instructions (pickletools has their meanings) of protocols 0 to 5 that name objects outside of the file, or that no
 # pickle of arrays has.
-REFUSED = frozenset(
-    {
-        "PERSID",
-        "BINPERSID",
-        "EXT1",
-        "EXT2",
-        "EXT4",
-        "INST",
-        "OBJ",
-        "NEWOBJ_EX",
-        "NEXT_BUFFER",
-        "READONLY_BUFFER",
-    }
-    | {"BYTEARRAY8", "EMPTY_SET", "ADDITEMS", "FROZENSET"}
-)
+REFUSED = {"PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ_EX"}
+REFUSED |= {"NEXT_BUFFER", "READONLY_BUFFER", "BYTEARRAY8", "EMPTY_SET", "ADDITEMS", "FROZENSET"}
 MEMO = {"PUT", "BINPUT", "LONG_BINPUT"}
 CALLS = {"REDUCE", "BUILD", "NEWOBJ"}
 TUPLES = {"TUPLE", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 LARGEST = 512 << 20  # bytes of a file
-INSTRUCTIONS = (
-    10_000_000  # most of one pickle; the neighbours of the largest of Planetoid's graphs take 700,000
-)
+INSTRUCTIONS = 10_000_000  # most of one pickle; the neighbours of Planetoid's largest graph take 700,000
 FEW = 1000  # most calls and tuples of one pickle; a matrix takes some 20 of each
 LONGEST = 200  # characters of a reason
 COPIES = 32  # times the file's size that calls may make of its texts

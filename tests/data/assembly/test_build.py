@@ -303,10 +303,11 @@ def test_ids_of_more_than_32_bits_take_all_steps(rng, built):
     u, v = rng.integers(2**33, size=edges), rng.integers(rows_there, size=edges)
     columns = v.astype(np.uint64) + np.uint64(base), u.astype(np.uint64), np.zeros(0, np.uint8)
     made = runs.grouped(columns, 0, base, base + rows_there - 1, by_source=False)
-    section = made.section(0, len(made.offsets) - 1, 1)
+    columns, starts = made.section(0, len(made.offsets) - 1, made.shift)
     degree, out = np.zeros(rows_there, np.int64), np.empty(edges, np.int64)
-    given = [(section.destinations, section.sources, section.payload, section.offsets)]
-    native.load().sort_buckets(given, 0, base, made.shift, False, degree, out, np.zeros(0, np.uint8))
+    native.load().sort_buckets(
+        [(*columns, starts)], 0, base, made.shift, False, degree, out, np.zeros(0, np.uint8)
+    )
     order = np.lexsort((u, v))
     assert np.array_equal(out, u[order]) and np.array_equal(degree, np.bincount(v, minlength=rows_there))
 

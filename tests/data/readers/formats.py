@@ -23,7 +23,7 @@ from data.graphs import random_graph, rows_of_edges
 from data.readers import ogb_files
 from mgg_hpc.data import schema
 from mgg_hpc.data.graph import Graph, SparseRows
-from mgg_hpc.data.readers.edge_arrays import open_edge_arrays
+from mgg_hpc.data.readers.array_edges import open_edge_arrays
 from mgg_hpc.data.readers.edge_list import open_edge_list
 from mgg_hpc.data.readers.matrix_market import open_matrix_market
 from mgg_hpc.data.readers.metis import open_metis
@@ -300,7 +300,7 @@ def ogb(rng: Rng, edges: int, folder: str) -> Sound:
         rows[path] = np.isin(np.arange(60), nodes)
     facts = {"multilabel": tasks > 1, "classes": tasks if tasks > 1 else classes.max() + 1}
     data = {"feat": feat} if has_feat else {}
-    return Sound(content, ends.T, None, data, rows, facts, {"dtype": dtype}, nodes=60)
+    return Sound(content, ends.T, None, data, rows, facts, {"feature_type": dtype}, nodes=60)
 
 
 TEXTS: dict[str, Callable[[Rng, int], Sound]] = {
@@ -331,7 +331,7 @@ def opened(path: Path, **options: Any) -> Imported:
     """Open a file or a folder, which has the name of its format."""
     if path.name.startswith("nodes."):
         return open_nodes(path, **options)
-    names = {"ids": "names"} if path.stem == "names" else {}
+    names = {"map_ids": True} if path.stem == "names" else {}
     return OPENERS[path.suffix](path, **names, **options)
 
 
