@@ -16,15 +16,26 @@ from mgg_hpc.data import native
 from mgg_hpc.data.readers import compressed
 from mgg_hpc.data.readers.array_edges import WithData
 from mgg_hpc.data.readers.edge_list import open_edge_list, warn_of_one_direction
-from mgg_hpc.data.readers.node_arrays import node_rows, of_array
+from mgg_hpc.data.readers.node_arrays import node_rows
 from mgg_hpc.data.readers.npy import open_array
 from mgg_hpc.data.readers.npz import open_npz
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.errors import InputError
 
 from . import formats
-from .formats import FORMATS, PACKINGS, TEXTS, Sound, opened, write
-from .streamed import check_marks, edges_of, lists, rows_of, whole
+from .formats import (
+    FORMATS,
+    PACKINGS,
+    TEXTS,
+    Sound,
+    check_marks,
+    edges_of,
+    lists,
+    opened,
+    rows_of,
+    whole,
+    write,
+)
 
 
 def check(sound: Sound, open_: Callable[[], SimpleNamespace]) -> None:
@@ -188,16 +199,6 @@ def test_a_line_of_names_and_empty_lines(tmp_path, blocks):
     np.testing.assert_array_equal(whole(rows["node/x"]), np.array([[1, 2, 3], [4, 5, -0.6]], np.float32))
     path.write_bytes(b"1" + b",1" * 200_000 + b"\n" * 2_000_000)
     assert whole(node_rows(features=path)[1]["node/x"]).shape == (1, 200_001)
-
-
-@pytest.mark.parametrize("rows", [0, 1, 5, 17])
-def test_an_array_in_memory_comes_in_pieces(rng, blocks, rows):
-    array = np.asfortranarray(rng.standard_normal((rows, 3)))
-    given = of_array(array)
-    found = list(given.pieces())
-    assert given.layout.shape == (rows, 3) and all(piece.flags.c_contiguous for piece in found)
-    assert len(found) == (-(-rows // 2) if blocks == "small blocks" else min(rows, 1))
-    np.testing.assert_array_equal(np.concatenate([np.empty((0, 3)), *found]), array)
 
 
 @pytest.mark.parametrize("name", ["ogbn_arxiv", "ogbn_papers100M"])

@@ -23,8 +23,7 @@ from mgg_hpc.data.readers.metis import open_metis
 from mgg_hpc.data.readers.npz import open_npz
 from mgg_hpc.errors import InputError
 
-from .formats import PACKINGS, archive, write
-from .streamed import edges_of, lists, read_all
+from .formats import PACKINGS, archive, edges_of, lists, read_all, write
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,19 @@ from mgg_hpc.data.readers.metis import open_metis
 from mgg_hpc.data.readers.node_arrays import node_rows
 from mgg_hpc.data.readers.npz import open_npz, read_npz
 
-from .formats import FORMATS, PACKINGS, TABLES, archive, opened, saved, table, write
-from .streamed import edges_of, read_all, whole
+from .formats import (
+    FORMATS,
+    PACKINGS,
+    TABLES,
+    archive,
+    edges_of,
+    opened,
+    read_all,
+    saved,
+    table,
+    whole,
+    write,
+)
 
 names = partial(open_edge_list, map_ids=True)
 MATRIX = "%%MatrixMarket matrix coordinate real general\n"
