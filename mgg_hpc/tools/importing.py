@@ -50,7 +50,7 @@ def process_import(
 ) -> None:
     """Read a graph in another format and write it as a graph file.
 
-    options: all other options of the command line by name; None, False or () where they are not given.
+    options: all other options of the command line by name; None, False or () where they are absent.
     """
     inputs = _inputs(source, folder, options)
     _check_no_input(check_output(output, force=force), inputs)
@@ -84,16 +84,16 @@ def process_import(
 def _check_options(format_: str, options: Options) -> None:
     """Raise InputError for an option that the format does not take, or that does nothing without another one."""
     taken = {name: {*each.reads, *each.takes} for name, each in FORMATS.items()}
-    given = {name for name, value in options.items() if value not in (None, ()) and value is not False}
+    present = {name for name, value in options.items() if value not in (None, ()) and value is not False}
     for option in options:
-        if option in given and option not in taken[format_]:
+        if option in present and option not in taken[format_]:
             takers = [name for name, each in taken.items() if option in each]
             listed = " and ".join([", ".join(takers[:-1]), takers[-1]] if takers[1:] else takers)
             raise InputError(f"{_flag(option)} does not go with the format {format_}; it is for {listed}")
     for option, needed in NEEDS.items():
-        if option in given and set(needed) <= taken[format_] and not given & set(needed):
+        if option in present and set(needed) <= taken[format_] and not present & set(needed):
             raise InputError(f"{_flag(option)} needs {' or '.join(map(_flag, needed))}")
-    if {"first", "map_ids"} <= given:
+    if {"first", "map_ids"} <= present:
         raise InputError("--first does not go with --map-ids, which takes any ids; leave one of them out")
     name = options["name"]
     if name is not None and not (name.strip() and name.isprintable()):

@@ -1,4 +1,4 @@
-"""Build a graph file from a stream of edges and what belongs to the nodes, in bounded memory."""
+"""Build a graph file from a stream of edges and datasets of nodes, in bounded memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def build_graph(
     index: np.dtype | None = None,
     progress: Progress | None = None,
 ) -> schema.Contents:
-    """Write a graph file, and return what it holds.
+    """Write a graph file, and return its contents.
 
     The edges are gathered in runs that are grouped by buckets of rows, and then sorted bucket by bucket: an external
     distribution sort. Edges of a row are in the order of their sources, equal ones in the order of the stream, as

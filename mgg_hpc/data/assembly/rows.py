@@ -141,7 +141,7 @@ class SortedRows:
         return found
 
     def _remove(self, runs: Sequence[Run]) -> None:
-        """Remove runs that were regrouped; those of the stream stay until the file is there."""
+        """Remove runs that were regrouped; the stream's own runs stay until the graph file is there."""
         for run in runs:
             if run.file is not None and run.file.name.startswith("part"):
                 run.file.unlink()
@@ -155,7 +155,7 @@ class SortedRows:
         """Return the edges of a piece: memory has those that are read, sorted, and taken apart again."""
         item = max((run.dtype.itemsize for run in runs), default=4)
         width = self._dtype.itemsize
-        # While edges with data are sorted, each has its source and place, and half of them a copy of these.
+        # While edges with data are sorted, each has its source and its position, and half of them a copy of both.
         each = 2 * item + self.indices.dtype.itemsize + (4 * width + 36 if width else 2)
         return min(max(1, self._memory // each), MOST_EDGES)
 

@@ -140,7 +140,7 @@ class CompressedEdges:
 class WithData:
     """An `EdgeStream` that adds arrays [E, ...] by name to the edges of another one, in their order.
 
-    Marks are those of the other stream, with the number of edges before them.
+    A mark is the other stream's mark and the number of edges before it.
     """
 
     def __init__(self, stream: EdgeStream, data: Mapping[str, Array]) -> None:
@@ -151,7 +151,7 @@ class WithData:
                 raise InputError(f"{array.where} is {array}; expected numbers [edges, ...]")
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        """Yield the edges, as `EdgeStream.blocks`. Raises InputError where their number is not that of the data."""
+        """Yield the edges, as `EdgeStream.blocks`. Raises InputError where there are more or fewer edges than data."""
         of_stream, done = mark or (None, 0)
         with ExitStack() as files:
             data = _EdgeData(files, done, None, self._data)
@@ -161,8 +161,8 @@ class WithData:
                     self._check(done + len(block) + sum(map(len, blocks)))
                 _, found = data.take(len(block))
                 done += len(block)
-                behind = None if block.mark is None else [block.mark, done]
-                yield replace(block, data={**block.data, **found}, mark=behind)
+                next_mark = None if block.mark is None else [block.mark, done]
+                yield replace(block, data={**block.data, **found}, mark=next_mark)
         self._check(done)
         self.nodes = self._stream.nodes
 

@@ -2,7 +2,7 @@
 
 Karypis: METIS, A Software Package for Partitioning Unstructured Graphs, version 5.1.0, section 4.1.1, 2013. The first
 line is ``vertices edges [fmt [ncon]]``; vertices are numbered from 1; each edge is listed by both of its ends. Lines
-that begin with % are comments. Sizes and weights of vertices are not kept; those of edges are the weights.
+that begin with % are comments. Sizes and weights of vertices are not kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """NumPy's files, arrays (.npy) and archives of arrays (.npz), checked before they are read, and read in passes.
 
-A file is data: what its header or its directory claims is checked before anything is allocated or unpacked, and members
-of an archive that nobody needs are not touched. Nothing is memory-mapped (except by `load`): the pages of a mapped file
-count as memory of the process that has touched them.
+A file is data: the claims of its header or its directory are checked before anything is allocated or unpacked, and
+members of an archive that nobody needs are not touched. Nothing is memory-mapped (except by `load`): the pages of a
+mapped file count as memory of the process that has touched them.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _regular(path: Path) -> Any:
 
 @contextmanager
 def _readable(where: str) -> Iterator[None]:
-    """Raise InputError that names the file in place of OSError."""
+    """Convert OSError to InputError that names the file."""
     try:
         yield
     except OSError as error:
@@ -237,7 +237,7 @@ def _readable(where: str) -> Iterator[None]:
 
 @contextmanager
 def _sound(path: Path) -> Iterator[None]:
-    """Raise InputError that names the archive in place of zipfile's exceptions."""
+    """Convert zipfile's exceptions to InputError that names the archive."""
     try:
         yield
     except InputError:
@@ -279,7 +279,7 @@ class Archive:
     def find(self, name: str, kind: str, *shape: int | None) -> Array | None:
         """Return an array of a kind (a key of KINDS) and shape (None: any length); None if there is none.
 
-        Raises InputError for another kind or shape, or where the member does not hold what it claims.
+        Raises InputError for another kind or shape, or where the member has another size than its header says.
         """
         if name not in self._members:
             return None

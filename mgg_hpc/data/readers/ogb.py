@@ -3,7 +3,7 @@
 https://ogb.stanford.edu, Hu et al., "Open Graph Benchmark" (NeurIPS '20). A folder such as ``ogbn_arxiv`` has ``raw``
 with ``edge.csv.gz``, ``num-node-list.csv.gz``, ``node-feat.csv.gz``, ``node-label.csv.gz`` and ``edge-feat.csv.gz``, or
 with ``data.npz`` and ``node-label.npz``; and ``split/NAME`` with the nodes of ``train.csv.gz``, ``valid.csv.gz`` and
-``test.csv.gz``. What OGB's package makes of them (``processed``, pickles) is not read.
+``test.csv.gz``. The pickles that OGB's package makes of them (``processed``) are not read.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _count(data: bytes) -> None:
         elif code.name in TUPLES:
             counts["tuples"] += 1
         elif code.name in MEMO:
-            if not 0 <= int(argument or 0) <= max(FEW, len(data)):  # Python allocates as many places
+            if not 0 <= int(argument or 0) <= max(FEW, len(data)):  # Python allocates as many entries
                 raise pickle.UnpicklingError(f"it numbers an object {shown(argument)}")
         elif code.name in REFUSED:
             raise pickle.UnpicklingError(f"it has the instruction {code.name}")
@@ -139,7 +139,7 @@ def _count(data: bytes) -> None:
 class _Unpickler(pickle.Unpickler):
     """Knows the names in KNOWN and no others. None of them calls, imports or changes anything else.
 
-    A pickle may also set the state of what it names. Of these, only objects can be changed: CsrParts' own
+    A pickle may also set the state of the objects that it names, of which only one kind can be changed: CsrParts' own
     ``__setstate__`` keeps the class from it, and the others have no attributes to set.
     """
 
@@ -166,6 +166,6 @@ def read_pickle(path: Path) -> Any:
         raise InputError(
             f"{path} is not a pickle of arrays: {' '.join(str(error).split())[:LONGEST]}"
         ) from error
-    except Exception as error:  # damaged bytes may raise anything on their way
+    except Exception as error:  # damaged bytes may raise any exception
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"
         raise InputError(f"{path} is damaged: {reason}; download it again") from error

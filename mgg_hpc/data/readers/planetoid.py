@@ -200,7 +200,7 @@ def _edges(path: Path, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(found, dict) or not all(isinstance(row, list) for row in found.values()):
         raise InputError(f"{path} does not hold a dictionary of neighbour lists")
     lengths = np.array([len(row) for row in found.values()], dtype=np.int64)
-    # One list may stand in many places, so that a small file lists more than fits any memory.
+    # A pickle can use one list many times, so that a small file lists more than fits any memory.
     if int(lengths.sum()) > path.stat().st_size:
         raise InputError(f"{path} lists {int(lengths.sum())} neighbours, more than it has bytes")
     for node in itertools.chain(found, itertools.chain.from_iterable(found.values())):

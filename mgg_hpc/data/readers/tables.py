@@ -150,7 +150,7 @@ def open_parquet(path: Path) -> Rows:
 
 @contextmanager
 def _parquet(path: Path) -> Iterator[Any]:
-    """Open a file. Raises InputError in place of pyarrow's exceptions, here and while it is read."""
+    """Open a file, and convert pyarrow's exceptions, here and while it is read, to InputError."""
     try:
         import pyarrow
         from pyarrow import parquet
