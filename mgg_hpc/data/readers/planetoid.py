@@ -160,14 +160,15 @@ def _csr(path: Path) -> Any:
         if not isinstance(each, np.ndarray) or each.ndim != 1 or each.dtype.kind not in kinds:
             raise InputError(f"{path}: data, indices or indptr of the matrix is not an array of numbers")
     try:
-        matrix = csr_array(parts, shape=shape)
+        # csr_array.astype would sort the entries and sum duplicates, after which features are summed in another order.
+        matrix = csr_array((found.data.astype(np.float32), *parts[1:]), shape=shape)
         matrix.check_format(full_check=True)
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"{path} is damaged: the parts of the matrix do not fit together: {reason}"
         ) from error
-    return matrix.astype(np.float32)
+    return matrix
 
 
 def _one_hot(path: Path) -> np.ndarray:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from command import mgg
 
 from data.graphs import random_graph, refused
@@ -19,6 +21,7 @@ from mgg_hpc.data.readers.edge_list import open_edge_list, warn_of_one_direction
 from mgg_hpc.data.readers.node_arrays import node_rows
 from mgg_hpc.data.readers.npy import open_array
 from mgg_hpc.data.readers.npz import open_npz
+from mgg_hpc.data.readers.planetoid import read_planetoid
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.errors import InputError
 
@@ -199,6 +202,28 @@ def test_a_line_of_names_and_empty_lines(tmp_path, blocks):
     np.testing.assert_array_equal(whole(rows["node/x"]), np.array([[1, 2, 3], [4, 5, -0.6]], np.float32))
     path.write_bytes(b"1" + b",1" * 200_000 + b"\n" * 2_000_000)
     assert whole(node_rows(features=path)[1]["node/x"]).shape == (1, 200_001)
+
+
+def test_features_of_planetoid_keep_the_order_of_their_entries(rng, tmp_path):
+    """Unsorted ones and duplicates, too: sums over features have the same bits."""
+    columns = [rng.integers(9, size=(rows, 4)) for rows in (5, 3)]
+    matrices = [
+        sp.csr_matrix(
+            (rng.normal(size=4 * len(each)), each.ravel(), np.arange(len(each) + 1) * 4), (len(each), 9)
+        )
+        for each in columns
+    ]
+    one_hot, order = np.eye(2, dtype=int)[rng.integers(2, size=8)], [7, 5, 6]
+    parts = {"allx": matrices[0], "tx": matrices[1], "x": matrices[0][:2], "graph": {0: [1]}}
+    parts |= {"ally": one_hot[:5], "ty": one_hot[order], "y": one_hot[:2]}
+    for part, value in parts.items():
+        (tmp_path / f"ind.g.{part}").write_bytes(pickle.dumps(value, 2))
+    (tmp_path / "ind.g.test.index").write_text("".join(f"{node}\n" for node in order))
+    x = read_planetoid(tmp_path, "g").x
+    rows = np.concatenate([columns[0], columns[1][[1, 2, 0]]])
+    values = np.concatenate([matrices[0].data, matrices[1].data.reshape(3, 4)[[1, 2, 0]].ravel()])
+    np.testing.assert_array_equal(x.indices, rows.ravel())
+    np.testing.assert_array_equal(x.data, values.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", ["ogbn_arxiv", "ogbn_papers100M"])
