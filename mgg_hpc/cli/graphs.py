@@ -1,4 +1,4 @@
-"""The verbs of graph files: import, export, info, verify, partition."""
+"""The commands of graph files: import, export, info, verify, partition."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from typing import Any
 import click
 from click import Choice, IntRange, argument, option
 
+from ..data.readers import FORMATS
 from .options import Existing, Memory, example, to_file
+
+*FIRST, LAST = [each.source for each in FORMATS.values()]
 
 
 @click.command(
     "import",
+    help=f"""Turn a graph in another format into a graph file.
+
+    SOURCE is {", ".join(FIRST)}, or {LAST}. A graph is undirected if the reverse of each edge is listed too, with the
+    same weight. An import that was stopped goes on where it was when the same command is given again.
+    """,
     epilog=example(
         "mgg import digits -o digits.h5",
         "mgg import planetoid --name cora --download -o cora.h5",
@@ -31,13 +39,8 @@ from .options import Existing, Memory, example, to_file
 @argument("source")
 @argument("folder", required=False, type=Existing)
 @to_file("Graph file to write.")
-@option(
-    "--format",
-    "format_",
-    type=Choice(["digits", "planetoid", "npz", "edges", "npy", "mtx", "metis", "ogb"]),
-    help="[default: by the name of SOURCE]",
-)
-@option("--name", help="The graph's name; of Planetoid's, the one to read.")
+@option("--format", "format_", type=Choice([*FORMATS]), help="[default: by the name of SOURCE]")
+@option("--name", help="The graph's name; for planetoid, the graph to read.")
 @option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]")
 @option("--symmetric", is_flag=True, help="Add the reverse of each listed edge, and drop duplicates.")
 @option("--simple", is_flag=True, help="Drop duplicates and self loops.")
@@ -78,14 +81,6 @@ from .options import Existing, Memory, example, to_file
 def import_(
     source: str, folder: Path | None, output: Path, force: bool, format_: str | None, **options: Any
 ) -> None:
-    """Turn a graph in another format into a graph file.
-
-    SOURCE is an edge list (.txt, .csv, .tsv, .edges, .el: "source destination [weight]" a line; plain, .gz or .zst), a
-    Matrix Market file (.mtx), METIS's .graph, arrays (.npy: edges [2, E]), an archive (.npz), a folder of OGB,
-    "planetoid" (then FOLDER has the files ind.NAME.*), or "digits". A graph is undirected if the reverse of each edge
-    is listed too, with the same weight. An import that was stopped goes on where it was when the same command is given
-    again.
-    """
     from ..tools.importing import process_import
 
     process_import(source, folder, output, force=force, format_=format_, options=options)

@@ -17,8 +17,7 @@ from command import mgg, refused
 
 from mgg_hpc.data.assembly import runs
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.data.readers import compressed
-from mgg_hpc.data.readers.arrays import edges
+from mgg_hpc.data.readers import array_edges, compressed
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write
 from mgg_hpc.tools import importing
@@ -236,7 +235,7 @@ def test_lists_with_both_directions_are_undirected(capsys):
 @pytest.mark.parametrize("source", ["e.txt.gz", "e.npy", "names"])
 def test_data_of_edges_follow_the_listed_edges(source, rng, monkeypatch, capsys):
     monkeypatch.setattr(compressed, "BLOCK_BYTES", 50)
-    monkeypatch.setattr(edges, "BLOCK_EDGES", 7)
+    monkeypatch.setattr(array_edges, "BLOCK_EDGES", 7)
     pairs = [divmod(pair, 30) for pair in rng.choice(900, size=100, replace=False).tolist()]
     time, kind = rng.integers(10**12, size=100), rng.normal(size=(100, 3))
     np.save("time.npy", time)

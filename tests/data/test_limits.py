@@ -21,8 +21,8 @@ import pytest
 
 import mgg_hpc
 from mgg_hpc.data.readers import limits, pickles
-from mgg_hpc.data.readers.arrays.archive import MEMBERS
 from mgg_hpc.data.readers.node_arrays import node_rows
+from mgg_hpc.data.readers.npy import MEMBERS
 from mgg_hpc.data.readers.npz import read_npz
 from mgg_hpc.data.readers.pickles import read_pickle
 from mgg_hpc.data.readers.planetoid import _edges
@@ -135,7 +135,7 @@ ARCHIVES = {
     ),
     "encrypted": (changed(DIRECTORY, {8: b"\1"}), " is not a NumPy archive .*encrypted"),
     "a name in UTF-8": (changed(ENTRY, {7: b"\x08", 31: b"\xa8"}), " is not a NumPy archive .*utf-8"),
-    "a place before its begin": (changed(b"PK\5\6", {16: b"\0\0\x10"}), "it names a place that it has not"),
+    "a place before its begin": (changed(b"PK\5\6", {16: b"\0\0\x10"}), "a member lies outside of it"),
     "bzip2": (packed({"indptr.npy": npy_of_zeros(9)}, zipfile.ZIP_BZIP2), "is packed by method 12; expected it stored"),
     "lzma": (packed({"indptr.npy": npy_of_zeros(9)}, zipfile.ZIP_LZMA), "is packed by method 14; expected it stored"),
     "many": (packed(MANY), " has 1001 members; expected the arrays of a graph, 1000 at most"),

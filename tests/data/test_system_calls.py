@@ -46,13 +46,6 @@ def test_a_graph_file_is_written_read_and_copied_whole(rng, path, monkeypatch, c
     verify(path)
 
 
-def test_an_array_is_read_whole(rng, tmp_path, monkeypatch):
-    values = rng.standard_normal((300, 3))
-    np.save(tmp_path / "a.npy", values)
-    move_little(monkeypatch, rng)
-    assert same(open_array(tmp_path / "a.npy").whole(), values)
-
-
 def document(path, graph):
     assert user_cache.write("a.json", {"one": 1})
     assert json.loads((user_cache.folder() / "a.json").read_text()) == {"one": 1}

@@ -1,4 +1,4 @@
-"""Build a graph file from a stream of edges and what belongs to the nodes, in bounded memory."""
+"""Build a graph file from a stream of edges and datasets of nodes, in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from ...errors import InputError
 from .. import checks, schema
 from ..atomic_write import check_output
 from ..edge_stream import Imported, Rows
+from ..readers.node_arrays import RowReader
 from ..schema import Layout
 from ..writer import Partition, graph_file
 from .rows import SortedRows
-from .runs import Gatherer, PayloadLayout
+from .runs import NO_DATA, WEIGHT, Gatherer
 from .work import Progress, WorkFolder
 
 LEAST_MEMORY = 256 << 20
-PROGRAM = 112 << 20  # bytes that the program itself takes, of ``memory``
+PROGRAM = 112 << 20  # bytes of ``memory`` that the program itself takes
 PIECE = 1 << 20  # entries of the CSR that are copied at a time
-SPARSE_ID = 1000  # times as many nodes as edges are taken for ids that are no row numbers
+SPARSE_ID = 1000  # times as many nodes as edges: then ids are no row numbers
 
 Ranges = Callable[[NDArray[np.int64]], Sequence[Partition]]
 
@@ -42,20 +43,22 @@ def build_graph(
     index: np.dtype | None = None,
     progress: Progress | None = None,
 ) -> schema.Contents:
-    """Write a graph file, and return what it holds.
+    """Write a graph file, and return its contents.
 
     The edges are gathered in runs that are grouped by buckets of rows, and then sorted bucket by bucket: an external
     distribution sort. Edges of a row are in the order of their sources, equal ones in the order of the stream, as
-    `csr_from_edges` has them. What fits into memory touches no other file.
+    `csr_from_edges` has them. Where all edges fit into memory, no other file is touched.
 
-    memory: bytes of the whole process, LEAST_MEMORY at least; numpy arrays of 8 bytes a node come on top where the
-    caller holds them. symmetric: add each edge's reverse and drop duplicates, the first one's data stay. simple: drop
-    duplicates and self loops. order, identity: as for `graph_file`. ranges: called with indptr [N + 1], which it needs
-    in memory; returns the row ranges to store. key: says from what the file is built, and how. A build that was
-    killed then goes on where it was when one of the same key and output begins; without it nothing is kept. index: the
-    type of stored ids, int32 or int64. [default: int32 where they fit]
-    ``progress(phase, done, total)`` is called now and then. Raises InputError for an id out of range, a value that is
-    not finite, a stream of no edges and unknown number of nodes, and where `graph_file` does.
+    Args: memory: bytes of the whole process, LEAST_MEMORY at least; NumPy arrays of 8 bytes a node come on top where
+    the caller holds them. symmetric: add each edge's reverse and drop duplicates, of which the first one's data stay.
+    simple: drop duplicates and self loops. order, identity: as for `graph_file`. ranges: called with indptr [N + 1],
+    which it needs in memory; returns the row ranges to store. key: text that depends on the edges and the options; a
+    build that was killed goes on where it was when one of the same key and output begins, and without a key nothing is
+    kept. index: type of stored ids, int32 or int64. [default: int32 where they fit] progress: called now and then with
+    (phase, done, total).
+
+    Raises InputError for an id out of range, a value that is not finite, a stream of no edges and unknown number of
+    nodes, and where `graph_file` does.
     """
     if memory < LEAST_MEMORY:
         raise InputError(
@@ -64,21 +67,45 @@ def build_graph(
     check_output(output, force=force)
     report = progress or (lambda phase, done, total: None)
     stream, free = imported.edges, memory - PROGRAM
-    asked = f"{stream.nodes} {symmetric} {simple} {index} {imported.directed}"
-    with WorkFolder(output, None if key is None else f"{key} {asked}") as work:
+    rules = f"{stream.nodes} {symmetric} {simple} {index} {imported.directed}"
+    with WorkFolder(output, None if key is None else f"{key} {rules}") as work:
         gatherer = Gatherer(work, free, symmetric=symmetric, loops=not simple)
         gatherer.gather(stream, report)
-        nodes = _nodes(imported, gatherer)
-        layout = gatherer.layout or PayloadLayout()
-        detect = imported.directed is not True and not symmetric
-        given: dict[str, Any] = {"distinct": symmetric or simple, "detect": detect, "index": index}
-        most = sum(run.count for run in gatherer.runs)
-        with SortedRows(work, layout, nodes, memory=free, most=most, **given) as sorted_rows:
-            sorted_rows.sort(gatherer.runs, report)
+        with SortedRows(
+            work,
+            NO_DATA if gatherer.dtype is None else gatherer.dtype,
+            _nodes(imported, gatherer),
+            memory=free,
+            distinct=symmetric or simple,
+            detect=imported.directed is not True and not symmetric,
+            most=sum(run.count for run in gatherer.runs),
+            index=index,
+        ) as rows:
+            rows.sort(gatherer.runs, report)
             gatherer.runs.clear()
-            work.keeps = True  # what may be wrong from here on are data of nodes
-            directed = _directed(imported, sorted_rows, symmetric)
-            held = _write(imported, output, sorted_rows, directed, report, force, order, identity, ranges)
+            work.keeps = True  # from here on only data of nodes may be wrong
+            held, of_nodes = _contents(imported, rows, _directed(imported, rows, symmetric))
+            partitions = ranges(np.concatenate(list(_indptr(rows)))) if ranges is not None else ()
+            with graph_file(
+                output,
+                held,
+                force=force,
+                order=order,
+                identity=identity,
+                partitions=partitions,
+                proved=not held.directed,
+            ) as writer:
+                total, written = sum(layout.nbytes for layout in held.datasets.values()), 0
+
+                def counted(pieces: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+                    nonlocal written
+                    for piece in pieces:
+                        yield piece
+                        written += piece.nbytes
+                        report("writing", written, total)
+
+                for path, pieces in _datasets(stream.where, rows, of_nodes, held.classes):
+                    writer.put(path, counted(pieces))
         work.remove()
     return held
 
@@ -114,27 +141,18 @@ def _directed(imported: Imported, rows: SortedRows, symmetric: bool) -> bool:
     return imported.directed is True or rows.imbalance != 0
 
 
-def _write(
-    imported: Imported,
-    output: Path,
-    rows: SortedRows,
-    directed: bool,
-    report: Progress,
-    force: bool,
-    order: str,
-    identity: str,
-    ranges: Ranges | None,
-) -> schema.Contents:
-    """Write the file: the sorted edges, and the datasets of nodes as they come."""
+def _contents(
+    imported: Imported, rows: SortedRows, directed: bool
+) -> tuple[schema.Contents, Mapping[str, Rows]]:
+    """Return the contents of the file, validated, and the datasets of nodes."""
     nodes, edges = rows.degree.length, rows.indices.length
-    of_nodes: Mapping[str, Rows] = imported.rows() if callable(imported.rows) else imported.rows
-    names = {name: schema.WEIGHT if not name else f"{schema.EDGE}{name}" for name in rows.data}
+    of_nodes = imported.rows() if callable(imported.rows) else imported.rows
     datasets = {
         schema.INDPTR: Layout(schema.INT64, (nodes + 1,)),
         schema.INDICES: Layout(rows.indices.dtype, (edges,)),
+        **{_path(name): Layout(each.dtype, (edges, *each.shape)) for name, each in rows.data.items()},
+        **{path: each.layout for path, each in of_nodes.items()},
     }
-    datasets |= {names[name]: Layout(each.dtype, (edges, *each.shape)) for name, each in rows.data.items()}
-    datasets |= {path: each.layout for path, each in of_nodes.items()}
     held = schema.Contents(
         name=imported.name,
         directed=directed,
@@ -143,40 +161,34 @@ def _write(
         datasets={path: datasets[path] for path in sorted(datasets, key=_place)},
         sparse_shape=imported.sparse_shape,
     )
-    where = imported.edges.where
-    schema.validate(where, held)
-    total = sum(layout.nbytes for layout in held.datasets.values())
-    written = 0
+    schema.validate(imported.edges.where, held)
+    return held, of_nodes
 
-    def counted(pieces: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-        nonlocal written
-        for piece in pieces:
-            yield piece
-            written += piece.nbytes
-            report("writing", written, total)
 
-    partitions = ranges(np.concatenate(list(_indptr(rows)))) if ranges is not None else ()
-    arguments: dict[str, Any] = {
-        "force": force,
-        "order": order,
-        "identity": identity,
-        "partitions": partitions,
-    }
-    arguments["proved"] = not directed
-    with graph_file(output, held, **arguments) as writer:
-        writer.put(schema.INDPTR, counted(_indptr(rows)))
-        writer.put(schema.INDICES, counted(rows.indices.pieces(PIECE)))
-        for name, column in rows.data.items():
-            writer.put(names[name], counted(_finite(where, names[name], column.pieces(PIECE))))
-        labels = _Labels(where, of_nodes, held.classes)
-        for path, each in of_nodes.items():
-            pieces = labels.checked(path) if path in labels.paths else _finite(where, path, each.pieces())
-            writer.put(path, counted(pieces))
-    return held
+def _path(name: str) -> str:
+    """Return the path of data of edges in the file."""
+    return schema.WEIGHT if name == WEIGHT else f"{schema.EDGE}{name}"
+
+
+def _datasets(
+    where: str, rows: SortedRows, of_nodes: Mapping[str, Rows], classes: int
+) -> Iterator[tuple[str, Iterator[NDArray[Any]]]]:
+    """Yield path and pieces of each dataset, of which passes raise InputError for wrong values."""
+    yield schema.INDPTR, _indptr(rows)
+    yield schema.INDICES, rows.indices.pieces(PIECE)
+    for name, column in rows.data.items():
+        yield _path(name), _finite(where, _path(name), column.pieces(PIECE))
+    for path, each in of_nodes.items():
+        if path == schema.MASKS[-1]:
+            yield path, _last_mask(where, of_nodes)
+        elif path == schema.Y or path in schema.MASKS:
+            yield path, _labels(where, path, each, classes)
+        else:
+            yield path, _finite(where, path, each.pieces())
 
 
 def _place(path: str) -> int:
-    """Return the place of a dataset in the file."""
+    """Return the position of a dataset in the file."""
     return schema.DATASETS.index(path) if path in schema.DATASETS else len(schema.DATASETS)
 
 
@@ -199,44 +211,21 @@ def _finite(where: str, path: str, pieces: Iterator[NDArray[Any]]) -> Iterator[N
         row += len(piece)
 
 
-class _Labels:
-    """Labels and masks of a graph, checked against each other as they are written. paths: those that it has."""
-
-    def __init__(self, where: str, rows: Mapping[str, Rows], classes: int) -> None:
-        self._where, self._rows, self._classes = where, rows, classes
-        self.paths = [path for path in (schema.Y, *schema.MASKS) if path in rows]
-
-    def checked(self, path: str) -> Iterator[NDArray[Any]]:
-        """Yield the pieces of labels or of a mask; the last mask is checked with the others and the labels."""
-        row = 0
-        if path != schema.MASKS[-1]:
-            for piece in self._rows[path].pieces():
-                if path == schema.Y:
-                    checks.labels(self._where, piece, row, self._classes)
-                yield np.ascontiguousarray(piece)
-                row += len(piece)
-            return
-        together = [_cut(self._rows[each].pieces(), PIECE) for each in self.paths]
-        for pieces in zip(*together, strict=True):
-            y = pieces[0] if self.paths[0] == schema.Y else None
-            masks = tuple(np.ascontiguousarray(piece) for piece in pieces[-3:])
-            checks.masks(self._where, masks, y, row)
-            yield masks[-1]
-            row += len(masks[-1])
+def _labels(where: str, path: str, rows: Rows, classes: int) -> Iterator[NDArray[Any]]:
+    """Yield the pieces of labels, checked, or of a mask, which `_last_mask` checks."""
+    row = 0
+    for piece in rows.pieces():
+        if path == schema.Y:
+            checks.labels(where, piece, row, classes)
+        yield np.ascontiguousarray(piece)
+        row += len(piece)
 
 
-def _cut(pieces: Iterator[NDArray[Any]], entries: int) -> Iterator[NDArray[Any]]:
-    """Yield the same entries in arrays of ``entries``, the last one shorter."""
-    waiting: list[NDArray[Any]] = []
-    length = 0
-    for piece in pieces:
-        at = 0
-        while length + len(piece) - at >= entries:
-            end = at + entries - length
-            yield np.concatenate([*waiting, piece[at:end]])
-            waiting, length, at = [], 0, end
-        if at < len(piece):
-            waiting.append(piece[at:])
-            length += len(piece) - at
-    if length:
-        yield np.concatenate(waiting)
+def _last_mask(where: str, of_nodes: Mapping[str, Rows]) -> Iterator[NDArray[Any]]:
+    """Yield the pieces of the last mask, checked with the others and the labels."""
+    readers = {path: RowReader(of_nodes[path]) for path in (schema.Y, *schema.MASKS) if path in of_nodes}
+    for row in range(0, of_nodes[schema.MASKS[-1]].layout.shape[0], PIECE):
+        pieces = {path: each.take(PIECE) for path, each in readers.items()}
+        masks = tuple(np.ascontiguousarray(pieces[path]) for path in schema.MASKS)
+        checks.masks(where, masks, pieces.get(schema.Y), row)
+        yield masks[-1]

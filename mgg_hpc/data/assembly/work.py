@@ -1,19 +1,21 @@
 """The folder in which a build keeps its runs, so that a build that was killed goes on where it was.
 
-It lies beside the output, `.NAME.build`, with a `manifest.json` that says how far the build is. A lock on the folder
-keeps a second build of the same output away; the system takes the lock from a process that is killed.
+It is next to the output, named `.NAME.build`, with a `manifest.json` that says how far the build is. A lock on the
+folder keeps a second build of the same output away; the system takes the lock from a process that is killed.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from ..atomic_write import replacement, sync
 
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
 
-FORMAT, VERSION = "mgg-build", 1
+FORMAT, VERSION = "mgg-build", 2
 MANIFEST = "manifest.json"
 KEEP_SECONDS = 20.0  # between two writings of the manifest
 _OWN = re.compile(r"manifest\.json|\.manifest\.json\..*\.tmp|(run|part|data)\d+|degree|indices")  # its files
@@ -42,19 +44,19 @@ def unfinished(folder: Path) -> list[Path]:
     found = []
     for path in sorted(folder.rglob(".*.build")):
         if path.is_dir() and not path.is_symlink() and _is_own(path):
-            with suppress(InputError, OSError), _of(path):
+            with suppress(InputError, OSError), _locked(path):
                 found.append(path)
     return found
 
 
 def discard(path: Path) -> None:
     """Remove the folder of a build, unless a process works in it."""
-    with suppress(InputError), _of(path) as work:
+    with suppress(InputError), _locked(path) as work:
         work.remove()
 
 
-def _of(path: Path) -> WorkFolder:
-    """Return a build's folder, claimed, as it is. Raises InputError if another process works in it."""
+def _locked(path: Path) -> WorkFolder:
+    """Return a build's folder, locked and unchanged. Raises InputError if another process works in it."""
     return WorkFolder(path.with_name(path.name[1 : -len(".build")]), None, take=False)
 
 
@@ -65,12 +67,15 @@ def _is_own(path: Path) -> bool:
 
 
 class WorkFolder:
-    """The folder of one build, made when it is first needed. A context manager that gives up the lock.
+    """The folder of one build, made when it is first needed; a context manager that gives up the lock.
 
-    key: says from what the file is built, and how; what a build of another key has left is removed. Without a key
-    nothing is taken over. state: what the manifest holds beside the key; ``keep`` writes it. take: whether to remove
-    what cannot be used. keeps: whether an InputError leaves the folder: what it has stays right when the input is
-    mended. Raises InputError while another process holds the lock, and for a folder with files of others.
+    Args: key: text that depends on the edges and the options; files of a build of another key are removed, and without
+    a key none is used again. take: remove files that cannot be used.
+
+    Attributes: state: contents of the manifest, which `keep` adds to. keeps: keep the folder when an InputError ends
+    the build, since its files stay right when the input is mended.
+
+    Raises InputError while another process holds the lock, and for a folder with files of others.
     """
 
     def __init__(self, output: Path, key: str | None, *, take: bool = True) -> None:
@@ -88,20 +93,16 @@ class WorkFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """After an error, keep only files with which a later process can go on."""
         try:
             if kind is not None and self.made and self._takes:
-                self._leave(kind)
+                if self._key is not None and self.state and (self.keeps or not issubclass(kind, InputError)):
+                    with suppress(OSError, InputError):
+                        self._write()
+                        return
+                self.remove()
         finally:
             self._let_go()
-
-    def _leave(self, kind: type[BaseException]) -> None:
-        """Keep what a later process can go on with, and nothing else."""
-        useful = self._key is not None and self.state and (self.keeps or not issubclass(kind, InputError))
-        if useful:
-            with suppress(OSError, InputError):
-                self._write()
-                return
-        self.remove()
 
     def _let_go(self) -> None:
         if self._lock >= 0:
@@ -120,30 +121,34 @@ class WorkFolder:
             self._claim()
         return self.path / name
 
-    def write(self, name: str, columns: list[NDArray[Any]]) -> Path:
-        """Write arrays one behind the other into a file; return its path."""
+    def write(self, name: str, columns: Iterable[NDArray[Any]]) -> Path:
+        """Write arrays one after the other into a file; return its path."""
         path = self.file(name)
-        write_columns(path, columns)
+        with path.open("wb", buffering=0) as file:
+            for column in columns:
+                _write(file, column)
         self._unsynced.add(path)
         return path
 
     def keep(self, **state: Any) -> None:
         """Add to the state. The manifest is written when it was not for KEEP_SECONDS, or when an error ends the build.
 
-        What the state names has to be written by then, by ``write`` or as a `ColumnFile` of this folder.
+        Files that the state names have to be written by then, by `write` or as a `ColumnFile` of this folder.
         """
         self.state |= state
         if self._key is not None and time.monotonic() - self._kept > KEEP_SECONDS:
             self._write()
 
-    def column(self, name: str, dtype: np.dtype, shape: tuple[int, ...] = (), length: int = 0) -> ColumnFile:
+    def column(
+        self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...] = (), length: int = 0
+    ) -> ColumnFile:
         """Return a growing array in a file of the folder."""
         path = self.file(name)
         self._unsynced.add(path)
         return ColumnFile(path, dtype, shape, length)
 
     def _write(self) -> None:
-        """Write the manifest; what it names is on disk before."""
+        """Write the manifest, after all files that it names are on disk."""
         for path in self._unsynced:
             if path.exists():
                 sync(path)
@@ -199,21 +204,20 @@ def _digest(state: Any) -> str:
 
 
 class ColumnFile:
-    """An array [n, ...] of one dtype in a file that grows at its end, or in memory.
+    """An array [n, ...] that grows at its end, in a file or in memory.
 
-    path: of the file; None: in memory. length: entries that are there; a file that has more, since its writer was
+    Args: path: the file; None: in memory. length: entries that are there; a file that has more, since its writer was
     killed, is cut to them.
     """
 
     def __init__(
-        self, path: Path | None, dtype: np.dtype, shape: tuple[int, ...] = (), length: int = 0
+        self, path: Path | None, dtype: np.dtype[Any], shape: tuple[int, ...] = (), length: int = 0
     ) -> None:
-        self.dtype, self.shape, self.length, self._held = dtype, shape, length, list[NDArray[Any]]()
-        self._row = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        self._path, self._descriptor = path, -1
+        self.dtype, self.shape, self.length = dtype, shape, length
+        self._path, self._held = path, list[NDArray[Any]]()
         if path is not None:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(self._descriptor, length * self._row)
+            self._file = path.open("ab", buffering=0)
+            self._file.truncate(length * math.prod(shape) * dtype.itemsize)
 
     def append(self, values: NDArray[Any]) -> None:
         """Add entries at the end."""
@@ -221,64 +225,36 @@ class ColumnFile:
         if self._path is None:
             self._held.append(values.copy() if values.base is not None else values)
         else:
-            _write(self._descriptor, values, self.length * self._row)
+            _write(self._file, values)
         self.length += len(values)
 
-    def pieces(self, entries: int) -> Any:
+    def pieces(self, entries: int) -> Iterator[NDArray[Any]]:
         """Yield all entries in order, in arrays of at most ``entries``."""
         if self._path is None:
             yield from self._held
             return
         for low in range(0, self.length, entries):
-            yield _read(
-                self._descriptor, self.dtype, self.shape, low, min(low + entries, self.length), self._row
-            )
+            high = min(low + entries, self.length)
+            yield read_column(self._path, self.dtype, self.shape, 0, low, high)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._path is not None:
+            self._file.close()
 
 
-def write_columns(path: Path, columns: list[NDArray[Any]]) -> None:
-    """Write arrays one behind the other."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        at = 0
-        for column in columns:
-            _write(descriptor, column, at)
-            at += column.nbytes
-    finally:
-        os.close(descriptor)
+def _write(file: FileIO, values: NDArray[Any]) -> None:
+    """Write a contiguous array. A call writes 2 GiB at most."""
+    data = values.reshape(-1).view(np.uint8).data
+    while len(data):
+        data = data[file.write(data) :]
 
 
 def read_column(
-    path: Path, dtype: np.dtype, shape: tuple[int, ...], start: int, low: int, high: int
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], start: int, low: int, high: int
 ) -> NDArray[Any]:
     """Return entries low .. high - 1 of an array that begins at byte ``start`` of a file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        row = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return _read(descriptor, dtype, shape, low, high, row, start)
-    finally:
-        os.close(descriptor)
-
-
-def _write(descriptor: int, values: NDArray[Any], at: int) -> None:
-    data = values.reshape(-1).view(np.uint8).data
-    done = 0
-    while done < len(data):
-        done += os.pwrite(descriptor, data[done : done + (1 << 30)], at + done)
-
-
-def _read(
-    descriptor: int, dtype: np.dtype, shape: tuple[int, ...], low: int, high: int, row: int, start: int = 0
-) -> NDArray[Any]:
-    values = np.empty((high - low, *shape), dtype)
-    data, done = values.reshape(-1).view(np.uint8).data, 0
-    while done < len(data):
-        read = os.preadv(descriptor, [data[done : done + (1 << 30)]], start + low * row + done)
-        if not read:
-            raise InputError("a file of the build has become shorter; remove its folder, and begin again")
-        done += read
-    return values
+    row = math.prod(shape)
+    values = np.fromfile(path, dtype, (high - low) * row, offset=start + low * row * dtype.itemsize)
+    if len(values) < (high - low) * row:
+        raise InputError(f"{path} has become shorter; remove its folder, and begin again")
+    return values.reshape(high - low, *shape)

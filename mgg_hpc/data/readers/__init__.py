@@ -1,1 +1,64 @@
-"""Readers: one file a format, each returns a Graph."""
+"""Readers of graphs in other formats, and the table of the formats that `mgg import` reads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SPLITS = ("split_per_class", "split_random", "seed")
+NODES = (
+    "name",
+    "features",
+    "feature_type",
+    "labels",
+    "masks",
+    *SPLITS,
+)  # options that add data of nodes to edges
+EDGES = ("symmetric", "simple", "memory")  # options of the build of a file
+
+
+class Format(NamedTuple):
+    """A format of graphs.
+
+    Fields: reader: "MODULE.FUNCTION" of this package, which is called with the path of the source and, by name, the
+    options in ``reads``; it returns a `Graph` or an `Imported`. source: the source in the command's help. endings:
+    endings of the source's name. takes: further options that the format takes.
+    """
+
+    reader: str
+    source: str
+    endings: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+
+
+LISTS = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel", ".net")
+FORMATS = {
+    "digits": Format("digits.read_digits", '"digits"', reads=("seed",)),
+    "planetoid": Format(
+        "planetoid.open_planetoid",
+        '"planetoid" (then FOLDER has the files ind.NAME.*)',
+        reads=("name", "download"),
+    ),
+    "npz": Format(
+        "npz.open_npz", "an archive (.npz)", (".npz",), reads=("directed", "split"), takes=(*NODES, *EDGES)
+    ),
+    "edges": Format(
+        "edge_list.open_edge_list",
+        'an edge list (.txt, .csv, .tsv, .edges, .el: "source destination [weight]" a line; plain, .gz or .zst)',
+        LISTS,
+        reads=("nodes", "first", "map_ids"),
+        takes=("edge_data", *NODES, *EDGES),
+    ),
+    "npy": Format(
+        "array_edges.open_edge_arrays",
+        "an array (.npy: edges [2, E])",
+        (".npy",),
+        reads=("nodes",),
+        takes=("edge_data", *NODES, *EDGES),
+    ),
+    "mtx": Format(
+        "matrix_market.open_matrix_market", "a Matrix Market file (.mtx)", (".mtx",), takes=(*NODES, *EDGES)
+    ),
+    "metis": Format("metis.open_metis", "METIS's .graph", (".graph", ".metis"), takes=(*NODES, *EDGES)),
+    "ogb": Format("ogb.open_ogb", "a folder of OGB", reads=("feature_type",), takes=("name", *EDGES)),
+}

@@ -1,21 +1,22 @@
 """Text files, plain or packed by gzip or zstd, in blocks of whole lines or words, in bounded memory.
 
-How a file is packed is told by its first bytes, not by its name. A packed file is unpacked in a thread of its own. It
-unpacks to RATIO times its size at most, and lines have a longest length, so that no file costs more than it holds.
+The first bytes of a file, not its name, say how it is packed. A packed file is unpacked in a thread of its own, some
+pieces ahead. It unpacks to RATIO times its size at most, and lines have a longest length, so that no file costs more
+than it holds.
 """
 
 from __future__ import annotations
 
-import queue
 import re
 import stat
-import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,27 +26,33 @@ from .. import native
 
 BLOCK_BYTES = 8 << 20
 LONGEST_LINE = 1 << 20  # bytes; a comment may be long
-RATIO = 250  # the most that text of edges reaches; deflate has 1032 for repetitions
+RATIO = 250  # largest compression ratio that texts of edges reach; deflate has 1032 for repetitions
 FREE = 64 << 20  # bytes that are unpacked before the ratio counts
-GZIP_INPUT = 64 << 10  # bytes that are unpacked at a time
-ZSTD_INPUT = 4 << 10  # of which each four may be 128 KiB of text
 BYTE_ORDER = b"\xef\xbb\xbf"
-PIECE_BYTES, PIECES = 1 << 20, 8  # of text that waits to be parsed
+GZIP_INPUT = 64 << 10  # bytes that are unpacked at a time
+ZSTD_INPUT = 4 << 10  # of zstd, of which each 4 bytes may be 128 KiB of text
+PIECE_BYTES, PIECES = (
+    1 << 20,
+    8,
+)  # size of the pieces of unpacked text, and how many of them wait to be parsed
 
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-PACKED |= {bytes([kind]) + b"\x2a\x4d\x18": "zstd" for kind in range(0x50, 0x60)}  # frames that are skipped
+PACKED |= {bytes([kind]) + b"\x2a\x4d\x18": "zstd" for kind in range(0x50, 0x60)}  # frames to skip
 OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\3\4": "zip"}
 
-Read = Callable[[int], bytes]  # returns so many next bytes of a file at most
+Read = Callable[[int], bytes]  # (count) -> at most as many next bytes of a file
+Fill = Callable[
+    [memoryview], tuple[int, int]
+]  # (buffer) -> bytes of text read into it, bytes of the file read so far
 
 
 @dataclass(frozen=True, eq=False)
 class TextBlock:
     """A run of whole lines, or of whole words.
 
-    text: uint8 [n], which ends with a newline or, of words, a blank; it is overwritten when the next block is asked
-    for. offset, line: the byte of the unpacked text and the number of the line where it begins. lines: newlines in it.
-    done: bytes of the file that have been read so far.
+    Fields: text: uint8 [n], which ends with a newline or, of words, a blank; the next block overwrites it. offset,
+    line: byte of the unpacked text and number of the line where it begins. lines: newlines in it. done: bytes of the
+    file that have been read so far.
     """
 
     text: NDArray[np.uint8]
@@ -53,6 +60,11 @@ class TextBlock:
     line: int
     lines: int
     done: int
+
+    @property
+    def end(self) -> dict[str, int]:
+        """Arguments of `text_blocks` with which it goes on after this block."""
+        return {"offset": self.offset + len(self.text), "line": self.line + self.lines}
 
 
 def text_size(path: Path) -> int:
@@ -67,21 +79,20 @@ def text_size(path: Path) -> int:
 def text_blocks(
     path: Path, *, offset: int = 0, line: int = 1, words: bool = False
 ) -> Generator[TextBlock, None, None]:
-    """Yield a file's text from ``offset`` on, which is in ``line``; where it ends within a line, a newline is added.
+    """Yield a file's text from byte ``offset`` on, which is in ``line``; a newline is added to a last line without one.
 
-    words: blocks end behind any blank, since lines may be long. A byte order mark of UTF-8 is made blanks. Raises
+    words: blocks end after any blank, since lines may be long. A byte order mark of UTF-8 is made blanks. Raises
     InputError for a file that cannot be read, is damaged, unpacks to too much, has a line (or word) of more than
     LONGEST_LINE bytes, or a carriage return within a line.
     """
     buffer = bytearray(BLOCK_BYTES + LONGEST_LINE + 1)
-    view, held = memoryview(buffer), 0
+    view, held, done = memoryview(buffer), 0, 0
     ends = (b"\n", b" ", b"\t") if words else (b"\n",)
-    with _opened(path) as source:
-        source.skip(offset)
+    with _opened(path, offset) as fill:
         while True:
             full, more = held + BLOCK_BYTES, True
             while held < full and more:
-                count = source.fill(view[held:full])
+                count, done = fill(view[held:full])
                 held, more = held + count, count > 0
             if not offset and buffer.startswith(BYTE_ORDER):
                 view[: len(BYTE_ORDER)] = b" " * len(BYTE_ORDER)
@@ -93,7 +104,7 @@ def text_blocks(
                 text = np.frombuffer(buffer, np.uint8, end)
                 lines = native.load().count_lines(text)
                 _check_returns(f"{path}", buffer, end, line)
-                yield TextBlock(text, offset, line, lines, source.done)
+                yield TextBlock(text, offset, line, lines, done)
                 offset, line = offset + end, line + lines
                 view[: held - end] = view[end:held]
                 held -= end
@@ -113,43 +124,39 @@ def _check_returns(where: str, text: bytearray, end: int, line: int) -> None:
     if found:
         number = line + text.count(b"\n", 0, found.start())
         raise InputError(
-            f"{where}:{number}: a carriage return (\\r) with no newline (\\n) behind it; expected lines that end with "
+            f"{where}:{number}: a carriage return (\\r) with no newline (\\n) after it; expected lines that end with "
             "\\n or \\r\\n"
         )
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, int, str]]:
-    """Yield number, byte behind it, and text without blanks around it of each line, of a file that is read again later.
+def lines_of(text: NDArray[np.uint8], number: int = 0) -> Iterator[tuple[int, int, str]]:
+    """Yield number, byte after it, and text of each line of whole lines, the first of which has this number."""
+    begin, data = 0, text.tobytes()
+    while begin < len(data):
+        end = data.index(b"\n", begin)
+        yield number, end + 1, data[begin:end].decode("utf-8", errors="replace")
+        begin, number = end + 1, number + 1
 
-    Raises InputError as `text_blocks` does, and for a pipe or a device, which is read only once.
+
+def head_lines(path: Path) -> Iterator[tuple[dict[str, int], int, str]]:
+    """Yield the lines of a file that is read again later, without the blanks around them.
+
+    With each line come the arguments of `text_blocks` that begin after it, and its number. Raises InputError as
+    `text_blocks` does, and for a pipe or a device, which can be read only once.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError(f"{path} is a pipe or a device, and a pipe cannot be read twice; give a file")
     for block in text_blocks(path):
-        data, begin = block.text.tobytes(), 0
-        for number in range(block.line, block.line + block.lines):
-            end = data.index(b"\n", begin)
-            yield number, block.offset + end + 1, data[begin:end].decode("utf-8", errors="replace").strip()
-            begin = end + 1
-
-
-class _Text(Protocol):
-    """Text that is read in order. done: bytes of the file that were read."""
-
-    done: int
-
-    def fill(self, room: memoryview) -> int:
-        """Read into a buffer; return the number of bytes, 0 at the end."""
-        ...
-
-    def skip(self, count: int) -> None:
-        """Pass over the first bytes of the text."""
-        ...
+        for number, end, line in lines_of(block.text, block.line):
+            yield {"offset": block.offset + end, "line": number + 1}, number, line.strip()
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Text]:
-    """Open a file's text, unpacked. Raises InputError for one that cannot be read, or is packed in another way."""
+def _opened(path: Path, offset: int) -> Iterator[Fill]:
+    """Open a file's text, unpacked, from byte ``offset`` on.
+
+    Raises InputError for a file that cannot be read, is damaged, or is packed in another way.
+    """
     try:
         with path.open("rb") as raw:
             begin = raw.peek(8)[:8]
@@ -159,109 +166,89 @@ def _opened(path: Path) -> Iterator[_Text]:
                         f"{path} is packed by {name}; expected text, plain or packed by gzip or zstd"
                     )
             kinds = [name for magic, name in PACKED.items() if begin.startswith(magic)]
-            if not kinds:
-                yield _Plain(raw)
+            if kinds:
+                with ThreadPoolExecutor(1, f"unpack {path.name}") as thread:
+                    yield _filling(_ahead(thread, _pieces(path, raw, kinds[0])), offset)
                 return
-            unpacked = _Unpacked(path, raw, kinds[0])
-            try:
-                yield unpacked
-            finally:
-                unpacked.close()
+            done = raw.seek(offset) if offset else 0
+
+            def fill(room: memoryview) -> tuple[int, int]:
+                nonlocal done
+                count = raw.readinto(room)
+                done += count
+                return count, done
+
+            yield fill
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-class _Plain:
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw, self.done = raw, 0
-
-    def fill(self, room: memoryview) -> int:
-        count = self._raw.readinto(room)  # type: ignore[attr-defined]
-        self.done += count
-        return count
-
-    def skip(self, count: int) -> None:
-        if count:
-            self.done = self._raw.seek(count)
+Piece = tuple[bytes, int]  # unpacked text, and the bytes of the file that were read for it and all before
 
 
-class _Unpacked:
-    """Text that a thread unpacks, some pieces ahead of the reader."""
+def _filling(pieces: Iterator[Piece], offset: int) -> Fill:
+    """Return a function that copies pieces of text into buffers, from byte ``offset`` on."""
+    rest, done = memoryview(b""), 0
 
-    def __init__(self, path: Path, raw: BinaryIO, kind: str) -> None:
-        self._path, self._raw, self._kind = path, raw, kind
-        self._pieces: queue.Queue[tuple[bytes, int] | Exception] = queue.Queue(PIECES)
-        self._rest, self._ended, self._closed = memoryview(b""), False, False
-        self._packed = self.done = 0
-        self._thread = threading.Thread(target=self._unpack, name=f"unpack {path.name}", daemon=True)
-        self._thread.start()
+    def fill(room: memoryview) -> tuple[int, int]:
+        nonlocal rest, done, offset
+        while not rest:
+            piece, done = next(pieces, (b"", done))
+            if not piece:
+                break
+            rest = memoryview(piece)[offset:]
+            offset = max(0, offset - len(piece))
+        count = min(len(room), len(rest))
+        room[:count], rest = rest[:count], rest[count:]
+        return count, done
 
-    def fill(self, room: memoryview) -> int:
-        if not len(self._rest):
-            self._next()
-        count = min(len(room), len(self._rest))
-        room[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
+    return fill
 
-    def skip(self, count: int) -> None:
-        while count > len(self._rest) and not self._ended:
-            count -= len(self._rest)
-            self._next()
-        self._rest = self._rest[count:]
 
-    def close(self) -> None:
-        """Have the thread end, wherever it is."""
-        self._closed = True
-        while self._thread.is_alive():
-            while not self._pieces.empty():
-                self._pieces.get()
-            self._thread.join(0.01)
+def _ahead(thread: ThreadPoolExecutor, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Yield pieces, of which a thread makes the next ones meanwhile."""
+    waiting = deque(thread.submit(next, pieces, None) for _ in range(PIECES))
+    while (piece := waiting.popleft().result()) is not None:
+        waiting.append(thread.submit(next, pieces, None))
+        yield piece
 
-    def _next(self) -> None:
-        if self._ended:
-            return
-        found = self._pieces.get()
-        if isinstance(found, Exception):
-            raise found
-        self._rest, self.done = memoryview(found[0]), found[1]
-        self._ended = not found[0]
 
-    def _read(self, count: int) -> bytes:
-        data = self._raw.read(count)
-        self._packed += len(data)
+def _pieces(path: Path, raw: BinaryIO, kind: str) -> Iterator[Piece]:
+    """Yield the text that a file unpacks to, in pieces of PIECE_BYTES and more.
+
+    Raises InputError for a damaged file, and for one that unpacks to too much.
+    """
+    unpacked, packed, waiting, size = 0, 0, [], 0
+
+    def read(count: int) -> bytes:
+        nonlocal packed
+        data = raw.read(count)
+        packed += len(data)
         return data
 
-    def _unpack(self) -> None:
-        unpacked, waiting, size = 0, [], 0
-        try:
-            for piece in UNPACKERS[self._kind](self._read):
-                unpacked, size = unpacked + len(piece), size + len(piece)
-                if unpacked > FREE + RATIO * self._packed:
-                    raise InputError(
-                        f"{self._path} unpacks to more than {RATIO} times its size, which no list of edges does; "
-                        "unpack it first if it is one"
-                    )
-                waiting.append(piece)
-                if size >= PIECE_BYTES:
-                    self._pieces.put((b"".join(waiting), self._packed))
-                    waiting, size = [], 0
-                if self._closed:
-                    return
-            if size:
-                self._pieces.put((b"".join(waiting), self._packed))
-            self._pieces.put((b"", self._packed))
-        except (InputError, OSError) as error:
-            self._pieces.put(error)
-        except Exception as error:  # zlib.error, zstandard.ZstdError, EOFError
-            reason = " ".join(str(error).split())
-            self._pieces.put(
-                InputError(f"{self._path} is damaged {self._kind}: {reason}, found at byte {self._packed}")
-            )
+    try:
+        for each in UNPACKERS[kind](read):
+            unpacked, size = unpacked + len(each), size + len(each)
+            if unpacked > FREE + RATIO * packed:
+                raise InputError(
+                    f"{path} unpacks to more than {RATIO} times its size, which no list of edges does; "
+                    "unpack it first if it is one"
+                )
+            waiting.append(each)
+            if size >= PIECE_BYTES:
+                yield b"".join(waiting), packed
+                waiting, size = [], 0
+    except (InputError, OSError):
+        raise
+    except Exception as error:  # zlib.error, zstandard.ZstdError, EOFError
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} is damaged {kind}: {reason}, found at byte {packed}") from error
+    if waiting:
+        yield b"".join(waiting), packed
 
 
 def _gunzip(read: Read) -> Iterator[bytes]:
-    """Yield what the members of a gzip file unpack to. Raises zlib.error or EOFError where it is damaged."""
+    """Yield the text of all members of a gzip file. Raises zlib.error or EOFError where it is damaged."""
     member, packed = zlib.decompressobj(wbits=31), read(GZIP_INPUT)
     while True:
         if piece := member.decompress(packed, PIECE_BYTES):
@@ -281,7 +268,7 @@ def _gunzip(read: Read) -> Iterator[bytes]:
 
 
 def _unzstd(read: Read) -> Iterator[bytes]:
-    """Yield what the frames of a zstd file unpack to. Raises zstandard.ZstdError or EOFError where it is damaged."""
+    """Yield the text of all frames of a zstd file. Raises zstandard.ZstdError or EOFError where it is damaged."""
     import zstandard
 
     context, frame = zstandard.ZstdDecompressor(), None

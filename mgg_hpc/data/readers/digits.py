@@ -10,11 +10,11 @@ from ..graph import Graph, from_edges, split_per_class
 NEIGHBOURS = 8
 
 
-def read_digits(*, seed: int = 0) -> Graph:
+def read_digits(source: object = None, *, seed: int | None = None) -> Graph:
     """Return the graph of the images, each joined to its 8 nearest neighbours, in both directions.
 
-    ``x`` are pixel values 0 .. 16 as float32 [1797, 64], ``y`` the ten digits. 20 nodes of each class are
-    for training and 30 for validation, drawn by ``seed``; the rest for testing. Raises InputError without
+    ``x`` are pixel values 0 .. 16 as float32 [1797, 64], ``y`` the ten digits. 20 nodes of each class are for training
+    and 30 for validation, drawn by ``seed``; the rest for testing. source: ignored. Raises InputError without
     scikit-learn.
     """
     try:
@@ -26,7 +26,7 @@ def read_digits(*, seed: int = 0) -> Graph:
     pixels, y = load_digits(return_X_y=True)
     y = y.astype(np.int64)
     neighbours = nearest(pixels.astype(np.int64), NEIGHBOURS)
-    rng = np.random.Generator(np.random.Philox(seed))
+    rng = np.random.Generator(np.random.Philox(seed or 0))
     return from_edges(
         neighbours.ravel(),
         np.repeat(np.arange(len(y)), NEIGHBOURS),
@@ -43,8 +43,8 @@ def read_digits(*, seed: int = 0) -> Graph:
 def nearest(points: np.ndarray, count: int) -> np.ndarray:
     """Return the ``count`` nearest other points of each point, int64 [N, count], unordered; ties go to lower ids.
 
-    ``points`` int64 [N, F]: small whole numbers, so that distances are exact, floating-point products too,
-    and the same on every machine.
+    points: int64 [N, F], small whole numbers, so that distances are exact, floating-point products too, and the same on
+    every machine.
     """
     squares = (points * points).sum(axis=1)
     products = (points.astype(np.float64) @ points.T.astype(np.float64)).astype(np.int64)

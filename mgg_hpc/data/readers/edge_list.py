@@ -9,6 +9,7 @@ with anything else in it is read line by line, and that reading decides what is 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,76 +21,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from .. import native
+from .. import native, schema
 from ..edge_stream import EdgeBlock, Imported, Rows
-from .compressed import TextBlock, text_blocks, text_size
+from .compressed import TextBlock, lines_of, text_blocks, text_size
 from .limits import check_memory, shown
-from .node_names import NodeNames
+from .node_arrays import of_array
 
 LARGEST_ID = 10**15  # below it, ids have 15 digits at most
 COLUMNS = ("source", "destination", "weight", "time")
-HEADERS = {  # words of a first line that names the columns, without marks between them
-    *(
-        "source",
-        "sourceid",
-        "src",
-        "srcid",
-        "from",
-        "fromid",
-        "fromnode",
-        "fromnodeid",
-        "head",
-        "id1",
-        "node1",
-    ),
-    *(
-        "target",
-        "targetid",
-        "destination",
-        "dst",
-        "dest",
-        "to",
-        "toid",
-        "tonode",
-        "tonodeid",
-        "tail",
-        "id2",
-        "node2",
-    ),
-}
+# A word of a first line that names the columns, without marks between its letters.
+HEADER = re.compile(
+    "(source|src|target)(id)?|(from|to)(node)?(id)?|destination|dst|dest|head|tail|(id|node)[12]"
+)
+PIECE = 1 << 18  # names that are written at a time
 
 
 def open_edge_list(
-    path: Path, *, nodes: int | None = None, first: int = 0, ids: str = "numbers", counted: str = ""
+    path: Path,
+    *,
+    nodes: int | None = None,
+    first: int | None = None,
+    map_ids: bool = False,
+    counted: str = "",
 ) -> Imported:
     """Open an edge list as a stream of edges; whether it is undirected is for the build to find out.
 
-    nodes: their number, by default the largest id plus one. first: the number of the first node, 0 or 1. ids:
-    "numbers", or "names": ids are any words, and rows are in the order of their first appearance; the words are kept in
-    the file, and in memory while it is read (`NodeNames`). Names with blanks in them need commas or semicolons between
-    the columns, whichever the first line has. counted: where the number of nodes is from, for messages.
+    Args: nodes: number of nodes. [default: the largest id plus one] first: number of the first node, 0 or 1. [default:
+    0] map_ids: ids are any words, and rows are in the order of their first appearance; the words are kept in the file,
+    and in memory while it is read: 30 to 60 bytes a node whose id is a whole number, and for any other word 40 to 75
+    bytes and up to twice its text; half as much again while the table grows. Names with blanks in them need commas or
+    semicolons between the columns, whichever the first line has. counted: where the number of nodes is from, for
+    messages.
 
     Reading raises InputError that names file and line for a word, an id out of range, a missing column, a weight that
     is not finite in single precision, a header, or a bipartite graph of KONECT, whose sides have ids of their own.
     """
     if nodes is not None:
         check_memory(f"{path}: a graph of {nodes} nodes", 8 * nodes)
-    if ids == "names":
+    if map_ids:
         named = _NamedEdges(path, nodes, counted)
         return Imported(graph_name(path), named, rows=named.rows, directed=None)
-    return Imported(graph_name(path), _NumberedEdges(path, nodes, first, counted), directed=None)
+    return Imported(graph_name(path), _NumberedEdges(path, nodes, first or 0, counted), directed=None)
 
 
-def lists_edges_once(path: Path) -> bool:
-    """Return whether a file begins as KONECT's undirected graphs do ("% sym"); False for a pipe."""
-    if not path.is_file():
-        return False
-    with closing(text_blocks(path)) as blocks:
-        return any(_konect_kind(block.text) == "sym" for block in islice(blocks, 1))
+def warn_of_one_direction(path: Path) -> None:
+    """Print a note on stderr where a file begins as KONECT's undirected graphs do ("% sym"), unless it is a pipe."""
+    if path.is_file():
+        with closing(text_blocks(path)) as blocks:
+            if any(_konect_kind(block.text) == "sym" for block in islice(blocks, 1)):
+                note = f"note: {path} lists each undirected edge once; --symmetric adds the reverse"
+                print(note, file=sys.stderr)
 
 
 def _konect_kind(text: NDArray[np.uint8]) -> str:
-    """Return what the first line of KONECT's files says: sym, asym or bip; "" for any other text."""
+    """Return the kind of graph in the first line of KONECT's files: sym, asym or bip; "" for any other text."""
     words = text[:200].tobytes().split(b"\n", 1)[0].decode("ascii", errors="replace").split()
     return words[1] if words[:1] == ["%"] and words[1:2] in (["sym"], ["asym"], ["bip"]) else ""
 
@@ -100,48 +85,44 @@ def graph_name(path: Path) -> str:
 
 
 class _NumberedEdges:
-    """The stream of an edge list of numbers. Marks hold the place behind a block, and the number of columns."""
+    """The stream of an edge list of numbers. Marks: arguments of `text_blocks` after a block, number of columns."""
 
     def __init__(self, path: Path, nodes: int | None, first: int, counted: str) -> None:
-        self._path, self.where, self.nodes = path, str(path), nodes
-        self.total = text_size(path)
+        self._path, self.where, self.nodes, self.total = path, str(path), nodes, text_size(path)
         self._rules = LineRules(self.where, first, LARGEST_ID if nodes is None else nodes, counted=counted)
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        """Yield the edges, as `EdgeStream` has it."""
-        place = mark or {"offset": 0, "line": 1, "columns": 0}
-        columns = place["columns"]
-        for block in text_blocks(self._path, offset=place["offset"], line=place["line"]):
+        """Yield the edges, as `EdgeStream.blocks`."""
+        place = dict(mark or {})
+        columns = place.pop("columns", 0)
+        for block in text_blocks(self._path, **place):
             columns = columns or self._rules.begin(block)
             if columns:
                 found = self._rules.parse(block, columns)
-                behind = {"offset": block.offset + len(block.text), "line": block.line + block.lines}
                 if len(found.sources):
-                    yield EdgeBlock(*found, mark=behind | {"columns": columns})
+                    yield EdgeBlock(*found, mark=block.end | {"columns": columns})
             if progress is not None:
                 progress(block.done)
 
 
 class _NamedEdges:
-    """The stream of an edge list between names. It has no marks: the names are those of all lines before."""
+    """The stream of an edge list between names. It has no marks: rows depend on the names of all lines before."""
 
     def __init__(self, path: Path, nodes: int | None, counted: str) -> None:
         self._path, self.where, self._expected, self._counted = path, str(path), nodes, counted
         self.nodes: int | None = None  # until all were read
         self.total = text_size(path)
-        self._names = NodeNames()
         self._rules = LineRules(self.where, 0, LARGEST_ID)
+        self._names: Any = None
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        """Yield the edges, as `EdgeStream` has it."""
-        self._names, self.nodes = NodeNames(), None
+        """Yield the edges, as `EdgeStream.blocks`."""
+        self._names, self.nodes = native.load().Names(), None
         columns, delimiter = 0, ""
         for block in text_blocks(self._path):
             if not columns:
-                columns, delimiter = (
-                    self._rules.begin(block, named=True),
-                    self._rules.delimiter_of(block.text),
-                )
+                columns = self._rules.begin(block, named=True)
+                delimiter = self._rules.delimiter_of(block.text)
             if columns:
                 found = self._parse(block, columns, delimiter)
                 if len(found.sources):
@@ -154,16 +135,36 @@ class _NamedEdges:
             raise InputError(f"{self.where} names {self.nodes} nodes; expected {self._expected}{reason}")
 
     def rows(self) -> Mapping[str, Rows]:
-        """Return the datasets of names. They are read again where another process has read the edges."""
+        """Return the dataset of ids where all names are whole numbers that fit int64; otherwise the two of names.
+
+        The names are read again where another process has read the edges.
+        """
         if self.nodes is None:
             for _ in self.blocks():
                 pass
-        return self._names.rows()
+        names, count = self._names, len(self._names)
+        if names.all_numbers():
+            numbers = np.empty(count, np.int64)
+            names.fill_numbers(0, numbers)
+            return {schema.NODE_ID: of_array(numbers)}
+        offsets = np.zeros(count + 1, np.int64)
+        names.fill_lengths(0, offsets[1:])
+        np.cumsum(offsets, out=offsets)
+
+        def text() -> Iterator[NDArray[np.uint8]]:
+            for first in range(0, count, PIECE):
+                last = min(first + PIECE, count)
+                piece = np.empty(offsets[last] - offsets[first], np.uint8)
+                names.fill_text(first, last - first, piece)
+                yield piece
+
+        layout = schema.Layout(np.dtype(np.uint8), (int(offsets[-1]),))
+        return {schema.NAME_OFFSETS: of_array(offsets), schema.NAME_TEXT: Rows(layout, text)}
 
     def _parse(self, block: TextBlock, columns: int, delimiter: str) -> Edges:
         edges = Edges.empty(block.lines, weighted=columns > 2)
         count, irregular = native.load().parse_names(
-            block.text, columns, delimiter, self._rules.comments, self._names.table, *edges.arrays()
+            block.text, columns, delimiter, self._rules.comments, self._names, *edges.arrays()
         )
         if irregular >= 0:
             number = block.line + native.load().count_lines(block.text[:irregular])
@@ -186,7 +187,7 @@ class _NamedEdges:
 
 
 class Edges(NamedTuple):
-    """A run of edges: ``sources``, ``destinations`` int64 [k]; ``weight`` float32 [k] with a third column."""
+    """A run of k edges: int64 [k] ids, and float32 [k] weights where there is a third column."""
 
     sources: NDArray[np.int64]
     destinations: NDArray[np.int64]
@@ -194,7 +195,7 @@ class Edges(NamedTuple):
 
     @staticmethod
     def empty(count: int, *, weighted: bool) -> Edges:
-        """Return room for edges."""
+        """Return uninitialised arrays for so many edges."""
         weight = np.empty(count, np.float32) if weighted else None
         return Edges(np.empty(count, np.int64), np.empty(count, np.int64), weight)
 
@@ -208,15 +209,17 @@ class Edges(NamedTuple):
 
     def cut(self, count: int) -> Edges:
         """Return the first edges."""
-        return Edges(*(None if each is None else each[:count] for each in self))  # type: ignore[arg-type]
+        weight = None if self.weight is None else self.weight[:count]
+        return Edges(self.sources[:count], self.destinations[:count], weight)
 
 
 @dataclass(frozen=True)
 class LineRules:
-    """Format of the lines of an edge list. where: the file. first, limit: ids are first .. first + limit - 1.
+    """Format of the lines of an edge list.
 
-    delimiters: whether commas and semicolons separate words, too. comments: characters that begin comments. names: of
-    the columns. counted: where the limit is from, for messages.
+    Fields: where: the file. first, limit: ids are first .. first + limit - 1. delimiters: commas and semicolons
+    separate words, too. comments: characters that begin comments. names: names of the columns. counted: where the limit
+    is from, for messages.
     """
 
     where: str
@@ -228,22 +231,22 @@ class LineRules:
     counted: str = ""
 
     def begin(self, block: TextBlock, *, named: bool = False) -> int:
-        """Return the number of columns of a list that has no edge before a block, 0 where this one has none either.
+        """Return the number of columns of the first edge, which is in this block; 0 where there is none yet.
 
-        named: whether ids may be any words. Raises InputError for a first line that is a header, and for bipartite
+        named: ids may be any words. Raises InputError for a first line that is a header, and for bipartite
         graphs of KONECT.
         """
         if block.line == 1 and _konect_kind(block.text) == "bip":
             raise InputError(
                 f"{self.where}:1: '% bip' is a bipartite graph, both sides of which have ids of their own; number the "
-                "second side behind the first, and remove this line"
+                "second side after the first, and remove this line"
             )
         for number, line in self.lines(block.text, block.line):
             where, words = f"{self.where}:{number}", self._words(line)
             columns = min(max(len(words), 2), len(self.names))
             if named:
                 ends = {re.sub("[^a-z0-9]", "", word.lower()) for word in words[:2]}
-                if len(ends) == 2 and ends <= HEADERS:
+                if len(ends) == 2 and all(map(HEADER.fullmatch, ends)):
                     raise InputError(f"{where}: {shown(line)} is a header; headers need a # in front")
             elif re.search("[A-Za-z]", line):
                 try:
@@ -254,7 +257,7 @@ class LineRules:
         return 0
 
     def delimiter_of(self, text: NDArray[np.uint8]) -> str:
-        """Return what separates the words of the first edge in a text: a comma, a semicolon, or a blank for blanks."""
+        """Return the separator of the words of a text's first edge: a comma, a semicolon, or a blank for blanks."""
         for _, line in self.lines(text, 0):
             return next((each for each in ",;" if each in line), " ")
         return " "
@@ -277,13 +280,10 @@ class LineRules:
 
     def lines(self, text: NDArray[np.uint8], number: int) -> Iterator[tuple[int, str]]:
         """Yield number and text of each line that is neither empty nor a comment."""
-        begin, data = 0, text.tobytes()
-        while begin < len(data):
-            end = data.index(b"\n", begin)
-            line = data[begin:end].decode("utf-8", errors="replace").strip()
+        for at, _, whole in lines_of(text, number):
+            line = whole.strip()
             if line and line[0] not in self.comments:
-                yield number, line
-            begin, number = end + 1, number + 1
+                yield at, line
 
     def _words(self, line: str) -> list[str]:
         for delimiter in ",;" if self.delimiters else "":

@@ -1,7 +1,7 @@
-"""A graph file with its rows numbered anew, as a stream of edges and passes over the datasets of nodes.
+"""A graph file as a stream of edges and passes over its datasets of nodes, with its rows renumbered or as they are.
 
-Nothing here holds more of the file than a block and one window of the new rows; what there is for each node is the
-numbering, its inverse and the offsets of the rows.
+Nothing here holds more of the file than a block and one window of the new rows, and for each node the numbering, its
+inverse and the offsets of the rows.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from ..edge_stream import EdgeBlock, Imported, Rows
 from ..graph import INT32_NODES
 from ..schema import Layout
 from ..store import GraphFile
+from .array_edges import rows_of
 
 BLOCK_EDGES = 1 << 22  # read at a time, at most
-EDGES_BYTES = 32 << 20  # of edges' ids, weights and further data, read at a time
-BLOCK_BYTES = 8 << 20  # of nodes' datasets, read or given at a time
-SPARSE = {
+EDGES_BYTES = 32 << 20  # bytes of ids, weights and data of edges that are read at a time
+BLOCK_BYTES = 8 << 20  # bytes of a dataset of nodes that are read or yielded at a time
+SPARSE = {  # datasets of nodes that are CSR, and their offsets
     schema.X_INDICES: schema.X_INDPTR,
     schema.X_DATA: schema.X_INDPTR,
     schema.NAME_TEXT: schema.NAME_OFFSETS,
 }
-OF_EDGES = (*schema.EDGE_DATASETS, schema.EDGE)
+NOT_OF_NODES = (*schema.EDGE_DATASETS, schema.EDGE, "partition/", schema.PERMUTATION)
 
 Numbers = NDArray[np.int64]
 
 
 class NumberedEdges:
-    """An `EdgeStream` over a graph file's edges in the file's order, their ends under other numbers.
+    """An `EdgeStream` over a graph file's edges in the file's order, with renumbered ends.
 
-    place: int64 [N], the number of each row; None: its own. data: whether weights and further data of edges come
-    along. A block has BLOCK_EDGES edges at most, and EDGES_BYTES as they are stored, or one edge. Marks are entry
+    Args: number: int64 [N], the new number of each row; None keeps the numbers. data: read weights and data of edges,
+    too. A block has BLOCK_EDGES edges at most, and EDGES_BYTES as they are stored, or one edge. Marks are entry
     numbers.
     """
 
-    def __init__(self, opened: GraphFile, place: Numbers | None, *, data: bool = True) -> None:
+    def __init__(self, opened: GraphFile, number: Numbers | None, *, data: bool = True) -> None:
         self.where, self.total = opened.where, opened.edges
         self.nodes: int | None = opened.nodes
         self._opened = opened
-        narrow = opened.nodes < INT32_NODES
-        self._place = None if place is None else place.astype(np.int32 if narrow else np.int64)
+        narrow = np.int32 if opened.nodes < INT32_NODES else np.int64
+        self._number = None if number is None else number.astype(narrow)
         self._weighted = data and opened.weighted
         self._data = opened.edge_data if data else ()
         paths = [
@@ -59,55 +60,54 @@ class NumberedEdges:
         self._step = min(BLOCK_EDGES, 1 << max(fit, 1).bit_length() - 1)
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        indptr = self._opened.indptr()
+        opened, indptr = self._opened, self._opened.indptr()
         for low in range(mark or 0, self.total, self._step):
             high = min(low + self._step, self.total)
-            with self._opened.compared():
-                yield self._block(indptr, low, high)
+            with opened.compared():
+                sources = _sources(opened, indptr, low, high)
+                destinations = rows_of(indptr, low, high, sources.dtype)
+                if self._number is not None:
+                    destinations, sources = self._number[destinations], self._number[sources]
+                weight = opened.checked(schema.WEIGHT, low, high) if self._weighted else None
+                data = {name: opened.checked(schema.EDGE + name, low, high) for name in self._data}
+            yield EdgeBlock(sources, destinations, weight, data, mark=high)
             if progress:
                 progress(high)
 
-    def _block(self, indptr: Numbers, low: int, high: int) -> EdgeBlock:
-        opened = self._opened
 
-        def row_of(entry: int) -> int:
-            return int(np.searchsorted(indptr, entry, side="right")) - 1
+def _sources(opened: GraphFile, indptr: Numbers, low: int, high: int) -> NDArray[Any]:
+    """Return indices low .. high - 1. Raises InputError for damage and for ids out of range."""
 
-        first, last = row_of(low), row_of(high - 1)
-        ends: Numbers = np.clip(indptr[first : last + 2], low, high)
-        counts = ends[1:] - ends[:-1]
-        sources = opened.checked(schema.INDICES, low, high)
-        checks.ids(self.where, schema.EDGES, sources, position=low, limit=opened.nodes, row_of=row_of)
-        if self._place is None:
-            destinations = np.repeat(np.arange(first, last + 1, dtype=sources.dtype), counts)
-        else:
-            destinations, sources = np.repeat(self._place[first : last + 1], counts), self._place[sources]
-        weight = opened.checked(schema.WEIGHT, low, high) if self._weighted else None
-        data = {name: opened.checked(schema.EDGE + name, low, high) for name in self._data}
-        return EdgeBlock(sources, destinations, weight, data, mark=high)
+    def row_of(entry: int) -> int:
+        return int(np.searchsorted(indptr, entry, side="right")) - 1
+
+    sources = opened.checked(schema.INDICES, low, high)
+    checks.ids(opened.where, schema.EDGES, sources, position=low, limit=opened.nodes, row_of=row_of)
+    return sources
 
 
 def renumbered(opened: GraphFile, order: Numbers, ids: Numbers | None, *, memory: int) -> Imported:
     """Return a graph file's contents with old row order[i] as row i.
 
-    order: int64 [N], a permutation. ids: int64 [N], the user's id of each new row; None where these are the row
-    numbers. memory: bytes of a window of new rows; for each window the old rows are read once, in order. Edges keep
-    the sequence of the file, so that equal ones stay in their order.
+    Args: order: int64 [N], a permutation. ids: int64 [N], the user's id of each new row; None where these are the row
+    numbers. memory: bytes of a window of new rows; for each window the old rows are read once, in order.
+
+    Edges keep the sequence of the file, so that equal ones stay in their order.
     """
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
     held = opened.contents
-    moving = _Moving(opened, order, place, memory)
-    rows: dict[str, Rows] = {}
-    for path, layout in held.datasets.items():
-        if path.startswith(OF_EDGES) or path.startswith("partition/") or path == schema.PERMUTATION:
-            continue
-        rows[path] = Rows(layout, partial(moving.pieces, path))
+    moved = _MovedRows(opened, order, number, memory)
+    rows = {
+        path: Rows(layout, partial(moved.pieces, path))
+        for path, layout in held.datasets.items()
+        if not path.startswith(NOT_OF_NODES)
+    }
     if ids is not None:
         rows[schema.PERMUTATION] = Rows(Layout(schema.INT64, ids.shape), partial(_pieces, ids))
     return Imported(
         held.name,
-        NumberedEdges(opened, place),
+        NumberedEdges(opened, number),
         rows,
         classes=held.classes,
         multilabel=held.multilabel,
@@ -117,23 +117,23 @@ def renumbered(opened: GraphFile, order: Numbers, ids: Numbers | None, *, memory
 
 
 @dataclass(frozen=True, eq=False)
-class _Moving:
-    """Passes over datasets of nodes in a new order of rows."""
+class _MovedRows:
+    """Passes over datasets of nodes in a new order of rows. number: the new number of each row."""
 
     opened: GraphFile
     order: Numbers
-    place: Numbers
+    number: Numbers
     memory: int
 
     def pieces(self, path: str) -> Iterator[NDArray[Any]]:
         """Start a pass over a dataset of nodes in the new order."""
         if path in SPARSE:
-            return self.entries(path, SPARSE[path])
+            return self._entries(path)
         if path in SPARSE.values():
-            return _pieces(self.offsets(path))
-        return self.rows(path)
+            return _pieces(self._new_offsets(self._old_offsets(path)))
+        return self._rows(path)
 
-    def rows(self, path: str) -> Iterator[NDArray[Any]]:
+    def _rows(self, path: str) -> Iterator[NDArray[Any]]:
         """Yield a dataset [N, ...] in pieces of new rows."""
         layout, nodes = self.opened.contents.datasets[path], len(self.order)
         window = max(1, self.memory // layout.row_bytes)
@@ -144,22 +144,16 @@ class _Moving:
                 for low in range(0, nodes, step):
                     high = min(low + step, nodes)
                     values = self.opened.checked(path, low, high)
-                    at = self.place[low:high] - first
+                    at = self.number[low:high] - first
                     inside = (at >= 0) & (at < len(new))
                     new[at[inside]] = values[inside]
             yield from _pieces(new)
 
-    def offsets(self, path: str) -> Numbers:
-        """Return the offsets [N + 1] of the new rows of a CSR."""
-        new = np.zeros(len(self.order) + 1, np.int64)
-        np.cumsum(np.diff(self._old_offsets(path))[self.order], out=new[1:])
-        return new
-
-    def entries(self, path: str, offsets: str) -> Iterator[NDArray[Any]]:
-        """Yield the entries of a CSR of nodes in pieces, row by new row. offsets: the path of its offsets."""
+    def _entries(self, path: str) -> Iterator[NDArray[Any]]:
+        """Yield the entries of a CSR of nodes in pieces, row by new row."""
         layout = self.opened.contents.datasets[path]
-        old, new = self._old_offsets(offsets), self.offsets(offsets)
-        first = 0
+        old = self._old_offsets(SPARSE[path])
+        new, first = self._new_offsets(old), 0
         while first < len(self.order):
             end = int(np.searchsorted(new, new[first] + self.memory // layout.row_bytes, side="right")) - 1
             end = max(end, first + 1)
@@ -176,24 +170,29 @@ class _Moving:
             while low < len(self.order):
                 high = max(low + 1, int(np.searchsorted(old, old[low] + step, side="right")) - 1)
                 values = self.opened.checked(path, int(old[low]), int(old[high]))
-                rows = low + np.flatnonzero((self.place[low:high] >= first) & (self.place[low:high] < end))
+                rows = low + np.flatnonzero((self.number[low:high] >= first) & (self.number[low:high] < end))
                 counts = old[rows + 1] - old[rows]
                 within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
                 taken = np.repeat(old[rows] - old[low], counts) + within
-                found[np.repeat(new[self.place[rows]] - new[first], counts) + within] = values[taken]
+                found[np.repeat(new[self.number[rows]] - new[first], counts) + within] = values[taken]
                 low = high
         return found
 
     def _old_offsets(self, path: str) -> Numbers:
         """Return the offsets [N + 1] of the old rows of a CSR. Raises InputError for values that are no offsets."""
         nodes = len(self.order)
-        total = next(
-            self.opened.contents.datasets[each].shape[0] for each, of in SPARSE.items() if of == path
-        )
+        entries = next(each for each, offsets in SPARSE.items() if offsets == path)
+        total = self.opened.contents.datasets[entries].shape[0]
         with self.opened.compared():
             found = self.opened.checked(path, 0, nodes + 1)
             checks.offsets(self.opened.where, path, found, row=0, rows=nodes, total=total)
         return found
+
+    def _new_offsets(self, old: Numbers) -> Numbers:
+        """Return the offsets [N + 1] of the new rows of a CSR."""
+        new = np.zeros(len(self.order) + 1, np.int64)
+        np.cumsum(np.diff(old)[self.order], out=new[1:])
+        return new
 
 
 def _pieces(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -231,12 +230,7 @@ def edges_of_rows(opened: GraphFile, indptr: Numbers, first: int, end: int) -> t
 
     indptr: the whole one, `GraphFile.indptr`. Raises InputError as `GraphFile.slice` does.
     """
-    low, high = int(indptr[first]), int(indptr[end])
-
-    def row_of(entry: int) -> int:
-        return int(np.searchsorted(indptr, entry, side="right")) - 1
-
+    low = int(indptr[first])
     with opened.compared():
-        indices = opened.checked(schema.INDICES, low, high)
-        checks.ids(opened.where, schema.EDGES, indices, position=low, limit=opened.nodes, row_of=row_of)
+        indices = _sources(opened, indptr, low, int(indptr[end]))
     return indptr[first : end + 1] - low, indices

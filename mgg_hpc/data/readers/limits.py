@@ -1,4 +1,4 @@
-"""Limits on what a reader accepts: lengths of names that are shown, and memory."""
+"""Limits of readers: lengths of names that messages show, and memory."""
 
 from __future__ import annotations
 

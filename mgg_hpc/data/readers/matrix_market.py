@@ -8,7 +8,6 @@ entry off its diagonal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 from ...errors import InputError
 from .. import checks
 from ..edge_stream import EdgeBlock, Imported
-from .compressed import TextBlock, text_blocks, text_lines, text_size
+from .compressed import TextBlock, head_lines, text_blocks, text_size
 from .edge_list import Edges, LineRules, graph_name
 from .limits import check_memory, read_counts, shown
 
@@ -33,105 +32,89 @@ def open_matrix_market(path: Path) -> Imported:
     Raises InputError that names file and line for other kinds of matrices; reading raises it for entries that are
     wrong, too few or too many.
     """
-    matrix = _read_head(path)
-    stream = _Entries(path, matrix)
-    return Imported(graph_name(path), stream, directed=False if matrix.symmetric else None)
+    entries = _Entries(path)
+    return Imported(graph_name(path), entries, directed=False if entries.symmetric else None)
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    """Header of a Matrix Market file. offset, line: where the entries begin."""
+class _Entries:
+    """The stream of a matrix. Marks are the arguments of `text_blocks` after a block, and the entries so far."""
 
-    nodes: int
-    entries: int
-    columns: int
-    symmetric: bool
-    offset: int
-    line: int
+    nodes: int | None
 
-
-def _read_head(path: Path) -> _Matrix:
-    """Read the first line and the line of sizes."""
-    lines = text_lines(path)
-    _, _, first = next(lines, (0, 0, ""))
-    words = first.lower().split()
-    if words[:3] != BANNER.lower().split() or len(words) != 5:
-        if words[:1] == ["%%matrixmarket"] and len(words) == 5:
-            raise InputError(
-                f"{path}:1: the matrix is {shown(' '.join(words[1:3]))}; expected 'matrix coordinate'"
-            )
-        raise InputError(
-            f"{path}:1: {shown(first)} begins no matrix; expected '{BANNER} real general' or alike"
-        )
-    for word, known in ((words[3], (*FIELDS,)), (words[4], SYMMETRIES)):
-        if word not in known:
-            raise InputError(f"{path}:1: the matrix is {shown(word)}; expected {' or '.join(known)}")
-    number = 1
-    for number, behind, line in lines:
-        if not line or line.startswith("%"):
-            continue
-        rows, columns, entries = read_counts(f"{path}:{number}", line, ("rows", "columns", "entries"))
+    def __init__(self, path: Path) -> None:
+        self._path, self.where, self.total = path, str(path), text_size(path)
+        lines = head_lines(path)
+        _, _, banner = next(lines, ({}, 0, ""))
+        self._columns, self.symmetric = self._kind(banner)
+        head = next((each for each in lines if each[2] and not each[2].startswith("%")), None)
+        if head is None:
+            raise InputError(f"{path}: the file ends before its sizes; expected rows, columns and entries")
+        self._begin, number, line = head
+        rows, columns, self._expected = read_counts(f"{path}:{number}", line, ("rows", "columns", "entries"))
         if rows != columns or not rows:
             raise InputError(
                 f"{path}:{number}: the matrix is {rows} x {columns}; expected as many columns as rows, and one at least"
             )
         check_memory(f"{path}:{number}: a graph of {rows} nodes", 8 * rows)
-        return _Matrix(rows, entries, FIELDS[words[3]], words[4] == "symmetric", behind, number + 1)
-    raise InputError(f"{path}:{number}: the file ends before its sizes; expected rows, columns and entries")
-
-
-class _Entries:
-    """The stream of a matrix. Marks hold the place behind a block, and the entries so far."""
-
-    def __init__(self, path: Path, matrix: _Matrix) -> None:
-        self._path, self._matrix = path, matrix
-        self.where, self.total = str(path), text_size(path)
-        self.nodes: int | None = matrix.nodes
+        self.nodes = rows
         self._rules = LineRules(
-            self.where, 1, matrix.nodes, delimiters=False, comments="%", names=("row", "column", "value")
+            self.where, 1, rows, delimiters=False, comments="%", names=("row", "column", "value")
         )
 
+    def _kind(self, banner: str) -> tuple[int, bool]:
+        """Return the columns of entries, and whether the matrix is symmetric, from the file's first line."""
+        where, words = f"{self.where}:1", banner.lower().split()
+        if words[:3] != BANNER.lower().split() or len(words) != 5:
+            if words[:1] == ["%%matrixmarket"] and len(words) == 5:
+                raise InputError(
+                    f"{where}: the matrix is {shown(' '.join(words[1:3]))}; expected 'matrix coordinate'"
+                )
+            raise InputError(
+                f"{where}: {shown(banner)} begins no matrix; expected '{BANNER} real general' or alike"
+            )
+        for word, known in ((words[3], (*FIELDS,)), (words[4], SYMMETRIES)):
+            if word not in known:
+                raise InputError(f"{where}: the matrix is {shown(word)}; expected {' or '.join(known)}")
+        return FIELDS[words[3]], words[4] == "symmetric"
+
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        """Yield the edges, as `EdgeStream` has it."""
-        matrix = self._matrix
-        place = mark or {"offset": matrix.offset, "line": matrix.line, "entries": 0}
-        entries = place["entries"]
-        for block in text_blocks(self._path, offset=place["offset"], line=place["line"]):
-            found = self._rules.parse(block, matrix.columns)
-            if entries + len(found.sources) > matrix.entries:
-                extra = matrix.entries - entries
-                number, _ = next(islice(self._rules.lines(block.text, block.line), extra, None))
-                raise InputError(f"{self.where}:{number}: an entry behind the last of {matrix.entries}")
-            self._check_below(found, block)
+        """Yield the edges, as `EdgeStream.blocks`."""
+        place = dict(mark or self._begin)
+        entries = place.pop("entries", 0)
+        for block in text_blocks(self._path, **place):
+            found = self._rules.parse(block, self._columns)
+            if entries + len(found.sources) > self._expected:
+                number, _ = self._line(block, self._expected - entries)
+                raise InputError(f"{self.where}:{number}: an entry after the last of {self._expected}")
+            # The reverse of an entry of a symmetric matrix is implied.
+            above = checks.first(found.sources < found.destinations) if self.symmetric else None
+            if above is not None:
+                number, line = self._line(block, above)
+                raise InputError(
+                    f"{self.where}:{number}: {shown(line)} is above the diagonal; a symmetric matrix lists the entries "
+                    "on and below it, and one that lists both halves is general"
+                )
             entries += len(found.sources)
-            behind = {"offset": block.offset + len(block.text), "line": block.line + block.lines}
             if len(found.sources):
-                yield EdgeBlock(*self._edges(found), mark=behind | {"entries": entries})
+                yield EdgeBlock(*self._edges(found), mark=block.end | {"entries": entries})
             if progress is not None:
                 progress(block.done)
-        if entries < matrix.entries:
+        if entries < self._expected:
             raise InputError(
-                f"{self.where}: the file ends behind {entries} entries; expected {matrix.entries}"
+                f"{self.where}: the file ends after {entries} entries; expected {self._expected}"
             )
 
-    def _check_below(self, found: Edges, block: TextBlock) -> None:
-        """Raise InputError for an entry of a symmetric matrix that is above its diagonal: its reverse is implied."""
-        above = checks.first(found.sources < found.destinations) if self._matrix.symmetric else None
-        if above is not None:
-            number, line = next(islice(self._rules.lines(block.text, block.line), above, None))
-            raise InputError(
-                f"{self.where}:{number}: {shown(line)} is above the diagonal; a symmetric matrix lists the entries on "
-                "and below it, and one that lists both halves is general"
-            )
+    def _line(self, block: TextBlock, entry: int) -> tuple[int, str]:
+        """Return number and text of the line of an entry of a block."""
+        return next(islice(self._rules.lines(block.text, block.line), entry, None))
 
     def _edges(self, found: Edges) -> Edges:
         """Return the edges of entries: column to row, and back where the matrix is symmetric."""
         rows, columns, values = found
-        if not self._matrix.symmetric:
+        if not self.symmetric:
             return Edges(columns, rows, values)
-        at = np.repeat(
-            np.arange(len(rows)), 1 + (rows != columns)
-        )  # an entry and its reverse stay side by side
+        # An entry and its reverse stay next to each other.
+        at = np.repeat(np.arange(len(rows)), 1 + (rows != columns))
         back = np.diff(at, prepend=-1) == 0
         return Edges(
             np.where(back, rows[at], columns[at]),

@@ -1,4 +1,4 @@
-"""Features, labels and masks from files of their own, for formats that hold edges alone.
+"""Features, labels and masks of nodes: from files of their own, and checked as they are read.
 
 Files are arrays of NumPy (.npy), tables as text (.csv, .tsv, .txt, plain, .gz or .zst), Parquet's (.parquet), or for
 sparse features matrices of SciPy (.npz).
@@ -6,21 +6,27 @@ sparse features matrices of SciPy (.npz).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InputError
-from .. import schema
+from .. import checks, schema
 from ..edge_stream import Rows
-from . import npy
-from .arrays.node_rows import check_nodes, feature_rows, label_rows, mask_rows
-from .arrays.table import ENDINGS, open_table
+from ..schema import Layout
+from .array_edges import in_range, offset_runs
+from .limits import check_memory
+from .npy import NUMBERS, PIECE, Archive, Array, open_array
+from .tables import open_parquet, open_table
 
 PACKED = (".gz", ".zst")
-EXPECTED = ".npy, .csv, .tsv or .txt (and .gz or .zst), or .parquet"
+TABLES = (".csv", ".tsv", ".txt")
+
+Pieces = Iterator[NDArray[Any]]
 
 
 def node_rows(
@@ -32,23 +38,34 @@ def node_rows(
 ) -> tuple[int | None, dict[str, Rows], dict[str, Any]]:
     """Return the number of nodes (None without files), the datasets of nodes by path, and fields of `Imported`.
 
-    ``features`` holds numbers [N, F], stored as ``dtype``, "float32" or "float16", or a sparse matrix [N, F];
-    ``labels`` integers [N], -1 where unlabelled, or 0 and 1 [N, C]; ``masks`` three files, of 0 and 1 [N] or of node
-    numbers. Raises InputError for other types or shapes; passes over the rows raise it, with row and column, for a
-    value that is not finite, or that the stored type does not hold.
+    Args: features: numbers [N, F], stored as dtype, "float32" or "float16", or a sparse matrix [N, F]. labels: integers
+    [N], -1 where unlabelled, or 0 and 1 [N, C]. masks: three files, of 0 and 1 [N] or of node numbers.
+
+    Raises InputError for other types or shapes; passes over the rows raise it, with row and column, for a value that is
+    not finite, or that dtype cannot represent.
     """
     rows: dict[str, Rows] = {}
     fields: dict[str, Any] = {}
     counts: dict[Path, int] = {}
-    if features is not None:
-        found, sparse_shape = _features(features, dtype)
+    if features is not None and features.name.lower().endswith(".npz"):
+        if dtype != "float32":
+            raise InputError(
+                f"{features}: sparse features are stored as float32; --feature-type {dtype} is for dense ones"
+            )
+        found, fields["sparse_shape"] = _sparse_features(features)
         rows |= found
-        if sparse_shape is not None:
-            fields["sparse_shape"] = sparse_shape
-        counts[features] = _length(found)
+        counts[features] = fields["sparse_shape"][0]
+    elif features is not None:
+        rows[schema.X] = feature_rows(str(features), open_numbers(features), np.dtype(dtype))
+        counts[features] = rows[schema.X].layout.shape[0]
     if labels is not None:
-        rows[schema.Y], told = _labels(labels)
-        fields |= told
+        numbers, is_array = open_numbers(labels), labels.name.lower().endswith(".npy")
+        if is_array and numbers.layout.dtype.kind == "f" and len(numbers.layout.shape) == 1:
+            raise InputError(
+                f"{labels} is {numbers.layout}; expected integers [nodes], or 0 and 1 [nodes, classes]"
+            )
+        rows[schema.Y], more = label_rows(str(labels), numbers, column=not is_array)
+        fields |= more
         counts[labels] = rows[schema.Y].layout.shape[0]
     first, nodes = next(iter(counts.items()), (None, None))
     for path, count in counts.items():
@@ -69,53 +86,232 @@ def open_numbers(path: Path) -> Rows:
     """
     name = path.name.lower()
     if name.endswith(".parquet"):
-        from .arrays.parquet import open_parquet
-
         return open_parquet(path)
     if name.endswith(".npy"):
-        array = npy.open_array(path)
+        array = open_array(path)
         if not array.shape:
             raise InputError(f"{path} is {array}; expected rows of numbers")
         return array.rows()
     for ending in PACKED:
         name = name.removesuffix(ending)
-    if name.endswith(ENDINGS):
+    if name.endswith(TABLES):
         return open_table(path)
-    raise InputError(f"{path}: its name does not tell what it is; expected {EXPECTED}")
+    raise InputError(
+        f"{path}: its name does not tell what it is; expected .npy, .csv, .tsv or .txt (and .gz or .zst), or .parquet"
+    )
 
 
-def _features(path: Path, dtype: str) -> tuple[dict[str, Rows], tuple[int, int] | None]:
-    """Return the datasets of features, and their shape if they are sparse."""
-    if not path.name.lower().endswith(".npz"):
-        return {schema.X: feature_rows(str(path), open_numbers(path), np.dtype(dtype))}, None
-    from .arrays.scipy_npz import open_features
+def _sparse_features(path: Path) -> tuple[dict[str, Rows], tuple[int, int]]:
+    """Open SciPy's matrix [N, F] in CSR: the datasets, and (N, F). Raises InputError for others."""
+    archive = Archive(path)
+    matrix = archive.matrix()
+    if matrix is None:
+        raise InputError(f"{path} is no matrix of SciPy; expected what scipy.sparse.save_npz writes")
+    form, nodes, columns = matrix
+    if form != "csr":
+        raise InputError(f"{path} is a matrix in the form {form}; expected csr: save its .tocsr()")
+    if not 1 <= columns < 2**31:
+        raise InputError(f"{path} has {columns} columns; expected 1 .. {2**31 - 1}")
+    check_nodes(path, nodes)
+    indices = archive.need("indices", "int", None)
+    data = archive.need("data", "any number", len(indices))
+    return sparse_rows(archive.need("indptr", "int", nodes + 1), indices, data, columns), (nodes, columns)
 
-    if dtype != "float32":
-        raise InputError(
-            f"{path}: sparse features are stored as float32; --feature-type {dtype} is for dense ones"
-        )
-    return open_features(path)
 
-
-def _length(rows: dict[str, Rows]) -> int:
-    return rows[schema.X].layout.shape[0] if schema.X in rows else rows[schema.X_INDPTR].layout.shape[0] - 1
-
-
-def _labels(path: Path) -> tuple[Rows, dict[str, Any]]:
-    """Return the dataset of labels, and fields of `Imported`."""
-    rows = open_numbers(path)
-    is_array = path.name.lower().endswith(".npy")
-    if is_array and rows.layout.dtype.kind == "f" and len(rows.layout.shape) == 1:
-        raise InputError(f"{path} is {rows.layout}; expected integers [nodes], or 0 and 1 [nodes, classes]")
-    return label_rows(str(path), rows, column=not is_array)
+def check_nodes(where: str | Path, nodes: int) -> None:
+    """Raise InputError for a number of nodes of which no graph can be made on this machine."""
+    if nodes < 1:
+        raise InputError(f"{where} is of no nodes; a graph has one node at least")
+    check_memory(f"{where}: a graph of {nodes} nodes", 8 * nodes)
 
 
 def label_fields(where: str, y: np.ndarray) -> dict[str, Any]:
     """Return Graph's fields ``y`` and ``classes`` from integers [N] or from numbers [N, C] of 0 and 1."""
     if y.ndim == 1 and y.dtype.kind in "iu":
         return {"y": y.astype(np.int64, copy=False), "classes": max(int(y.max(initial=0)), 0) + 1}
-    if y.ndim == 2 and y.shape[1] and y.dtype.kind in "fiub":
+    if y.ndim == 2 and y.shape[1] and y.dtype.kind in NUMBERS:
         return {"y": y.astype(np.float32, copy=False), "classes": y.shape[1]}
     raise InputError(
         f"{where} is {y.dtype} {list(y.shape)}; expected integers [nodes], or 0 and 1 [nodes, classes]"
     )
+
+
+# --- datasets that are checked as they are read
+
+
+def of_array(array: NDArray[Any]) -> Rows:
+    """Return an array in memory as a dataset that comes in pieces."""
+    step = max(1, PIECE // max(1, math.prod(array.shape[1:]) * array.itemsize))
+
+    def pieces() -> Pieces:
+        yield from (np.ascontiguousarray(array[low : low + step]) for low in range(0, len(array), step))
+
+    return Rows(Layout(array.dtype, array.shape), pieces)
+
+
+class RowReader:
+    """Reads the rows of a dataset in order, any number at a time."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._pieces, self._held = rows.pieces(), np.empty((0, *rows.layout.shape[1:]), rows.layout.dtype)
+
+    def take(self, count: int) -> NDArray[Any]:
+        """Return the next rows, fewer at the end of the dataset."""
+        parts: list[NDArray[Any]] = []
+        while True:
+            parts.append(self._held[:count])
+            self._held, count = self._held[count:], count - len(parts[-1])
+            if not count or (piece := next(self._pieces, None)) is None:
+                return np.concatenate(parts)
+            self._held = piece
+
+
+def _converted(
+    pieces: Callable[[], Pieces],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    convert: Callable[[NDArray[Any], int], NDArray[Any]],
+) -> Rows:
+    """Return a dataset of converted pieces. convert: called with a piece and the number of its first row."""
+
+    def converted() -> Pieces:
+        row = 0
+        for piece in pieces():
+            yield convert(piece, row).astype(dtype, copy=False)
+            row += len(piece)
+
+    return Rows(Layout(dtype, shape), converted)
+
+
+def _in_type(where: str, values: NDArray[Any], row: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return finite numbers [n] or [n, F] in another type. Raises InputError for one that is not finite in it."""
+    with np.errstate(over="ignore"):
+        found = values.astype(dtype, copy=False)
+    bad = ~np.isfinite(found)
+    at = checks.first(bad if bad.ndim == 1 else bad.any(axis=1))
+    if at is None:
+        return found
+    if bad.ndim == 1:
+        raise InputError(f"{where} has {values[at]} at entry {row + at}; expected finite numbers of float32")
+    column = checks.first(bad[at]) or 0
+    value = values[at, column]
+    reason = f", which {dtype.name} does not hold" if np.isfinite(value) else "; expected finite numbers"
+    raise InputError(f"{where} has {value} at row {row + at}, column {column}{reason}")
+
+
+def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any]) -> Rows:
+    """Return numbers [N, F] as features of a float type.
+
+    Raises InputError for other types or shapes; a pass raises it, with row and column, for a number that is not finite,
+    or not in that type.
+    """
+    layout = rows.layout
+    if len(layout.shape) != 2 or layout.dtype.kind not in NUMBERS:
+        raise InputError(f"{where} is {layout}; expected numbers [nodes, features]")
+    return _converted(rows.pieces, layout.shape, dtype, lambda piece, row: _in_type(where, piece, row, dtype))
+
+
+def label_rows(
+    where: str, rows: Rows, *, column: bool = False, unlabelled: bool = False
+) -> tuple[Rows, dict[str, Any]]:
+    """Return labels, and the fields of `Imported` that belong to them: int64 [N], or float32 [N, C] of 0 and 1.
+
+    Numbers [N] are classes, which are counted in a pass: whole numbers, -1 where unlabelled. Numbers [N, C] are left to
+    be checked as they are written.
+
+    Args: column: numbers [N, 1] are classes, too. unlabelled: NaN stands for a missing label.
+
+    Raises InputError for other types and shapes, and for a number that is no class.
+    """
+    layout = rows.layout
+    shape, kind = layout.shape, layout.dtype.kind
+    if len(shape) == 2 and shape[1] > column and kind in NUMBERS:
+        several = _converted(rows.pieces, shape, schema.FLOAT32, lambda piece, _: piece)
+        return several, {"classes": shape[1], "multilabel": True}
+    if len(shape) != 1 + (len(shape) > 1 and column) or math.prod(shape[1:]) != 1 or kind not in "fiu":
+        raise InputError(f"{where} is {layout}; expected integers [nodes], or 0 and 1 [nodes, classes]")
+    found = _converted(
+        rows.pieces,
+        shape[:1],
+        schema.INT64,
+        lambda piece, row: _classes(where, piece.reshape(-1), row, unlabelled),
+    )
+    highest = max((int(piece.max(initial=-1)) for piece in found.pieces()), default=-1)
+    return found, {"classes": max(highest, 0) + 1, "multilabel": False}
+
+
+def _classes(where: str, values: NDArray[Any], row: int, unlabelled: bool) -> NDArray[np.int64]:
+    """Return the classes of row ``row`` and following. Raises InputError for a number that is none."""
+    most = schema.MOST_CLASSES
+    with np.errstate(invalid="ignore"):
+        missing = np.isnan(values) if unlabelled and values.dtype.kind == "f" else np.zeros(len(values), bool)
+        at = checks.first(~((values >= -1) & (values < most) & (values == np.floor(values)) | missing))
+    if at is not None:
+        raise InputError(
+            f"{where} has the label {values[at]} at row {row + at}; expected a class, 0 .. {most - 1}, or -1"
+        )
+    return np.where(missing, -1, values).astype(np.int64)
+
+
+def mask_rows(where: str, rows: Rows, nodes: int) -> Rows:
+    """Return a mask, bool [nodes], from 0 and 1 [nodes], or from node numbers [k].
+
+    Numbers count as a mask where there is one for each of more than two nodes, and none but 0 and 1. Raises InputError
+    for other shapes and numbers.
+    """
+    layout = rows.layout
+    if math.prod(layout.shape[1:]) != 1 or layout.dtype.kind not in NUMBERS or not layout.shape:
+        raise InputError(f"{where} is {layout}; expected 0 and 1 [{nodes}], or node numbers")
+    if layout.dtype.kind == "b" and layout.shape[0] != nodes:
+        raise InputError(f"{where} is {layout}; expected bool [{nodes}], or node numbers")
+    if layout.dtype.kind == "b" or (
+        2 < nodes == layout.shape[0] and all(((piece == 0) | (piece == 1)).all() for piece in rows.pieces())
+    ):
+        return _converted(rows.pieces, (nodes,), schema.BOOL, lambda piece, _: piece.reshape(-1))
+    mask_of_nodes(where, rows, nodes)  # errors come before the edges are read
+    return Rows(Layout(schema.BOOL, (nodes,)), lambda: of_array(mask_of_nodes(where, rows, nodes)).pieces())
+
+
+def mask_of_nodes(where: str, rows: Rows, nodes: int) -> NDArray[np.bool_]:
+    """Return the mask, bool [nodes], of node numbers. Raises InputError for one out of range."""
+    mask, row = np.zeros(nodes, dtype=bool), 0
+    for piece in rows.pieces():
+        numbers = piece.reshape(-1)
+        with np.errstate(invalid="ignore"):
+            at = checks.first(~((numbers >= 0) & (numbers < nodes) & (numbers == np.floor(numbers))))
+        if at is not None:
+            raise InputError(
+                f"{where} has {numbers[at]} at row {row + at}; expected node numbers, 0 .. {nodes - 1}"
+            )
+        mask[numbers.astype(np.int64)] = True
+        row += len(numbers)
+    return mask
+
+
+def sparse_rows(indptr: Array, indices: Array, data: Array, columns: int) -> dict[str, Rows]:
+    """Return the three datasets of sparse features: offsets [N+1], columns [nnz] and values [nnz].
+
+    Passes raise InputError for offsets that are none, columns out of range, and values that are not finite in float32.
+    """
+    stored = len(indices)
+
+    def of_offsets() -> Pieces:
+        yield np.zeros(1, np.int64)
+        for _, part in offset_runs(indptr, stored):
+            yield part[1:]
+
+    return {
+        schema.X_INDPTR: Rows(Layout(schema.INT64, (len(indptr),)), of_offsets),
+        schema.X_INDICES: _converted(
+            indices.rows().pieces,
+            (stored,),
+            schema.INT32,
+            lambda piece, low: in_range(indices, piece, low, columns),
+        ),
+        schema.X_DATA: _converted(
+            data.rows().pieces,
+            (stored,),
+            schema.FLOAT32,
+            lambda piece, low: _in_type(data.where, piece, low, schema.FLOAT32),
+        ),
+    }

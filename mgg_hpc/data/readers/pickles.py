@@ -8,7 +8,6 @@ deep that Python itself crashes on them.
 
 from __future__ import annotations
 
-import codecs
 import io
 import pickle
 import pickletools
@@ -35,7 +34,7 @@ def refuse_pickle(path: Path) -> None:
 
 
 class CsrParts:
-    """Replaces SciPy's CSR matrix: keeps the arrays of its state and has no behaviour."""
+    """The arrays of a pickled CSR matrix of SciPy, without its behaviour."""
 
     indptr: Any = None
     indices: Any = None
@@ -50,18 +49,8 @@ class CsrParts:
         self.shape = state.get("_shape", state.get("shape"))
 
 
-def _new_list() -> list[Any]:
-    """Return an empty list, as the default of a dictionary; a pickle may not copy anything into a list."""
-    return []
-
-
-def _empty_array(kind: Any, shape: Any, code: Any) -> np.ndarray:
-    """Return an empty array, as NumPy's ``_reconstruct``; the pickled state sets its shape and bytes afterwards."""
-    return np.empty(0, dtype=np.int8)
-
-
 def _number_type(code: Any, *flags: Any) -> np.dtype:
-    """Return a NumPy type; only of numbers."""
+    """Replace numpy.dtype: only types of numbers."""
     dtype = np.dtype(code if isinstance(code, str) else "O")
     if dtype.kind not in "biuf":
         raise pickle.UnpicklingError(f"an array of type {shown(code)}")
@@ -69,17 +58,17 @@ def _number_type(code: Any, *flags: Any) -> np.dtype:
 
 
 def _csr(kind: Any, base: Any, state: Any) -> CsrParts:
-    """Return an object as Python 2's ``_reconstructor`` does; only CsrParts."""
+    """Replace Python 2's _reconstructor: only of CSR matrices."""
     if kind is not CsrParts:
         raise pickle.UnpicklingError(f"an object of {shown(kind)}")
     return CsrParts()
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    """Return bytes that Python 3 wrote for Python 2 as text in latin1."""
+    """Replace codecs.encode, by which Python 3 writes bytes for Python 2: only as latin1."""
     if encoding not in ("latin1", "latin-1") or not isinstance(text, str):
         raise pickle.UnpicklingError(f"text encoded as {shown(encoding)}")
-    return codecs.encode(text, "latin1")
+    return text.encode("latin1")
 
 
 class _Function(tuple[Callable[..., Any]]):
@@ -92,6 +81,10 @@ class _Function(tuple[Callable[..., Any]]):
 
 
 PLAIN = object()  # replaces names that are only passed on
+# A pickle may not copy anything into the list that is a dictionary's default, so the function takes no argument.
+NEW_LIST = _Function((lambda: [],))
+# Replaces NumPy's _reconstruct; the pickled state sets the array's shape and bytes afterwards.
+NEW_ARRAY = _Function((lambda kind, shape, code: np.empty(0, dtype=np.int8),))
 
 KNOWN: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): PLAIN,
@@ -100,38 +93,20 @@ KNOWN: dict[tuple[str, str], Any] = {
     ("_codecs", "encode"): _Function((_encode,)),
     **{(module, "_reconstructor"): _Function((_csr,)) for module in ("copy_reg", "copyreg")},
     **{(module, "object"): PLAIN for module in ("__builtin__", "builtins")},
-    **{(module, "list"): _Function((_new_list,)) for module in ("__builtin__", "builtins")},
-    **{
-        (f"numpy.{core}.multiarray", "_reconstruct"): _Function((_empty_array,)) for core in ("core", "_core")
-    },
+    **{(module, "list"): NEW_LIST for module in ("__builtin__", "builtins")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): NEW_ARRAY for core in ("core", "_core")},
     **{(f"scipy.sparse.{module}", "csr_matrix"): CsrParts for module in ("csr", "_csr")},
 }
 
-
 # Instructions (pickletools has their meanings) of protocols 0 to 5 that name objects outside of the file, or that no
 # pickle of arrays has.
-REFUSED = frozenset(
-    {
-        "PERSID",
-        "BINPERSID",
-        "EXT1",
-        "EXT2",
-        "EXT4",
-        "INST",
-        "OBJ",
-        "NEWOBJ_EX",
-        "NEXT_BUFFER",
-        "READONLY_BUFFER",
-    }
-    | {"BYTEARRAY8", "EMPTY_SET", "ADDITEMS", "FROZENSET"}
-)
+REFUSED = {"PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ_EX"}
+REFUSED |= {"NEXT_BUFFER", "READONLY_BUFFER", "BYTEARRAY8", "EMPTY_SET", "ADDITEMS", "FROZENSET"}
 MEMO = {"PUT", "BINPUT", "LONG_BINPUT"}
 CALLS = {"REDUCE", "BUILD", "NEWOBJ"}
 TUPLES = {"TUPLE", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 LARGEST = 512 << 20  # bytes of a file
-INSTRUCTIONS = (
-    10_000_000  # most of one pickle; the neighbours of the largest of Planetoid's graphs take 700,000
-)
+INSTRUCTIONS = 10_000_000  # most of one pickle; the neighbours of Planetoid's largest graph take 700,000
 FEW = 1000  # most calls and tuples of one pickle; a matrix takes some 20 of each
 LONGEST = 200  # characters of a reason
 COPIES = 32  # times the file's size that calls may make of its texts
@@ -148,7 +123,7 @@ def _count(data: bytes) -> None:
         elif code.name in TUPLES:
             counts["tuples"] += 1
         elif code.name in MEMO:
-            if not 0 <= int(argument or 0) <= max(FEW, len(data)):  # Python allocates as many places
+            if not 0 <= int(argument or 0) <= max(FEW, len(data)):  # Python allocates as many entries
                 raise pickle.UnpicklingError(f"it numbers an object {shown(argument)}")
         elif code.name in REFUSED:
             raise pickle.UnpicklingError(f"it has the instruction {code.name}")
@@ -164,7 +139,7 @@ def _count(data: bytes) -> None:
 class _Unpickler(pickle.Unpickler):
     """Knows the names in KNOWN and no others. None of them calls, imports or changes anything else.
 
-    A pickle may also set the state of what it names. Of these, only objects can be changed: CsrParts' own
+    A pickle may also set the state of the objects that it names, of which only one kind can be changed: CsrParts' own
     ``__setstate__`` keeps the class from it, and the others have no attributes to set.
     """
 
@@ -191,6 +166,6 @@ def read_pickle(path: Path) -> Any:
         raise InputError(
             f"{path} is not a pickle of arrays: {' '.join(str(error).split())[:LONGEST]}"
         ) from error
-    except Exception as error:  # damaged bytes may raise anything on their way
+    except Exception as error:  # damaged bytes may raise any exception
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"
         raise InputError(f"{path} is damaged: {reason}; download it again") from error

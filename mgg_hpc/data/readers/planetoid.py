@@ -1,9 +1,9 @@
 """Planetoid's citation graphs (Yang, Cohen and Salakhutdinov, ICML '16): the files ind.<name>.*
 
-``allx``, ``ally`` hold features and one-hot labels of the nodes 0 .. n-1, of which the first (``x``,
-``y``) train; ``tx``, ``ty`` those of the nodes that ``test.index`` lists, one number a line; ``graph``
-the neighbours of each. Citeseer's test range has nodes that test.index leaves out: they get a row of
-zeros, class 0 and no mask.
+``allx``, ``ally`` hold features and one-hot labels of the nodes 0 .. n-1, of which the first (``x``, ``y``) are for
+training; ``tx``, ``ty`` hold features and labels of the nodes that ``test.index`` lists, one number a line; ``graph``
+lists the neighbours of each node. Citeseer's test range has nodes that test.index leaves out: they get a row of zeros,
+class 0 and no mask.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ...errors import InputError
 from ..graph import Graph, SparseRows, from_edges, masks
 from .limits import shown
-from .pickles import CsrParts, read_pickle
+from .pickles import LARGEST, CsrParts, read_pickle
 
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 VALIDATION = 500
@@ -28,8 +29,29 @@ AUTHORS = (
     "https://raw.githubusercontent.com/kimiyoung/planetoid/af6abf468a772cc055bec88c52e4d6f51b7c37e3/data"
 )
 TIMEOUT = 20.0  # seconds without a byte before a download fails
-LARGEST = 512 << 20  # most bytes of one file
 TEST_BYTES = 64  # most bytes of a line of test.index
+
+
+def open_planetoid(source: Path, *, name: str | None = None, download: bool = False) -> Graph:
+    """Read the files of a folder, or download them where the source is the word "planetoid".
+
+    Args: name: the graph. [default: the only one in the folder]
+
+    Raises InputError as `read_planetoid` and `download_planetoid` do, and where arguments are missing or too many.
+    """
+    if download:
+        if name is None or str(source) != "planetoid":
+            raise InputError("--download needs --name (cora, citeseer or pubmed) and no folder")
+        return download_planetoid(name)
+    if str(source) == "planetoid":
+        raise InputError("planetoid needs the folder with ind.NAME.* files, or --download")
+    if name is None:
+        names = sorted(path.name[4:-6] for path in source.glob("ind.*.graph"))
+        if len(names) != 1:
+            found = f"has {', '.join(names)}: choose one with --name" if names else "has no ind.NAME.graph"
+            raise InputError(f"{source} {found}")
+        (name,) = names
+    return read_planetoid(source, name)
 
 
 def read_planetoid(folder: Path, name: str) -> Graph:
@@ -37,6 +59,8 @@ def read_planetoid(folder: Path, name: str) -> Graph:
 
     Raises InputError for a file that is missing, is no pickle of arrays, or does not fit the others.
     """
+    from scipy.sparse import csr_array, vstack
+
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; expected the one with ind.{name}.x and its companions")
@@ -44,7 +68,11 @@ def read_planetoid(folder: Path, name: str) -> Graph:
     for path in files.values():
         if not path.is_file():
             raise InputError(f"{path} is missing; Planetoid's graphs are {len(PARTS)} files, ind.{name}.*")
-    allx, tx = _csr(files["allx"]), _csr(files["tx"], columns=_csr(files["allx"]).shape[1])
+    allx, tx = _csr(files["allx"]), _csr(files["tx"])
+    if allx.shape[1] != tx.shape[1]:
+        raise InputError(
+            f"{files['tx']} has {tx.shape[1]} columns; expected {allx.shape[1]}, as ind.{name}.allx has"
+        )
     ally, ty, trained = _one_hot(files["ally"]), _one_hot(files["ty"]), len(_one_hot(files["y"]))
     if ally.shape != (allx.shape[0], ty.shape[1]) or len(ty) != tx.shape[0] or trained > len(ally):
         raise InputError(f"{folder}: the files ind.{name}.* disagree about the number of nodes or classes")
@@ -54,6 +82,11 @@ def read_planetoid(folder: Path, name: str) -> Graph:
     y[: len(ally)] = ally.argmax(axis=1)
     y[test] = ty.argmax(axis=1)
     split = masks(nodes, [np.arange(trained), np.arange(trained, min(trained + VALIDATION, len(ally))), test])
+    # Rows of allx, then each row of tx at the number of its test node; other nodes get the empty row at the end.
+    row = np.full(nodes, allx.shape[0] + tx.shape[0])
+    row[: allx.shape[0]] = np.arange(allx.shape[0])
+    row[test] = allx.shape[0] + np.arange(tx.shape[0])
+    x = vstack([allx, tx, csr_array((1, allx.shape[1]), dtype=np.float32)], format="csr")[row]
     sources, destinations = _edges(files["graph"], nodes)
     return from_edges(
         sources,
@@ -62,20 +95,11 @@ def read_planetoid(folder: Path, name: str) -> Graph:
         name=name,
         symmetric=True,
         drop_self_loops=True,
-        x=_place_rows(allx, tx, test, nodes),
+        x=SparseRows(x.indptr.astype(np.int64), x.indices.astype(np.int32), x.data, x.shape),
         y=y,
         classes=ally.shape[1],
         **split,
     )
-
-
-def only_name(folder: Path) -> str:
-    """Return the name of the only graph in a folder. Raises InputError where there is none, or several."""
-    names = sorted(path.name[4:-6] for path in Path(folder).glob("ind.*.graph"))
-    if len(names) != 1:
-        found = f"has {', '.join(names)}: choose one with --name" if names else "has no ind.NAME.graph"
-        raise InputError(f"{folder} {found}")
-    return names[0]
 
 
 def download_planetoid(name: str, *, base: str = AUTHORS) -> Graph:
@@ -116,44 +140,35 @@ def _fetch(address: str, path: Path) -> None:
         raise InputError(f"{address} broke off after {size} of {expected} bytes; try again")
 
 
-def _csr(path: Path, columns: int | None = None) -> SparseRows:
-    """Read a pickled SciPy CSR matrix (or dense array), and check its offsets and columns."""
+def _csr(path: Path) -> Any:
+    """Read a pickled matrix, SciPy's CSR or dense, as a scipy.sparse.csr_array of float32, checked."""
+    from scipy.sparse import csr_array
+
     found = read_pickle(path)
     if isinstance(found, np.ndarray) and found.ndim == 2:
         if not found.size:
             raise InputError(f"{path} holds a matrix without entries; expected features")
-        dense, found = found, CsrParts()
-        rows, places = np.nonzero(dense)
-        found.indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))])
-        found.indices, found.data, found.shape = places, dense[rows, places], dense.shape
+        return csr_array(found).astype(np.float32)
     if not isinstance(found, CsrParts):
         raise InputError(f"{path} holds a {type(found).__name__}; expected a matrix of features")
-    shape = found.shape
+    shape, parts = found.shape, (found.data, found.indices, found.indptr)
     if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)):
         raise InputError(f"{path}: the matrix has no shape of two numbers")
     if shape[1] >= 2**31:
         raise InputError(f"{path}: the matrix has {shape[1]} columns; expected less than 2147483648")
-    for name in ("indptr", "indices", "data"):
-        value = getattr(found, name)
-        if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "if":
-            raise InputError(f"{path}: the matrix's {name} is not an array of numbers")
-    indptr, indices, data = found.indptr, found.indices, found.data
-    sound = (
-        len(indptr) == shape[0] + 1
-        and indptr[0] == 0
-        and bool((np.diff(indptr) >= 0).all())
-        and indptr[-1] <= len(indices) == len(data)
-        and (not len(indices) or (indices.min() >= 0 and indices.max() < shape[1]))
-        and indptr.dtype.kind == indices.dtype.kind == "i"
-    )
-    if not sound:
-        raise InputError(f"{path} is damaged: the matrix's offsets, columns and values do not fit together")
-    if columns not in (None, shape[1]):
-        raise InputError(f"{path} has {shape[1]} columns; expected {columns}, as its companions have")
-    end = int(indptr[-1])
-    return SparseRows(
-        indptr.astype(np.int64), indices[:end].astype(np.int32), data[:end].astype(np.float32), shape
-    )
+    for each, kinds in zip(parts, ("if", "i", "i"), strict=True):
+        if not isinstance(each, np.ndarray) or each.ndim != 1 or each.dtype.kind not in kinds:
+            raise InputError(f"{path}: data, indices or indptr of the matrix is not an array of numbers")
+    try:
+        # csr_array.astype would sort the entries and sum duplicates, after which features are summed in another order.
+        matrix = csr_array((found.data.astype(np.float32), *parts[1:]), shape=shape)
+        matrix.check_format(full_check=True)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{path} is damaged: the parts of the matrix do not fit together: {reason}"
+        ) from error
+    return matrix
 
 
 def _one_hot(path: Path) -> np.ndarray:
@@ -180,34 +195,13 @@ def _test_index(path: Path, *, known: int, count: int) -> np.ndarray:
     return test
 
 
-def _place_rows(allx: SparseRows, tx: SparseRows, test: np.ndarray, nodes: int) -> SparseRows:
-    """Return the rows of allx, then each row of tx at its test node's number; other nodes get empty rows."""
-    order = np.argsort(test)
-    counts = np.zeros(nodes, dtype=np.int64)
-    counts[: allx.shape[0]] = np.diff(allx.indptr)
-    test_counts = np.diff(tx.indptr)
-    counts[test] = test_counts
-    indptr = np.zeros(nodes + 1, dtype=np.int64)
-    np.cumsum(counts, out=indptr[1:])
-    # Positions of tx's entries in the order of node numbers: each row's start, repeated, plus the place in the row.
-    lengths = test_counts[order]
-    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    taken = np.repeat(tx.indptr[:-1][order], lengths) + within
-    return SparseRows(
-        indptr,
-        np.concatenate([allx.indices, tx.indices[taken]]),
-        np.concatenate([allx.data, tx.data[taken]]),
-        (nodes, allx.shape[1]),
-    )
-
-
 def _edges(path: Path, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Read the neighbour lists: (sources, destinations) of all entries."""
     found = read_pickle(path)
     if not isinstance(found, dict) or not all(isinstance(row, list) for row in found.values()):
         raise InputError(f"{path} does not hold a dictionary of neighbour lists")
     lengths = np.array([len(row) for row in found.values()], dtype=np.int64)
-    # One list may stand in many places, so that a small file lists more than fits any memory.
+    # A pickle can use one list many times, so that a small file lists more than fits any memory.
     if int(lengths.sum()) > path.stat().st_size:
         raise InputError(f"{path} lists {int(lengths.sum())} neighbours, more than it has bytes")
     for node in itertools.chain(found, itertools.chain.from_iterable(found.values())):

@@ -1,9 +1,10 @@
-"""Sound files of every format that an import reads, drawn, with what they say."""
+"""Random sound files of every format that an import reads, with their contents; and all that a reader yields."""
 
 from __future__ import annotations
 
 import gzip
 import io
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from data.readers import ogb_files
 from mgg_hpc.data import schema
 from mgg_hpc.data.edge_stream import Imported
 from mgg_hpc.data.graph import Graph, SparseRows
-from mgg_hpc.data.readers.edge_arrays import open_edge_arrays
+from mgg_hpc.data.readers.array_edges import open_edge_arrays
 from mgg_hpc.data.readers.edge_list import open_edge_list
 from mgg_hpc.data.readers.matrix_market import open_matrix_market
 from mgg_hpc.data.readers.metis import open_metis
@@ -300,7 +301,7 @@ def ogb(rng: Rng, edges: int, folder: str) -> Sound:
         rows[path] = np.isin(np.arange(60), nodes)
     facts = {"multilabel": tasks > 1, "classes": tasks if tasks > 1 else classes.max() + 1}
     data = {"feat": feat} if has_feat else {}
-    return Sound(content, ends.T, None, data, rows, facts, {"dtype": dtype}, nodes=60)
+    return Sound(content, ends.T, None, data, rows, facts, {"feature_type": dtype}, nodes=60)
 
 
 TEXTS: dict[str, Callable[[Rng, int], Sound]] = {
@@ -331,7 +332,7 @@ def opened(path: Path, **options: Any) -> Imported:
     """Open a file or a folder, which has the name of its format."""
     if path.name.startswith("nodes."):
         return open_nodes(path, **options)
-    names = {"ids": "names"} if path.stem == "names" else {}
+    names = {"map_ids": True} if path.stem == "names" else {}
     return OPENERS[path.suffix](path, **names, **options)
 
 
@@ -346,3 +347,64 @@ def write(path: Path, content: Any, packing: str = "plain") -> Path:
         content = saved(np.save, content) if isinstance(content, np.ndarray) else content
         path.write_bytes(PACKINGS[packing](content.encode() if isinstance(content, str) else content))
     return path
+
+
+# --- read as arrays
+
+
+def edges_of(imported: Imported, mark: object = None) -> SimpleNamespace:
+    """Sources, destinations, weight and data of all edges, and the lengths and marks of the blocks."""
+    reported: list[int] = []
+    blocks = list(imported.edges.blocks(mark, reported.append))
+    assert reported == sorted(reported) and (not reported or reported[-1] <= imported.edges.total)
+    weighted = bool(blocks) and blocks[0].weight is not None
+    names = blocks[0].data if blocks else ()
+    return SimpleNamespace(
+        sources=np.concatenate([np.zeros(0, np.int64), *(block.sources for block in blocks)]),
+        destinations=np.concatenate([np.zeros(0, np.int64), *(block.destinations for block in blocks)]),
+        weight=np.concatenate([block.weight for block in blocks]) if weighted else None,
+        data={name: np.concatenate([block.data[name] for block in blocks]) for name in names},
+        lengths=[len(block) for block in blocks],
+        marks=[block.mark for block in blocks],
+    )
+
+
+def lists(imported: Imported) -> tuple[list[int], list[int], list[float] | None]:
+    """Sources, destinations and weights of all edges."""
+    found = edges_of(imported)
+    weights = None if found.weight is None else found.weight.tolist()
+    return found.sources.tolist(), found.destinations.tolist(), weights
+
+
+def rows_of(imported: Imported) -> dict[str, np.ndarray]:
+    """The datasets of nodes by path; each is as its layout says."""
+    rows = imported.rows() if callable(imported.rows) else imported.rows
+    return {path: whole(each) for path, each in rows.items()}
+
+
+def whole(rows) -> np.ndarray:
+    """All of a dataset."""
+    found = np.concatenate(list(rows.pieces()))
+    assert found.dtype == rows.layout.dtype and found.shape == rows.layout.shape
+    return found
+
+
+def read_all(imported: Imported) -> None:
+    edges_of(imported)
+    rows_of(imported)
+
+
+def check_marks(open_: Callable[[], Imported], text: bytes = b"") -> None:
+    """From each mark on a stream that is opened again gives what lies behind it; marks of a text know their line."""
+
+    def arrays(found: SimpleNamespace) -> dict[str, np.ndarray | None]:
+        return {"u": found.sources, "v": found.destinations, "weight": found.weight, **found.data}
+
+    every = edges_of(open_())
+    for mark, behind in zip(every.marks, np.cumsum(every.lengths), strict=True):
+        rest = arrays(edges_of(open_(), json.loads(json.dumps(mark))))
+        assert len(rest["u"]) == len(every.sources) - behind
+        for name, values in arrays(every).items():
+            if len(rest["u"]):
+                np.testing.assert_equal(rest[name], None if values is None else values[behind:])
+        assert not text or mark["line"] == 1 + (text + b"\n")[: mark["offset"]].count(b"\n")

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from command import mgg
 
 from data.graphs import random_graph, refused
 from mgg_hpc.data import native
 from mgg_hpc.data.readers import compressed
-from mgg_hpc.data.readers.arrays.edges import WithData
-from mgg_hpc.data.readers.arrays.node_rows import of_array
-from mgg_hpc.data.readers.edge_list import lists_edges_once, open_edge_list
+from mgg_hpc.data.readers.array_edges import WithData
+from mgg_hpc.data.readers.edge_list import open_edge_list, warn_of_one_direction
 from mgg_hpc.data.readers.node_arrays import node_rows
 from mgg_hpc.data.readers.npy import open_array
 from mgg_hpc.data.readers.npz import open_npz
+from mgg_hpc.data.readers.planetoid import read_planetoid
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.errors import InputError
 
 from . import formats
-from .formats import FORMATS, PACKINGS, TEXTS, Sound, opened, write
-from .streamed import check_marks, edges_of, lists, rows_of, whole
+from .formats import (
+    FORMATS,
+    PACKINGS,
+    TEXTS,
+    Sound,
+    check_marks,
+    edges_of,
+    lists,
+    opened,
+    rows_of,
+    whole,
+    write,
+)
 
 
 def check(sound: Sound, open_: Callable[[], SimpleNamespace]) -> None:
@@ -152,11 +165,12 @@ SMALL = [
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_what_small_texts_say(packing, tmp_path, blocks):
+def test_what_small_texts_say(packing, tmp_path, blocks, capsys):
     for name, text, expected in SMALL:
         path = write(tmp_path / name, text, packing if name in TEXTS else "plain")
         assert lists(opened(path)) == expected, text
-        assert lists_edges_once(path) == ("% sym " in str(text))  # as KONECT says it
+        warn_of_one_direction(path)  # as KONECT says it
+        assert ("lists each undirected edge once" in capsys.readouterr().err) == ("% sym " in str(text))
 
 
 def test_data_go_on_behind_each_block(rng, tmp_path, small_blocks):
@@ -190,14 +204,26 @@ def test_a_line_of_names_and_empty_lines(tmp_path, blocks):
     assert whole(node_rows(features=path)[1]["node/x"]).shape == (1, 200_001)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 5, 17])
-def test_an_array_in_memory_comes_in_pieces(rng, blocks, rows):
-    array = np.asfortranarray(rng.standard_normal((rows, 3)))
-    given = of_array(array)
-    found = list(given.pieces())
-    assert given.layout.shape == (rows, 3) and all(piece.flags.c_contiguous for piece in found)
-    assert len(found) == (-(-rows // 2) if blocks == "small blocks" else min(rows, 1))
-    np.testing.assert_array_equal(np.concatenate([np.empty((0, 3)), *found]), array)
+def test_features_of_planetoid_keep_the_order_of_their_entries(rng, tmp_path):
+    """Unsorted ones and duplicates, too: sums over features have the same bits."""
+    columns = [rng.integers(9, size=(rows, 4)) for rows in (5, 3)]
+    matrices = [
+        sp.csr_matrix(
+            (rng.normal(size=4 * len(each)), each.ravel(), np.arange(len(each) + 1) * 4), (len(each), 9)
+        )
+        for each in columns
+    ]
+    one_hot, order = np.eye(2, dtype=int)[rng.integers(2, size=8)], [7, 5, 6]
+    parts = {"allx": matrices[0], "tx": matrices[1], "x": matrices[0][:2], "graph": {0: [1]}}
+    parts |= {"ally": one_hot[:5], "ty": one_hot[order], "y": one_hot[:2]}
+    for part, value in parts.items():
+        (tmp_path / f"ind.g.{part}").write_bytes(pickle.dumps(value, 2))
+    (tmp_path / "ind.g.test.index").write_text("".join(f"{node}\n" for node in order))
+    x = read_planetoid(tmp_path, "g").x
+    rows = np.concatenate([columns[0], columns[1][[1, 2, 0]]])
+    values = np.concatenate([matrices[0].data, matrices[1].data.reshape(3, 4)[[1, 2, 0]].ravel()])
+    np.testing.assert_array_equal(x.indices, rows.ravel())
+    np.testing.assert_array_equal(x.data, values.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", ["ogbn_arxiv", "ogbn_papers100M"])

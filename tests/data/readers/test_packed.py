@@ -16,15 +16,14 @@ import zstandard
 
 from data.graphs import random_graph, refused
 from mgg_hpc.data.readers import compressed
-from mgg_hpc.data.readers.compressed import text_blocks, text_lines
+from mgg_hpc.data.readers.compressed import head_lines, text_blocks
 from mgg_hpc.data.readers.edge_list import open_edge_list
 from mgg_hpc.data.readers.matrix_market import open_matrix_market
 from mgg_hpc.data.readers.metis import open_metis
 from mgg_hpc.data.readers.npz import open_npz
 from mgg_hpc.errors import InputError
 
-from .formats import PACKINGS, archive, write
-from .streamed import edges_of, lists, read_all
+from .formats import PACKINGS, archive, edges_of, lists, read_all, write
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +51,7 @@ def test_blocks_are_the_text_in_order(packing, words, rng, tmp_path, small_block
         assert b"".join(further.text.tobytes() for further in rest) == text[at:]
         at += len(each)
     assert at == len(text)
-    assert [line.encode() for _, _, line in text_lines(path)] == [line.strip() for line in text.splitlines()]
+    assert [line.encode() for _, _, line in head_lines(path)] == [line.strip() for line in text.splitlines()]
 
 
 def test_how_a_file_is_packed_is_told_by_its_bytes(tmp_path):

@@ -14,17 +14,28 @@ import pytest
 import scipy.sparse as sp
 
 from data.graphs import random_graph, refused
-from mgg_hpc.data.readers.edge_arrays import open_edge_arrays
+from mgg_hpc.data.readers.array_edges import open_edge_arrays
 from mgg_hpc.data.readers.edge_list import open_edge_list
 from mgg_hpc.data.readers.matrix_market import open_matrix_market
 from mgg_hpc.data.readers.metis import open_metis
 from mgg_hpc.data.readers.node_arrays import node_rows
 from mgg_hpc.data.readers.npz import open_npz, read_npz
 
-from .formats import FORMATS, PACKINGS, TABLES, archive, opened, saved, table, write
-from .streamed import edges_of, read_all, whole
+from .formats import (
+    FORMATS,
+    PACKINGS,
+    TABLES,
+    archive,
+    edges_of,
+    opened,
+    read_all,
+    saved,
+    table,
+    whole,
+    write,
+)
 
-names = partial(open_edge_list, ids="names")
+names = partial(open_edge_list, map_ids=True)
 MATRIX = "%%MatrixMarket matrix coordinate real general\n"
 
 # A wrong line by a good one that stands before it; what is said of it.
@@ -98,7 +109,7 @@ WRONG = [
         ("1 2\r\n1 2\r3 4\n", ":2" + CR),
         ("# comment\r1 2\n", ":1" + CR),
         ("#\nsource,target\n1,2\n", ":2: .*; headers need a # in front$"),
-        ("% bip unweighted\n1 1\n", ":1: '% bip' is a bipartite graph.*behind the first"),
+        ("% bip unweighted\n1 1\n", ":1: '% bip' is a bipartite graph.*after the first"),
     ]),
     (names, [
         ("1 2\r\n1\r2\n", ":2" + CR),
@@ -110,7 +121,7 @@ WRONG = [
         ("%%MatrixMarket matrix array real general\n", ":1: the matrix is 'matrix array'; expected"),
         (MATRIX.replace("real", "complex"), ":1: the matrix is 'complex'; expected pattern or integer or"),
         (MATRIX.replace("general", "skew-symmetric"), ":1: the matrix is 'skew-symmetric'; expected general"),
-        (MATRIX + "% 1 1 1\n", ":2: the file ends before its sizes"),
+        (MATRIX + "% 1 1 1\n", ": the file ends before its sizes"),
         (MATRIX + "3 3\n", ":2: '3 3'; expected 3 whole numbers: rows, columns, entries"),
         (MATRIX + "9" * 15 + " " + "9" * 15 + " 1\n", ":2: a graph of 9{15} nodes needs"),
         (MATRIX + "3 4 1\n1 1 1\n", ":2: the matrix is 3 x 4; expected as many columns as rows"),
@@ -119,8 +130,8 @@ WRONG = [
         (MATRIX + "3 3 1\n1 4 1\n", r":3: the node id 4 is too large; expected 1 \.\. 3"),
         (MATRIX + "3 3 1\n1 1\n", ":3: 2 columns; expected 3: row, column and value"),
         (MATRIX + "3 3 1\n1 1 x\n", ":3: 'x' is not a value; expected a number"),
-        (MATRIX + "3 3 3\n1 1 1\n\n2 2 1\n", ": the file ends behind 2 entries; expected 3"),
-        (MATRIX + "3 3 2\n1 1 1\n\n2 2 1\n%\n3 3 1\n", ":7: an entry behind the last of 2"),
+        (MATRIX + "3 3 3\n1 1 1\n\n2 2 1\n", ": the file ends after 2 entries; expected 3"),
+        (MATRIX + "3 3 2\n1 1 1\n\n2 2 1\n%\n3 3 1\n", ":7: an entry after the last of 2"),
         (MATRIX.replace("general", "symmetric") + "3 3 9\n" + "2 1 5\n" * 3 + "% c\n1 3 5\n" + "2 1 5\n" * 5,
          ":7: '1 3 5' is above the diagonal; a symmetric matrix lists"),
     ]),
@@ -141,8 +152,8 @@ WRONG = [
         ("3 2 10\n1 2\n-1 1\n", ":3: '-1' is not the size or weight 1 of 1 of vertex 2"),
         ("3 2 1\n2 1\n1 1 3\n2 1\n", ":3: there is no weight of neighbour 2 of vertex 2"),
         ("3 2 1\n2 nan\n", ":2: 'nan' is not the weight of neighbour 1 of vertex 1; expected a num"),
-        ("3 2\n2\n1 3\n", ": the file ends behind vertex 2; expected 3 lines of vertices"),
-        ("3 2\n2\n1 3\n2\n\n1\n", ":6: '1' is behind the last of 3 vertices"),
+        ("3 2\n2\n1 3\n", ": the file ends after vertex 2; expected 3 lines of vertices"),
+        ("3 2\n2\n1 3\n2\n\n1\n", ":6: '1' comes after the last of 3 vertices"),
         ("3 2\n2\n1\n\n", ": the vertices have 2 neighbours; expected 4, two for each of 2 edges"),
         ("3 0\n2\n1\n\n", ": the vertices have 2 neighbours; expected 0, two for each of 0 edges"),
     ]),
@@ -234,8 +245,8 @@ FILES = [
     ("x.csv", b"a,b\n", " is of no nodes"),
     ("x.csv", b"1" * (10 << 20), ":1: the line is longer than"),
     ("x.parquet", table({"a": ["text"]}), ": the column 'a' is of string; expected numbers"),
-    ("x.parquet", table({"a": [[1, 2], [1]]}), " has lists of several lengths from row 0 on"),
-    ("x.parquet", table({"a": [[1], [1, 2, 3]]}), " has another number of numbers at row 1"),
+    ("x.parquet", table({"a": [[1, 2], [1]]}), " has a list of another length at row 1"),
+    ("x.parquet", table({"a": [[1], [1, 2, 3]]}), " has a list of another length at row 1"),
     ("x.parquet", table({"a": [1.0, None]}), " has nan at row 1, column 0"),
     ("x.parquet", table({}), " holds no rows"),
     ("x.parquet", table({"a": pa.array([], pa.list_(pa.float32()))}), " holds no rows"),
@@ -270,9 +281,6 @@ def test_what_is_wrong_with_an_array_or_a_table_is_named(tmp_path, blocks, at):
             whole(node_rows(features=path)[1]["node/x"])
         else:
             edges_of(opened(path))
-    if name == "scipy.npz":
-        with refused("scipy.npz is a matrix of SciPy; make a graph file of it first"):
-            read_npz(path)
 
 
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):
@@ -284,6 +292,9 @@ def test_parquet_without_pyarrow(tmp_path, monkeypatch):
 def test_node_files_that_do_not_go_together(rng, tmp_path):
     with refused(r"y\.npy: masks need features or labels"):
         node_rows(masks=[tmp_path / "y.npy"] * 3)
+    sp.save_npz(tmp_path / "m.npz", sp.eye_array(3).tocsr())
+    with refused(r"m\.npz is a matrix of SciPy; make a graph file of it first"):
+        read_npz(tmp_path / "m.npz")
     path = write(tmp_path / "nodes.npz", FORMATS["nodes.npz"](rng, 0).content)
     with refused(r"x\.npz: sparse features are stored as float32"):
         opened(path, dtype="float16")

@@ -1,0 +1,226 @@
+"""Streams of edges over arrays in files: sources and destinations, or compressed rows; data of edges from arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from .. import checks
+from ..edge_stream import EdgeBlock, EdgeStream, Imported
+from .npy import NUMBERS, Array, open_array
+
+BLOCK_EDGES = 1 << 20
+ROWS = 1 << 20  # offsets that are read at a time
+STORED_AS = {"float64": np.float32, "bool": np.uint8}  # of types that graph files do not have
+
+
+def open_edge_arrays(path: Path, *, nodes: int | None = None, counted: str = "") -> Imported:
+    """Open a .npy file of edges, integers [2, E] (sources, destinations) or [E, 2], as a stream.
+
+    Args: nodes: number of nodes. [default: the largest id plus one] counted: where that number is from, for messages.
+
+    Raises InputError for an array of another type or shape; reading raises it for a negative id.
+    """
+    name = path.name.removesuffix(".npy") or "graph"
+    ends = ends_of(open_array(path))
+    return Imported(name, PairedEdges(str(path), ends, nodes, counted=counted), directed=None)
+
+
+def ends_of(edges: Array) -> tuple[Array, ...]:
+    """Return the ends of edges as `PairedEdges` takes them. edges: integers [2, E] or [E, 2].
+
+    Raises InputError for other types and shapes.
+    """
+    shape = edges.shape
+    if len(shape) != 2 or 2 not in shape or edges.dtype.kind not in "iu":
+        raise InputError(f"{edges.where} is {edges}; expected integers [2, edges] or [edges, 2]")
+    count = math.prod(shape) // 2
+    if (shape[0] == 2) == edges.column_major:  # the two ends of an edge are stored next to each other
+        return (edges.stored(count, 2),)
+    return edges.stored(count), edges.stored(count, start=count)
+
+
+class PairedEdges:
+    """An `EdgeStream` over arrays of sources and of destinations [E], or one of both [E, 2]. Marks are edge numbers.
+
+    Args: nodes: number of nodes. [default: the largest id plus one] weight: numbers [E]. data: further arrays [E, ...]
+    by name. counted: where the number of nodes is from, for messages; without it the build refuses ids that are too
+    large.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        ends: tuple[Array, ...],
+        nodes: int | None,
+        *,
+        weight: Array | None = None,
+        data: Mapping[str, Array] | None = None,
+        counted: str = "",
+    ) -> None:
+        self.where, self.nodes, self.total = where, nodes, len(ends[0])
+        self._counted, self._ends, self._weight, self._data = counted, ends, weight, data or {}
+
+    def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
+        """Yield the edges, as `EdgeStream.blocks`. Raises InputError for a negative id."""
+        begin = mark or 0
+        with ExitStack() as files:
+            ends = [files.enter_context(each.reading(begin)) for each in self._ends]
+            data = _EdgeData(files, begin, self._weight, self._data)
+            for low in range(begin, self.total, BLOCK_EDGES):
+                high = min(low + BLOCK_EDGES, self.total)
+                found = [take(high - low) for take in ends]
+                sources, destinations = found if len(found) == 2 else found[0].T
+                sources = self._checked(low, "source", sources)
+                destinations = self._checked(low, "destination", destinations)
+                yield EdgeBlock(sources, destinations, *data.take(high - low), mark=high)
+                if progress:
+                    progress(high)
+
+    def _checked(self, low: int, end: str, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the ids of one end of edge ``low`` and following as int64."""
+        limit, reason = 2**63, "2**63 - 1"
+        bad = ids.astype(np.int64, copy=False) < 0  # ids from 2**63 on are negative as int64
+        if self._counted and self.nodes is not None and not bad.any():
+            limit, reason = self.nodes, f"{self.nodes - 1}, since {self._counted}"
+            bad = ids >= limit
+        at = checks.first(bad)
+        if at is not None:
+            raise InputError(f"{self.where}: edge {low + at} has the {end} {ids[at]}; expected 0 .. {reason}")
+        return np.ascontiguousarray(ids, np.int64)
+
+
+class CompressedEdges:
+    """An `EdgeStream` over offsets [N+1] and ids [E]: row v lists the sources of edges to v. Marks are entry numbers.
+
+    Args: by_source: row v lists the destinations of edges from v. weight: numbers [E]. data: further arrays [E, ...] by
+    name.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        indptr: Array,
+        indices: Array,
+        *,
+        weight: Array | None = None,
+        data: Mapping[str, Array] | None = None,
+        by_source: bool = False,
+    ) -> None:
+        self.where, self.total = where, len(indices)
+        self.nodes: int | None = len(indptr) - 1
+        self._indptr, self._indices, self._by_source = indptr, indices, by_source
+        self._weight, self._data = weight, data or {}
+
+    def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
+        """Yield the edges, as `EdgeStream.blocks`. Raises InputError for wrong offsets, and ids out of range."""
+        begin = mark or 0
+        with ExitStack() as files:
+            take = files.enter_context(self._indices.reading(begin))
+            data = _EdgeData(files, begin, self._weight, self._data)
+            for row, indptr in offset_runs(self._indptr, self.total):
+                for low in range(max(begin, int(indptr[0])), int(indptr[-1]), BLOCK_EDGES):
+                    high = min(low + BLOCK_EDGES, int(indptr[-1]))
+                    ids = in_range(self._indices, take(high - low), low, len(self._indptr) - 1)
+                    rows = row + rows_of(indptr, low, high)
+                    sources, destinations = (rows, ids) if self._by_source else (ids, rows)
+                    yield EdgeBlock(sources, destinations, *data.take(high - low), mark=high)
+                    if progress:
+                        progress(high)
+
+
+class WithData:
+    """An `EdgeStream` that adds arrays [E, ...] by name to the edges of another one, in their order.
+
+    A mark is the other stream's mark and the number of edges before it.
+    """
+
+    def __init__(self, stream: EdgeStream, data: Mapping[str, Array]) -> None:
+        self.where, self.nodes, self.total = stream.where, stream.nodes, stream.total
+        self._stream, self._data = stream, data
+        for array in data.values():
+            if not array.shape or array.dtype.kind not in NUMBERS:
+                raise InputError(f"{array.where} is {array}; expected numbers [edges, ...]")
+
+    def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
+        """Yield the edges, as `EdgeStream.blocks`. Raises InputError where there are more or fewer edges than data."""
+        of_stream, done = mark or (None, 0)
+        with ExitStack() as files:
+            data = _EdgeData(files, done, None, self._data)
+            blocks = self._stream.blocks(of_stream, progress)
+            for block in blocks:
+                if any(len(each) < done + len(block) for each in self._data.values()):
+                    self._check(done + len(block) + sum(map(len, blocks)))
+                _, found = data.take(len(block))
+                done += len(block)
+                next_mark = None if block.mark is None else [block.mark, done]
+                yield replace(block, data={**block.data, **found}, mark=next_mark)
+        self._check(done)
+        self.nodes = self._stream.nodes
+
+    def _check(self, edges: int) -> None:
+        for array in self._data.values():
+            if len(array) != edges:
+                raise InputError(f"{array.where} is of {len(array)} edges; {self.where} lists {edges}")
+
+
+class _EdgeData:
+    """Weights and data of edges from arrays, from edge ``low`` on, in types that graph files have."""
+
+    def __init__(self, files: ExitStack, low: int, weight: Array | None, data: Mapping[str, Array]) -> None:
+        self._weight = None if weight is None else files.enter_context(weight.reading(low))
+        self._data = {name: files.enter_context(each.reading(low)) for name, each in data.items()}
+
+    def take(self, count: int) -> tuple[NDArray[np.float32] | None, dict[str, NDArray[Any]]]:
+        """Return the weights and the data of the next edges."""
+        with np.errstate(over="ignore"):  # the build refuses values that become infinite
+            weight = None if self._weight is None else self._weight(count).astype(np.float32, copy=False)
+            found = {name: take(count) for name, take in self._data.items()}
+            return weight, {name: each.astype(_stored_as(each), copy=False) for name, each in found.items()}
+
+
+def _stored_as(values: NDArray[Any]) -> Any:
+    """Return the type that a graph file has for data of edges."""
+    return STORED_AS.get(values.dtype.name, values.dtype)
+
+
+def offset_runs(indptr: Array, total: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield (first row, offsets int64 [rows + 1]) of runs of rows.
+
+    Raises InputError unless offsets begin with 0, never decrease and end with ``total``.
+    """
+    rows = len(indptr) - 1
+    where, _, name = indptr.where.rpartition(": ")
+    with indptr.reading() as take:
+        last = take(1).astype(np.int64)
+        for row in range(0, rows, ROWS):
+            part = np.concatenate([last, take(min(ROWS, rows - row)).astype(np.int64, copy=False)])
+            checks.offsets(where, name, part, row=row, rows=rows, total=total)
+            yield row, part
+            last = part[-1:]
+
+
+def in_range(array: Array, ids: NDArray[Any], low: int, limit: int) -> NDArray[np.int64]:
+    """Return ids, from entry ``low`` of an array on, as int64. Raises InputError for one outside 0 .. limit - 1."""
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= limit):
+        at = checks.first((ids < 0) | (ids >= limit)) or 0
+        raise InputError(f"{array.where} has {ids[at]} at entry {low + at}; expected 0 .. {limit - 1}")
+    return ids.astype(np.int64, copy=False)
+
+
+def rows_of(
+    indptr: NDArray[np.int64], low: int, high: int, dtype: np.dtype[Any] | type = np.int64
+) -> NDArray[Any]:
+    """Return the row of each of the entries low .. high - 1. indptr: offsets [rows + 1] of a CSR."""
+    first = int(np.searchsorted(indptr, low, side="right")) - 1
+    last = int(np.searchsorted(indptr, high, side="left"))
+    ends = np.clip(indptr[first : last + 1], low, high)
+    return np.repeat(np.arange(first, last, dtype=dtype), np.diff(ends))
