@@ -144,7 +144,7 @@ def test_lines_and_blocks_agree_on_random_text(rng, tmp_path, monkeypatch):
         assert results[0] == results[1], path.read_text()
 
 
-HEAD = "%%matrixmarket MATRIX Coordinate SymmetricEdges General"
+HEAD = "%%matrixmarket MATRIX Coordinate Pattern General"
 BOM, EDGE = b"\xef\xbb\xbf", ([1], [2], None)
 SMALL = [
     ("list.txt", "", ([], [], None)),

@@ -84,7 +84,7 @@ class Halo:
         if row_bytes not in made:
             rows = halo_messages.rows_a_message(row_bytes, backend.chunk_bytes)
             found = halo_messages.in_messages(plan, rows, self._fewest)
-            native = backend.native.HaloMessages(
+            native = backend.native.HaloSchedule(
                 backend.native_plan(plan),
                 plan.indices,
                 found.pushes.view(np.uint8),
