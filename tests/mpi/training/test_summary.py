@@ -92,8 +92,8 @@ def test_a_transfer_is_chosen_by_what_the_slowest_rank_would_take(comm, stored, 
     forward = {name: [each / 2, each / 4] for name, each in seconds.items()}
     backward = {name: [0.0, each / 4] for name, each in seconds.items()}
     passes = iter([forward, backward])
-    monkeypatch.setattr(transfer.cost_model, "seconds", lambda *given: next(passes))
-    monkeypatch.setattr(transfer.probe, "measure", lambda *given: dict.fromkeys(seconds))
+    monkeypatch.setattr(transfer.cost_model, "transfer_seconds", lambda *given: next(passes))
+    monkeypatch.setattr(transfer.row_costs, "measure", lambda *given: dict.fromkeys(seconds))
     path = stored("g", blocks(90))
     job = build(runs.settings(path, model={"hidden": 4}), comm)
     job.backend.memory.close()
