@@ -27,8 +27,9 @@ READ_LIMIT = 1 << 30  # bytes of a system call; Linux reads 2 GiB less a page at
 class CheckedFile:
     """Reads the datasets of a file through a descriptor, which `close` closes.
 
-    The descriptor refers to the same file when another process replaces the path. The first digest that differs is
-    raised at the end of `compared`, after the body, so that checks of values in the body can name a wrong value first.
+    The descriptor refers to the same file when another process replaces the path. Data that differ
+    from their digest are an error at the end of a ``with`` block of `compared`, so that a check within it can name a
+    wrong value first.
 
     Attributes:
         where: name of the file in messages.

@@ -109,13 +109,13 @@ def graph_file(
     """Yield a writer, by which the body writes every dataset of ``held``. The file appears when the body ends.
 
     Args:
-        held: contents of the file, without row ranges.
+        held: contents of the file, except for row ranges, which ``partitions`` has.
         order: method that renumbered the rows.
         partitions: row ranges to write.
         identity: uuid, for a renumbered copy of a graph. [default: computed from the contents without row ranges, so
             that equal graphs have equal files]
         proved: the reverse of each edge was found, which is recorded (`schema.PROOF`).
-        digests: digests of datasets that are copied from another file, whether they agree or not.
+        digests: digests of datasets that are copied from another file, recorded without a comparison.
         block: bytes of a block that has a digest.
 
     Raises InputError as `replacement` does.

@@ -172,7 +172,7 @@ class Search:
         return at
 
     def _retreat(self, at: Setting, move: Move) -> Measuring:
-        """Repeat a move while it leads to one of the fastest settings."""
+        """Repeat a move while it leads to one of the fastest settings that were measured so far."""
         while (near := self._moved(at, move)) is not None and self.allowed(near):
             if near not in self._seconds:
                 yield from self._measured(RETREAT, near)

@@ -118,9 +118,10 @@ def _stale_launches() -> list[Path]:
 
 
 def job_processes(status: Path) -> dict[int, list[bytes]]:
-    """Return the variables of the processes, by number, of the job whose status file this is, in any session.
+    """Return the environment variables of each process of a job, by process number.
 
-    They are those that inherited MGG_STATUS.
+    status: the job's status file. Processes of the job are those that inherited MGG_STATUS with its path, in any
+    session.
     """
     found, mark = {}, f"{STATUS}={status}".encode()
     for process in _processes():

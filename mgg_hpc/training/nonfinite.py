@@ -81,7 +81,7 @@ def _blocks(x: Input | StreamedRows) -> Iterator[Tensor]:
 
 
 def _in_parameters(trainer: Trainer, *, gradients: bool) -> list[str | None]:
-    """Return for each parameter, or its gradient on this rank, the first such value as text, or None."""
+    """Return the first NaN or infinity of each parameter, or of its gradient, as text; None without one."""
     found: list[str | None] = []
     job, step = trainer.job, "epoch" if trainer.job.sampled is None else "batch"
     for name, parameter in job.model.named_parameters():

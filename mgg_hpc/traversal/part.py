@@ -155,7 +155,7 @@ def _in_edges(
 ) -> tuple[LocalGraph, NDArray[np.int32], NDArray[np.int64]]:
     """Return the graph with its in-edges alone, and the positions of its rows and edges in the slice. Collective.
 
-    places: False returns no positions of edges, [0].
+    places: whether to return the positions of edges; the array is empty otherwise.
     """
     low, total = int(bounds[comm.rank]), int(bounds[-1])
     count = len(rows.indptr) - 1

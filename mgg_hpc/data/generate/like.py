@@ -181,7 +181,7 @@ class _Model:
 
     @cached_property
     def tables(self) -> list[Table]:
-        """Tables to draw nodes from, for both ends or for each."""
+        """Tables to draw the ends of edges from: one for both ends, or one for sources and one for destinations."""
         return [table_of(self.nodes, self.shape.classes, weights) for weights in self.weights]
 
     def edges(self, low: int, high: int) -> Ends:

@@ -221,7 +221,9 @@ class GNN(torch.nn.Module):
         return found
 
     def _layer(self, i: int, x: Input | StreamedRows, graphs: Views) -> Tensor | StreamedRows:
-        """Return the output of layer ``i``, from 0; the backward computes its inside again if `recompute` has it."""
+        """Return the output of layer ``i``, from 0. If `recompute` has it, nothing within it is kept, and the backward
+        computes it again.
+        """
         if isinstance(x, StreamedRows):
             with spans.layer(f"layer {i + 1}"):
                 return self._streamed_layer(i, x, graphs.view(i))

@@ -144,7 +144,7 @@ def name_of(node: fx.Node, root: torch.nn.Module) -> str:
 
 
 def module_options(node: fx.Node, root: torch.nn.Module) -> dict[str, Any]:
-    """Return the OPTIONS of a module; nothing for functions."""
+    """Return the attributes of a called module that OPTIONS lists, by name; an empty dict for functions."""
     if node.op != "call_module":
         return {}
     module = root.get_submodule(str(node.target))

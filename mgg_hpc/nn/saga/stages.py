@@ -69,7 +69,7 @@ def computed(traced: Traced, values: Sequence[fx.Node], operands: Sequence[fx.No
 
 
 def staged(traced: Traced, layer: torch.nn.Module) -> Staged:
-    """Return the program with the values that depend on one end only moved to the vertices."""
+    """Return the program in which values that depend on one end of an edge only are computed once for each vertex."""
     movable = {node for node in traced.graph.nodes if _moves(node, layer)}
     moved = {node for node in movable if len(node.meta["ends"]) == 1}
     typed = {node for node in traced.graph.nodes if _is_typed(node) and node.args[0] in moved}
@@ -141,7 +141,7 @@ def linear(stage: Staged, layer: torch.nn.Module, accumulator: str) -> Linear | 
 
 
 def _weight_of(factor: Any) -> Linear | None:
-    """Return a factor as weights, or None if it is not a column of edge data."""
+    """Return a factor of a message as the weight of edges that it is, or None if it is no column of edge data."""
     if attribute(factor, "weight"):
         return Linear("")
     if not isinstance(factor, fx.Node) or factor.meta["shape"] is None or factor.meta["shape"][1:] != (1,):

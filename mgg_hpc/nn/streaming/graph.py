@@ -192,7 +192,9 @@ class StreamedGraph(DistGraph):
         return made if self.io is None else WriteBehind(made, self.io)
 
     def drop(self, store: Store) -> None:
-        """Let a store of `new_store` be used again; ignore others. Collective."""
+        """Return a store of `new_store` to the pool, from which a later `new_store` takes it; do nothing for other
+        stores. Collective.
+        """
         self._stores.give(store)
 
     def _free(self) -> None:

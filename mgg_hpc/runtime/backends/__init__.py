@@ -89,12 +89,15 @@ def make(
     searches: bool = False,
     **knobs: int,
 ) -> Backend:
-    """Make the backend itself. Collective.
+    """Make the backend that was chosen. Collective.
 
-    threads: number of threads of this rank. widest: format of the widest rows that will be summed, by which GPUs choose
-    ps. searches: whether a search will try other knobs, for which GPUs reserve memory. knobs: values of ps, dist, wpb
-    and far_ps instead of the backend's defaults. Raises InputError, the same on all ranks, where the backend cannot run
-    with them.
+    Args:
+        threads: number of threads of this rank.
+        widest: format of the widest rows that will be summed; GPUs choose the default of ps by it.
+        searches: whether a search will try other knobs, for which GPUs reserve memory.
+        knobs: values of ps, dist, wpb and far_ps (`Geometry`) in place of the backend's defaults.
+
+    Raises InputError, the same on all ranks, if the backend cannot run with them.
     """
     from .. import mpi
 

@@ -74,7 +74,7 @@ class Meter:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def settle(self) -> None:
-        """Add the seconds of the calls in ``later``, all of which have ended."""
+        """Call each timer in ``later``, whose calls have all ended, and add its seconds to the counts."""
         for plan, format, seconds in self.later:
             self.took(plan, format, seconds())
         self.later = []

@@ -144,10 +144,13 @@ class EdgeKernels(ABC):
     ) -> None:
         """Compute gradients of attention at one end of its edges: out [n, H C] is the gradient of h.
 
-        at_source: over out-edges; src: `Attention.backward_rows` of targets. If additive, score: source scores [n, H],
-        whose gradient is written into score_gradient [n, H]; edge_score [E, H] in the plan's order, whose gradient is
-        written into edge_score_gradient [E, H], or neither. Else over in-edges, for dot products only; src: rows of the
-        sources; gradient [n, H C], log_sum and dot [n, H]: values of the targets.
+        With at_source, over out-edges; src: `Attention.backward_rows` of the destinations. If scores are additive,
+        score [n, H] are those of the sources, whose gradient is written into score_gradient [n, H]; edge_score [E, H],
+        in the plan's order, and edge_score_gradient [E, H], into which its gradient is written, are given both or not
+        at all.
+
+        Without at_source, over in-edges, and for dot products only; src: rows of the sources. gradient [n, H C],
+        log_sum and dot [n, H] are values of the destinations.
         """
 
     @abstractmethod

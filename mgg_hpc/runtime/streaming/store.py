@@ -90,7 +90,9 @@ class Pace:
             self.native = native.load().Pace(rate)
 
     def took(self, nbytes: int, began: float) -> None:
-        """Sleep until ``nbytes``, whose transfer began at ``began`` (`time.perf_counter`), are there at the rate."""
+        """Sleep until a transfer of ``nbytes`` that began at ``began`` (`time.perf_counter`) would have ended at this
+        rate.
+        """
         with self._lock:
             self.nbytes += nbytes
         if self.native is not None:

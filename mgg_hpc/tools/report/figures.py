@@ -54,7 +54,8 @@ def load() -> Any:
 def drawn(draw: Callable[..., Any]) -> Callable[..., Markup]:
     """Turn a function that returns a figure into one that returns its SVG element.
 
-    name: makes the element's ids unique in the page. title: text for screen readers.
+    The new function has two more arguments, first: a name, which makes ids unique in the page, and a title for screen
+    readers.
     """
 
     @functools.wraps(draw)

@@ -111,7 +111,9 @@ class checkpointed:  # noqa: N801 - it is used as a function
             self._saver.finish()
 
     def epochs(self, last: int) -> Iterator[int]:
-        """Yield the numbers of the remaining epochs up to ``last``, and save the state after them. Collective."""
+        """Yield the number of each remaining epoch up to ``last``; after an epoch, save the state if it is due.
+        Collective.
+        """
         if self._saver is None:
             raise RuntimeError("checkpointed: epochs() is for the inside of its with statement")
         for epoch in range(self.epoch + 1, last + 1):

@@ -275,9 +275,13 @@ def check_settings(run: Path, before: Settings, now: Settings) -> None:
 def plan_of(kept: PlanSettings | None, before: PlanSettings, now: PlanSettings) -> PlanSettings:
     """Return the section [plan] to continue with.
 
-    kept: as resolved for the checkpoint, or None on another number of ranks. before: of the run's job file. now: of the
-    present job, of which a key counts if it differs from ``before`` and is not "auto". All others are taken from
-    ``kept``, or are "auto"; memory and scratch, which are never chosen, are always those of ``now``.
+    A key that ``now`` changes, and that is not "auto" there, counts; memory and scratch, which are never chosen, always
+    do. All others are those of ``kept``, or "auto".
+
+    Args:
+        kept: as resolved for the checkpoint, or None on another number of ranks.
+        before: section of the run's job file.
+        now: section of the present job.
     """
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     others = msgspec.to_builtins(kept) if kept else dict.fromkeys(new, "auto")

@@ -168,9 +168,9 @@ class DeviceEdges(EdgeKernels):
     def _tape_arrays(
         self, plan: Plan, tape: Tape, *, near: Sequence[Any], shared: Any, out: Sequence[Any], edge: Any
     ) -> Any:
-        """Return the words of `DeviceTape` after its edges (cuda/gpu/edges/tape.cuh), uint64.
+        """Return the fields of `DeviceTape` that follow its edges (cuda/gpu/edges/tape.cuh), as uint64.
 
-        Raises ValueError for arrays of another type or size, and for a tape that reads what is not there.
+        Raises ValueError for arrays of another type or size, and for a tape that reads an array that is missing.
         """
 
         def rows(name: str, arrays: Sequence[Any]) -> list[int]:

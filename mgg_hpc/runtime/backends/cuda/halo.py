@@ -139,7 +139,8 @@ class Halo:
     ) -> None:
         """Push rows, and sum; see Backend.aggregate.
 
-        total: a native Sum. holds: arrived rows stay in their staging until the caller returns the credits.
+        total: a native Sum. holds: arrived rows stay in the staging memory until the caller returns the credits, which
+        allow their owners to push the next rows.
         """
         found, native = self.schedule(backend, plan, src.format.row_bytes)
         run = getattr(backend.native_plan(plan), f"halo_{kind}")

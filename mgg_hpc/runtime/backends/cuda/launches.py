@@ -147,7 +147,9 @@ class DeviceLaunches(DeviceContext):
         return transfer, self._fitting(transfer, reduce, local, remote, format)
 
     def check_fits(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
-        """Raise InputError for a geometry whose CUDA blocks the GPU cannot hold, or whose rings the ring of a plan."""
+        """Raise InputError for a geometry whose CUDA blocks the GPU cannot hold, or whose ring of rows in flight is
+        larger than the one that was allocated for the plan.
+        """
         with self.cut_by(geometry):
             _, made = self._fitting_for(plan, format, "sum")
             room = len(self._rings[plan].buffer) if plan in self._rings else 0

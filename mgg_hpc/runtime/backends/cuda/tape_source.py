@@ -49,10 +49,10 @@ class Source:
 
     Args:
         text: the source.
-        lanes: number of lanes of a worker.
-        columns: number of columns of a lane in a pass.
+        lanes: number of threads that compute one destination together (a worker).
+        columns: number of columns that each of them computes at once.
         state: number of floats of all outputs of a destination.
-        near: number of this end's arrays that the kernel takes.
+        near: number of arrays of values of destinations that the kernel takes.
     """
 
     text: str
@@ -100,7 +100,7 @@ def tape_source(tape: Tape, dtype: str) -> Source:
 
 
 def _constants(name: str, values: Sequence[int]) -> str:
-    """Return a function of an output's number, which is a constant wherever it is called."""
+    """Return the source of a function ``name(o)`` that returns values[o] of output o, a constant at each call."""
     chosen = "".join(f"o == {o} ? {value} : " for o, value in enumerate(values[:-1]))
     return f"MGG_DEVICE static int32_t {name}(int o) {{ return {chosen}{values[-1]}; }}"
 
