@@ -77,7 +77,7 @@ class Imported:
         rows: node datasets by path (schema.X or its three parts if sparse, schema.Y, schema.MASKS, schema.NODE_ID or
             the two of names), or a function that returns them once all edges were read.
         sparse_shape: as in `schema.Contents`.
-        directed: False if the reverse of each edge is known to be there; None if the build is to find out.
+        directed: True or False (the reverse of each edge is there) where it is known; None if the build is to find out.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Imported:
     classes: int = 0
     multilabel: bool = False
     sparse_shape: tuple[int, int] | None = None
-    directed: bool | None = True
+    directed: bool | None = None
 
 
 Source = Imported | Graph  # a small graph may be in memory

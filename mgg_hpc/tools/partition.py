@@ -246,7 +246,7 @@ def numbered(
     """
     source = opened.path.resolve()
     path = temporary(source.with_name(f"{source.name}.edges"))
-    edges = Imported(opened.name, NumberedEdges(opened, place, data=False))
+    edges = Imported(opened.name, NumberedEdges(opened, place, data=False), directed=True)
     try:
         build_graph(edges, path, memory=memory, symmetric=symmetric, force=True)
         found = open_graph(path)

@@ -46,8 +46,32 @@ def unknown(text: str) -> list[str]:
     return [name for name, found in files.items() if not found] + missing
 
 
-@pytest.mark.parametrize(
-    "subject", ["format of graphs", "generator", "layer", "transport for CPUs", "library to compare with"]
-)
+SUBJECTS = [
+    "format of graphs",
+    "generator",
+    "layer",
+    "transport for CPUs",
+    "library to compare with",
+    "benchmark",
+]
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_what_is_to_be_added_to_is_there(subject):
     assert not unknown(PARAGRAPHS[subject])
+
+
+def test_the_way_from_a_command_to_the_kernel_names_functions_that_are_there():
+    chain = re.search(r"## From mgg train to the kernel\n(.*?)\n## ", TEXT, re.DOTALL)[1]
+    found = re.findall(r"([\w/]+\.py): ((?:[\w.]+(?:, | or )?)+)", chain)
+    assert len(found) > 20
+    for file, names in found:
+        text = (ROOT / "mgg_hpc" / file).read_text()
+        for name in re.findall(r"[\w.]+", names.replace(" or ", ", ")):
+            owner, _, method = name.rpartition(".")
+            body = (
+                re.search(rf"^class {owner}\b.*?(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)[0]
+                if owner
+                else text
+            )
+            assert re.search(rf"^ *(def|class) {method}\b", body, re.MULTILINE), f"{file}: {name}"

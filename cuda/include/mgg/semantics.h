@@ -129,7 +129,7 @@ MGG_BOTH uint32_t dropout_threshold(double p) { return static_cast<uint32_t>(p *
 
 // Random streams of sampling: one for each hop from a batch's own rows, and one for the order of an epoch's rows. The
 // epoch of a hop's draws is the number of the step, from 1 on: in epoch 0 initial values are drawn, of which learned rows
-// (nn/inputs/nodes.py) reach these streams in graphs of 2^29 nodes; in others dropout is, in streams below 0x8000.
+// (nn/inputs/features.py) reach these streams in graphs of 2^29 nodes; in others dropout is, in streams below 0x8000.
 constexpr uint32_t sampling_stream = 0xE000, shuffling_stream = 0xF000;
 constexpr int most_hops = shuffling_stream - sampling_stream;
 

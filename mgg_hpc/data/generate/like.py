@@ -136,7 +136,7 @@ def draw_like(name: str, seed: int, *, scale: float = 1.0, features: int | None 
     edges = DrawnEdges(f"like-{name}", model.nodes, model.total, model.edges)
     rows = model.rows()
     classes = shape.tasks or shape.classes
-    imported = Imported(f"like-{name}", edges, rows, classes, multilabel=shape.tasks > 0)
+    imported = Imported(f"like-{name}", edges, rows, classes, multilabel=shape.tasks > 0, directed=True)
     return Drawn(imported, symmetric=not shape.directed, most_edges=model.total)
 
 

@@ -64,7 +64,7 @@ def draw_rmat(
     ids = cache(lambda: np.concatenate(list(draws.pieces(0))))
     edges = DrawnEdges(f"rmat{scale}", nodes, total, partial(_rmat_edges, seed, ends, scale, ids))
     held = nodes * index_dtype(nodes)().itemsize + split_bytes(nodes, classes)
-    return Drawn(Imported(f"rmat{scale}", edges, rows, classes), symmetric, total, held)
+    return Drawn(Imported(f"rmat{scale}", edges, rows, classes, directed=True), symmetric, total, held)
 
 
 def _ids(nodes: int, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
@@ -109,7 +109,12 @@ def draw_uniform(
 
     _, rows = random_rows(advanced(seed, 0), nodes, features=features, classes=classes)
     stream = DrawnEdges("uniform", nodes, edges, draw)
-    return Drawn(Imported("uniform", stream, rows, classes), symmetric, edges, split_bytes(nodes, classes))
+    return Drawn(
+        Imported("uniform", stream, rows, classes, directed=True),
+        symmetric,
+        edges,
+        split_bytes(nodes, classes),
+    )
 
 
 def draw_grid(
@@ -132,7 +137,12 @@ def draw_grid(
     block = max(1, DRAWN_AT_ONCE // len(sides))
     edges = DrawnEdges(name, nodes, nodes, partial(_grid_edges, tuple(sides), periodic), block)
     _, rows = random_rows(advanced(seed, 0), nodes, features=features, classes=classes)
-    return Drawn(Imported(name, edges, rows, classes), True, len(sides) * nodes, split_bytes(nodes, classes))
+    return Drawn(
+        Imported(name, edges, rows, classes, directed=True),
+        True,
+        len(sides) * nodes,
+        split_bytes(nodes, classes),
+    )
 
 
 def _grid_edges(sides: Sequence[int], periodic: bool, low: int, high: int) -> Ends:

@@ -97,7 +97,7 @@ def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophil
     if features:
         rows[schema.X] = Rows(schema.Layout(schema.FLOAT32, (nodes, features)), x)
     stream = DrawnEdges("sbm", nodes, total, edges)
-    return Drawn(Imported("sbm", stream, rows, classes), True, total, held=nodes * BYTES_HELD)
+    return Drawn(Imported("sbm", stream, rows, classes, directed=True), True, total, held=nodes * BYTES_HELD)
 
 
 def _partners(

@@ -167,8 +167,11 @@ def _opened(path: Path, offset: int) -> Iterator[Fill]:
                     )
             kinds = [name for magic, name in PACKED.items() if begin.startswith(magic)]
             if kinds:
-                with ThreadPoolExecutor(1, f"unpack {path.name}") as thread:
+                thread = ThreadPoolExecutor(1, f"unpack {path.name}")
+                try:
                     yield _filling(_ahead(thread, _pieces(path, raw, kinds[0])), offset)
+                finally:  # without a wait: the garbage collector may be here, while a thread is started
+                    thread.shutdown(wait=False, cancel_futures=True)
                 return
             done = raw.seek(offset) if offset else 0
 

@@ -307,4 +307,6 @@ def _convolution(
             edge_dim=edge_dim or None,
             attention=attention,
         )
-    return GCNConv(in_channels, out_channels)
+    if chosen.name == "gcn":
+        return GCNConv(in_channels, out_channels)
+    raise ValueError(f"no layer of the model {chosen.name!r}")

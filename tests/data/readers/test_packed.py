@@ -34,7 +34,10 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30), before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
-    assert not [each for each in threading.enumerate() if each.name.startswith("unpack")]
+    for each in threading.enumerate():
+        if each.name.startswith("unpack"):
+            each.join(10)
+            assert not each.is_alive()
 
 
 @pytest.mark.parametrize("words", [False, True])
