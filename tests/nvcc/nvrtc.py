@@ -12,7 +12,10 @@ def library() -> ctypes.CDLL | None:
     wheel = Path(sysconfig.get_path("platlib")) / "nvidia" / "cu13" / "lib"
     for name in ("libnvrtc.so", str(wheel / "libnvrtc.so.13")):
         try:
-            return ctypes.CDLL(name)
+            found = ctypes.CDLL(name)
+            for builtins in wheel.glob("libnvrtc-builtins.so.*"):  # which it looks for by name alone
+                ctypes.CDLL(str(builtins))
+            return found
         except OSError:
             continue
     return None
