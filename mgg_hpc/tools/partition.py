@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 from rich.table import Table
 
 from ..data import checks, schema
@@ -30,7 +31,6 @@ from ..plan import order, partitioners
 from ..plan.partitioners import SliceOfRows, SymmetricEdges
 from ..plan.row_ranges import edge_balanced, edge_counts
 from ..plan.workload import prefix_sum
-from ..training.report import console
 from .importing import default_memory
 from .terminal import phases, waiting
 
@@ -359,7 +359,8 @@ def _print_bounds(path: Path, parts: int) -> None:
     for rank in range(parts):
         low, high = int(bounds[rank]), int(bounds[rank + 1])
         table.add_row(str(rank), f"{low:,}", f"{high - low:,}", f"{counts[rank]:,}")
-    console().print(table)
+    console = Console()
+    console.print(table)
     mean = sum(counts) / parts
     if mean:
-        console().print(f"the largest part has {max(counts) / mean:.3f} times the mean of {mean:,.0f} edges")
+        console.print(f"the largest part has {max(counts) / mean:.3f} times the mean of {mean:,.0f} edges")

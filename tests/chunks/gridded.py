@@ -25,7 +25,7 @@ def lone(threads=2, geometry=SMALL):
 
 
 def cut(rows, size):
-    """Bounds of intervals of ``size`` rows, smaller than those of `division.intervals`."""
+    """Bounds of intervals of ``size`` rows, smaller than those of `plan.grid.intervals`."""
     return np.append(np.arange(0, max(rows, 1), size), rows)
 
 

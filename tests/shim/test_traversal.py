@@ -48,7 +48,7 @@ def counted(engine, device: Part, reads: str) -> list[int]:
 
 
 def expected(host: Part, reads: str) -> list[int]:
-    """What `traversal.requests` says of the same search."""
+    """What `pcie_requests` says of the same search."""
     (run,) = runs.bfs(host, runs.draw_sources(host, 1, 3))
     reached = np.flatnonzero(run.arrays["depth"] >= 0)
     offset = host.graph.out_indptr

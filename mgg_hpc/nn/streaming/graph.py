@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Never
 
 import numpy as np
-import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -52,8 +51,8 @@ class Streaming:
     rows in the host's memory into chunks, as GPUs do, instead of reading them in place. schedule: one of SCHEDULES
     (sweep.py). ahead: load chunks while others are summed, and read and write rows of slow stores meanwhile. rate:
     bytes per second that all stores of a rank read and write at most, for studies; 0 for no limit. chains: which ranks
-    load chunks, and which receive them from another rank (`runtime.streaming.ring`): a tree of bandwidths, "measured",
-    or "none".
+    load chunks, and which receive them from another rank (`runtime.streaming.chains`): a tree of bandwidths,
+    "measured", or "none".
     """
 
     memory: int
@@ -290,6 +289,8 @@ def _dense(held: NDArray[Any] | SparseRows, low: int, high: int) -> Tensor:
     begin, end = int(held.indptr[low]), int(held.indptr[high])
     arrays = held.data[begin:end], held.indices[begin:end], held.indptr[low : high + 1] - begin
     shape = high - low, held.shape[1]
+    import scipy.sparse  # takes 12 MiB of each rank, and only sparse features need it
+
     return torch.from_numpy(scipy.sparse.csr_array(arrays, shape=shape).toarray())
 
 

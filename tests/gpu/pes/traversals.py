@@ -45,7 +45,7 @@ def loaded(engine: Engine, graph: Graph) -> Iterator[tuple[Part, Part]]:
 
 
 def read_as(engine: Engine, part: Part, reads: str, **options: Any) -> Part:
-    """Return the part on the device with another way to read its lists, see DeviceTraversal.of."""
+    """Return the part on the device with another way to read its lists, see DeviceTraversal.bind."""
     (device,) = engine.backends(World(1))
     return replace(part, engine=device.traversal.bind(part.graph, reads=reads, **options))
 

@@ -51,7 +51,7 @@ class EdgeLists:
         """Put lists into their place.
 
         Args:
-            reads: how lists are read, see `DeviceTraversal.of`.
+            reads: how lists are read, see `DeviceTraversal.bind`.
             indptr: int64 [L + 1].
             indices: int32 or int64 [E].
             number: int32 [L], number of the source of each list, or None where list i is of source i.
@@ -111,7 +111,7 @@ class DeviceTraversal(TraversalKernels):
         wide: bool = False,
         bottom_up: bool = True,
     ) -> DeviceGraph:
-        """Return traversals of a graph, as `TraversalKernels.of` does.
+        """Return traversals of a graph, as `TraversalKernels.bind` does.
 
         Args:
             reads: how lists are read (EMOGI, section 2.4 of Min's dissertation): "strided", by a thread each; "merged",
