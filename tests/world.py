@@ -19,12 +19,6 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # in processes t
 from harness.plans import halo_plans
 
 SMALL = Geometry(ps=2, dist=2, wpb=1)  # blocks of 2 edges: more than 8 make a hub, and every case has some
-LARGE = Geometry(ps=32, dist=2, wpb=2)  # parts of hubs of 256 edges, eight batches of kernels over edges
-
-
-def geometry_of(case):
-    """`SMALL`, or `LARGE` where the edges of some destination take several batches: 32 edges each."""
-    return LARGE if np.diff(case.indptr).max(initial=0) > 32 else SMALL
 
 
 def play(

@@ -37,7 +37,7 @@ def separated(plan: Plan) -> tuple[Plan, Plan, Plan]:
     """Return a plan's sums in three: over this rank's own rows, over remote ones, and the plan that adds the two up.
 
     The first has all destinations, n, and the second those with a remote source, m, in the same order, with the
-    transfer of ``plan``. The third reads n + m rows: the sums of the first, followed by those of the second.
+    transfer of ``plan``. The third reads n + m rows: the sums of the first plan, followed by the sums of the second.
     """
     owned = plan.segments[: int(plan.chunks[0]["segments"])]
     counts = np.zeros(plan.destinations + 1, dtype=np.int64)

@@ -76,7 +76,9 @@ set_target_properties(nvshmem_device PROPERTIES IMPORTED_LOCATION "${MGG_NVSHMEM
                       IMPORTED_LINK_INTERFACE_LANGUAGES CUDA)
 
 # What NVRTC compiles behind tapes, as one text in a string: it finds no headers.
-file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/edges/tape_headers.txt" tape_headers)
+set(tape_list "${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/edges/tape_headers.txt")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${tape_list}")
+file(STRINGS "${tape_list}" tape_headers)
 set(tape_text "")
 foreach(name IN LISTS tape_headers)
   set(header "${CMAKE_CURRENT_SOURCE_DIR}/cuda/${name}")
@@ -85,8 +87,8 @@ foreach(name IN LISTS tape_headers)
   string(REGEX REPLACE "#(include|pragma once)[^\n]*" "" text "${text}")
   string(APPEND tape_text "${text}")
 endforeach()
-file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/tape_headers/tape_headers.h"
-     "constexpr const char* tape_headers = R\"headers(${tape_text})headers\";\n")
+file(GENERATE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/tape_headers/tape_headers.h"
+     CONTENT "constexpr const char* tape_headers = R\"headers(${tape_text})headers\";\n")
 
 # Sources that are compiled once per type of rows, the longest first.
 set(cuda_objects)

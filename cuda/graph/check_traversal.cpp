@@ -38,8 +38,8 @@ int64_t first_wrong(const Edges& graph, Wrong&& wrong) {
   return first == graph.rows ? none : first;
 }
 
-// Graph500's rules for a parent: it is the source of an edge into the row, and one level above it. Other rules (edges skip
-// no level, and lead from no reached row to one that is not) are those of skipped_level.
+// Graph500's rules for a parent: it is the source of an edge into the row, and one level above it. skipped_level checks
+// the other rules: edges skip no level, and none leads from a reached row to one that is not.
 int64_t wrong_parent(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const int32_t> slot,
                      Flat<const int32_t> parent, Flat<const int32_t> depth, int64_t root) {
   const Edges graph = edges_of(indptr, indices, slot);

@@ -133,7 +133,7 @@ nb::tuple split_edges(int64_t rank, Flat<const int64_t> bounds, Flat<const int64
     for (int64_t piece = 1; piece < pieces; ++piece)  // of about as many edges each
       cuts.push_back(std::lower_bound(offset, last_offset - 1, edges * piece / pieces) - offset);
     cuts.push_back(last_offset - 1 - offset);
-    // This rank's own rows first, then those of the ranks before it in a circle, so that not all begin with one rank.
+    // This rank's own rows first, then the rows of ranks r - 1, r - 2, ... (modulo P): ranks begin with different peers.
     for (int64_t step = 0; step < ranks; ++step) order.push_back((rank - step + ranks) % ranks);
     const auto visit = [&](int64_t first, int64_t last, auto&& edge) {
       for (int64_t destination = first; destination < last; ++destination)

@@ -21,8 +21,8 @@ class Transport {
 
   // Starts to copy `from`, which may be any memory and is not written before the bytes have landed (as an answer from pe
   // tells), to pe's counterpart of `mine`, and then to set pe's counterpart of `signal` to `value`: a PE that sees the
-  // value (load_signal) sees these bytes and those of all puts to `pe` before. Signals only grow. Without bytes only the
-  // signal is set, and without a signal (null) only the bytes are copied.
+  // value (load_signal) sees these bytes and the bytes of all earlier puts to `pe`. Signals only grow. Without bytes
+  // only the signal is set, and without a signal (null) only the bytes are copied.
   virtual void put_signal_nbi(void* mine, const void* from, size_t bytes, uint64_t* signal, uint64_t value,
                               int pe) = 0;
 

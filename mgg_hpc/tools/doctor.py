@@ -203,7 +203,7 @@ def _openshmem() -> list[Finding]:
 
 
 def _cuda() -> list[Finding]:
-    return [_gpu(), _nvcc(), _nvshmem(), _gpu_kernels()]
+    return [_gpu(), _nvcc(), _nvshmem(), _cupy(), _gpu_kernels()]
 
 
 def _gpu_kernels() -> Finding:
@@ -245,6 +245,15 @@ def _nvshmem() -> Finding:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return Finding("NVSHMEM", "ok", f"{name} {importlib.metadata.version(name)}")
     return Finding("NVSHMEM", "absent", "no wheel", "needed only for GPUs: pip install nvidia-nvshmem-cu13")
+
+
+def _cupy() -> Finding:
+    """Return whether CuPy, which compiles programs on edges by NVRTC, is installed."""
+    for name in ("cupy-cuda13x", "cupy"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return Finding("CuPy", "ok", f"{name} {importlib.metadata.version(name)}")
+    advice = "GPUs need it for programs on edges: pip install cupy-cuda13x nvidia-cuda-nvrtc"
+    return Finding("CuPy", "absent", "not installed", advice)
 
 
 def _slurm() -> list[Finding]:

@@ -40,11 +40,14 @@ NEEDED += [
     "hypothesis",
     "sortedcontainers",
     "nvidia.nvshmem",
+    "cupy",
+    "cuda.pathfinder",
     "pytest",
     "iniconfig",
 ]
 NEEDED += ["pluggy", "packaging", "pytest_timeout", "xdist", "execnet", "pytest_mpi", "pygments"]
 WHEELS = {"sklearn": "scikit-learn", "nvidia.nvshmem": "nvidia-nvshmem-cu13", "xdist": "pytest-xdist"}
+WHEELS |= {"cupy": "cupy-cuda13x", "cuda.pathfinder": "cuda-pathfinder"}
 WHEELS |= {"pytest_timeout": "pytest-timeout", "pytest_mpi": "pytest-mpi"}
 # Two ranks, started as tests start theirs: whether MPI and its launcher work here.
 MEET = """

@@ -67,6 +67,7 @@ def test_a_segment_that_is_opened_before_it_is_mapped_is_in_use(tmp_path, monkey
 @pytest.mark.parametrize("runs", [False, True])
 def test_the_folder_of_a_job_that_runs_or_may_be_about_to_is_not_stale(tmp_path, monkeypatch, young, runs):
     monkeypatch.setattr(leftovers.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path / "of something else")
     (tmp_path / "of something else").mkdir()
     folder = tmp_path / f"{leftovers.LAUNCH_PREFIX}1"
     folder.mkdir()

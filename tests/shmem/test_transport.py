@@ -19,7 +19,8 @@ from tiers import drawn
 TESTS = Path(__file__).with_name("test_shmem.py")
 ROOT = Path(__file__).parents[2]
 
-# Reserves as many bytes as its argument says, tells its pid, and waits for all ranks for ever.
+# Reserves as many bytes as its argument says, and writes a file with its pid as name and the shared memory that it maps
+# as content: names in /dev/shm, and identifiers of System V segments. With a third argument it runs for ever.
 JOB = """
 import os, sys
 from pathlib import Path
@@ -37,7 +38,9 @@ except InputError as error:
 rows = backend.rows(np.full(comm.size, 100), RowFormat(np.dtype(np.float32), 16), symmetric=True)
 for _ in range(3):
     backend.publish(rows)
-Path(sys.argv[2], str(os.getpid())).touch()
+maps = [line.split() for line in open("/proc/self/maps") if "/dev/shm/" in line or "/SYSV" in line]
+names = {part[5] if "/dev/shm/" in part[5] else part[4] for part in maps}
+Path(sys.argv[2], str(os.getpid())).write_text(" ".join(names))
 while len(sys.argv) == 4:
     backend.publish(rows)
 backend.memory.close()
@@ -85,12 +88,17 @@ def script(built, tmp_path):
     return [sys.executable, tmp_path / "job.py"], tmp_path / "pids"
 
 
-def segments() -> set[str]:
-    """Names in /dev/shm, and identifiers of System V segments."""
-    listed = programs.run("ipcs", "-m").stdout.splitlines()
-    return {path.name for path in Path("/dev/shm").iterdir()} | {
-        line.split()[1] for line in listed if line.startswith("0x")
+def segments(pids: Path) -> set[str]:
+    """The shared memory that a job's processes mapped."""
+    return {name for path in pids.iterdir() for name in path.read_text().split()}
+
+
+def left(names: set[str]) -> set[str]:
+    """Those segments that are there still. Other jobs' come and go."""
+    identifiers = {
+        line.split()[1] for line in programs.run("ipcs", "-m").stdout.splitlines() if line[:2] == "0x"
     }
+    return {name for name in names if Path(name).exists() or name in identifiers}
 
 
 def gone(pids: Path) -> bool:
@@ -120,29 +128,23 @@ def test_a_heap_that_does_not_fit_is_refused_with_both_numbers(script, start):
 
 def test_ranks_that_end_leave_nothing(script, start):
     command, pids = script
-    before, made = segments(), set()
     process = start(2, *command, 1 << 20, pids)
-    while process.poll() is None:
-        made |= segments() - before
-    assert (process.returncode, process.stderr.read()) == (0, "")
-    assert len(list(pids.iterdir())) == 2 and made
-    wait_until(lambda: made.isdisjoint(segments()), 2)
+    assert (process.wait(60), process.stderr.read()) == (0, "")
+    assert len(list(pids.iterdir())) == 2 and segments(pids)
+    wait_until(lambda: not left(segments(pids)), 2)
 
 
 @pytest.mark.parametrize("victim", ["rank", "launcher"])
 def test_a_killed_job_is_gone(script, start, victim):
     command, pids = script
-    before = segments()
     process = start(2, *command, 1 << 20, pids, "for ever")
-    wait_until(lambda: len(list(pids.iterdir())) == 2, 30)
-    made = segments() - before
+    wait_until(lambda: len(list(pids.iterdir())) == 2 and left(segments(pids)), 30)
     number = int(next(pids.iterdir()).name) if victim == "rank" else process.pid
     os.kill(number, signal.SIGKILL if victim == "rank" else signal.SIGTERM)
     process.communicate(timeout=100)
     assert process.returncode != 0
     wait_until(lambda: gone(pids), 2)
-    assert made
-    wait_until(lambda: made.isdisjoint(segments()), 2)
+    wait_until(lambda: not left(segments(pids)), 2)
 
 
 def test_another_mpi_is_named(built):

@@ -1,6 +1,6 @@
-// Neighbour sampling without replacement (Hamilton, Ying and Leskovec, NeurIPS 2017). Memory is far away: a run of
-// destinations is taken in passes, each of which prefetches for the next one. This file is compiled once for each
-// instruction set (MGG_ISA).
+// Neighbour sampling without replacement (Hamilton, Ying and Leskovec, NeurIPS 2017). To hide the latency of
+// memory, several passes go over a run of destinations, and each prefetches for the next one. This file is compiled
+// once for each instruction set (MGG_ISA).
 #include "cpu/sampling/sample.h"
 
 #include <algorithm>

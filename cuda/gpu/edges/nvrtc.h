@@ -1,4 +1,4 @@
-// What kernels use of standard headers, of which NVRTC has none; other compilers have included them.
+// Definitions of the standard headers that kernels use, for NVRTC, which has no standard headers.
 #pragma once
 
 #if defined(__CUDACC_RTC__)

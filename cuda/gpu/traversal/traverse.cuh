@@ -6,7 +6,6 @@
 namespace mgg {
 
 constexpr uint32_t whole_warp = 0xFFFFFFFFu;
-constexpr uint32_t no_parent = 0xFFFFFFFFu;
 
 // Calls visit(value, place) for each edge of a source's list, on whichever lane has read it. All lanes of a warp call it,
 // merged and aligned for one list, strided for one each; an empty list has last <= first.

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...data.atomic_write import SLACK, replacement
-from ...data.digest import PIECE, byte_slices
+from ...data.digest import byte_slices
 from ...data.store import GraphFile
 from ...errors import InputError
 from ...plan.layout import CHUNK, SEGMENT
@@ -274,17 +274,17 @@ def _bytes(key: Mapping[str, Any], arrays: Mapping[str, Pieces]) -> Iterator[mem
 
 def _arrays(file: Any, size: int, key: Mapping[str, Any]) -> Arrays:
     """Return the arrays of an unbuffered file of ``size`` bytes. Raises ValueError if its digest or key differs."""
-    hasher, end = xxhash.xxh3_128(), size - DIGEST_BYTES
-    while file.tell() < end and (piece := file.read(min(PIECE, end - file.tell()))):
-        hasher.update(piece)
-    if file.read(DIGEST_BYTES) != hasher.digest():
+    data = np.fromfile(file, np.uint8, size)
+    if xxhash.xxh3_128(data[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:].tobytes():
         raise ValueError("another digest")
-    file.seek(len(MAGIC))  # what follows is as it was written
-    described = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    end = len(MAGIC) + 8  # from here on the file is as it was written
+    begin, end = end, end + int.from_bytes(data[len(MAGIC) : end].tobytes(), "little")
+    described = json.loads(data[begin:end].tobytes())
     if described["key"] != dict(key):
         raise ValueError("another key")
     found: Arrays = {}
     for name, (kind, shape) in described["arrays"].items():
-        file.seek(_padding(file.tell()), os.SEEK_CUR)
-        found[name] = np.fromfile(file, TYPES[kind], math.prod(shape)).reshape(shape)
+        begin = end + _padding(end)
+        end = begin + math.prod(shape) * np.dtype(TYPES[kind]).itemsize
+        found[name] = data[begin:end].view(TYPES[kind]).reshape(shape)
     return found

@@ -90,7 +90,9 @@ class GraphView(ABC):
         return adjacency.values[data, fill]
 
     def _in_order(self, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> EdgeValues:
-        raise NotImplementedError
+        raise ValueError(
+            f"{type(self).__name__} has no values of edges outside of programs (mgg_hpc.nn.saga)"
+        )
 
     def layer(self, number: int) -> Adjacency | None:
         """Return the adjacency of a layer of a model, counted from 0; None to use the adjacency of its kind."""
