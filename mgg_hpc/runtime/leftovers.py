@@ -150,7 +150,10 @@ def files_of(process: Path, prefix: str) -> set[str]:
                 if target.startswith(prefix):
                     names.add(target)
     with contextlib.suppress(OSError):
-        for line in (process / "maps").read_text(errors="replace").splitlines():
+        mapped = (process / "maps").read_text(errors="replace").splitlines()
+        if not mapped:  # it is ending: it gave its memory back, and is about to close its files
+            return set()
+        for line in mapped:
             start = line.find(prefix)
             if start >= 0:
                 names.add(line[start:].removesuffix(" (deleted)"))

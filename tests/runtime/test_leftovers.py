@@ -54,27 +54,29 @@ def test_only_unmapped_segments_of_known_names_are_stale(folder, monkeypatch):
     assert sorted(path.name for path in shm.iterdir()) == ["mpich_shm_2", "someone_elses"]
 
 
-def test_a_segment_that_is_opened_before_it_is_mapped_is_in_use(tmp_path, monkeypatch):
-    """The process maps the segment after its maps were read, and closes the file at once."""
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_segment_that_a_process_holds_open_is_in_use_unless_the_process_is_ending(
+    tmp_path, monkeypatch, ending
+):
+    """A process maps it after its maps were read, and closes it at once. A process that ends unmaps it first."""
     name, opened = "/dev/shm/mpich_shm_1", tmp_path / "fd" / "3"
     opened.parent.mkdir()
     opened.symlink_to(name)
-    monkeypatch.setattr(Path, "read_text", lambda path, **_: opened.unlink() or "")
-    assert leftovers.files_of(tmp_path, "/dev/shm/") == {name}
+    mapped = "" if ending else "7f00-7f01 r-xp 0 08:01 7 /lib/libc.so.6"
+    monkeypatch.setattr(Path, "read_text", lambda path, **_: opened.unlink() or mapped)
+    assert leftovers.files_of(tmp_path, "/dev/shm/") == (set() if ending else {name})
 
 
 @pytest.mark.parametrize("young", [False, True])
 @pytest.mark.parametrize("runs", [False, True])
-def test_the_folder_of_a_job_that_runs_or_may_be_about_to_is_not_stale(tmp_path, monkeypatch, young, runs):
-    monkeypatch.setattr(leftovers.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path / "of something else")
-    (tmp_path / "of something else").mkdir()
-    folder = tmp_path / f"{leftovers.LAUNCH_PREFIX}1"
-    folder.mkdir()
+def test_the_folder_of_a_job_that_runs_or_may_be_about_to_is_not_stale(folder, monkeypatch, young, runs):
+    monkeypatch.setattr(leftovers.tempfile, "gettempdir", lambda: str(folder))
+    launch = folder / f"{leftovers.LAUNCH_PREFIX}1"
+    launch.mkdir()
     if not young:
-        os.utime(folder, (time.time() - 86400,) * 2)
-    statuses = [folder / leftovers.STATUS_FILE] * runs
+        os.utime(launch, (time.time() - 86400,) * 2)
+    statuses = [launch / leftovers.STATUS_FILE] * runs
     monkeypatch.setattr(leftovers, "job_processes", lambda status: [1] if status in statuses else [])
-    assert leftovers.stale() == ([] if young or runs else [folder])
-    monkeypatch.setattr(leftovers.os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert leftovers.stale() == ([] if young or runs else [launch])
+    monkeypatch.setattr(leftovers.os, "getuid", lambda: folder.stat().st_uid + 1)
     assert leftovers.stale() == []
