@@ -77,6 +77,8 @@ def process_import(
                 progress=report,
             )
     tell_written(output, held)
+    if isinstance(found, Imported) and found.direction and held.directed:
+        print(found.direction)
     if schema.Y in held.datasets and not _has_training_rows(output):
         print("there are no training rows; to train on this graph, import it with --split-per-class")
 

@@ -63,6 +63,18 @@ class Part:
         """Return values of edges, [E], in the order of ``graph.out_indices``."""
         return values if self.out_place is None else values[self.out_place]
 
+    def out_weight(self, weight: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the sum of the weights of the edges of all ranks out of each of this rank's rows, [n]. Collective.
+
+        weight: [E] in the order of ``graph.indices``.
+        """
+        graph, mine = self.graph, np.bincount(self.graph.indices, weight, self.graph.sources)
+        found = mine[graph.slot]
+        if graph.lists is not None:
+            arrived = exchange.send(self.comm, mine[graph.halo], graph.lists.receive_counts[0])
+            np.add.at(found, graph.lists.send_rows, arrived)
+        return found
+
     def halo_of(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of all sources, [S], from the values of each rank's rows, [n]. Collective."""
         whole = np.empty(self.graph.sources, values.dtype)

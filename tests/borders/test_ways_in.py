@@ -260,7 +260,7 @@ def test_what_scipys_mmwrite_writes_is_read(rng):
         scipy.io.mmwrite("m.mtx", matrix)
         assert mgg("import", "m.mtx", "-o", "m.h5", "--force") == 0
         found = mgg_.to_scipy("m.h5")
-        expected = matrix.T.tocsr().astype(np.float32)  # an entry (i, j) is an edge i -> j
+        expected = matrix.tocsr().astype(np.float32)  # an entry (i, j) is an edge i -> j, here and there
         assert (found != expected).nnz == 0
 
 

@@ -191,7 +191,7 @@ def test_drawn_lengths(comm, rng, loaded, directed):
     ends = zip(source.tolist(), destination.tolist(), strict=True)
     weight = [reference.drawn_length(seed, u, v, directed) for u, v in ends]
     assert min(weight) >= 8 and max(weight) <= 72
-    (run,) = runs.sssp(part, [5], seed=seed)
+    (run,) = runs.sssp(part, [5], random_lengths=True, seed=seed)
     wanted = bellman_ford(source, destination, np.array(weight, np.float32), case.nodes, 5)
     assert np.array_equal(everywhere(part, run.arrays["distance"]), wanted)
 
