@@ -153,8 +153,12 @@ def from_edges(
 def _node_ids(end: str, values: np.ndarray, nodes: int) -> np.ndarray:
     """Return the ids of one end of edges as int64. Raises InputError that names the first wrong one."""
     ids = np.asarray(values)
-    if len(ids) and ids.dtype.kind not in "iu":
-        at = int(np.argmax(ids % 1 != 0)) if ids.dtype.kind == "f" else 0
+    wrong = np.full(len(ids), ids.dtype.kind not in "iuf")
+    if ids.dtype.kind == "f":
+        exact = 2.0 ** (np.finfo(ids.dtype).nmant + 1)  # floats beyond it have no odd numbers
+        wrong = ~((ids % 1 == 0) & (ids < exact))
+    if wrong.any():
+        at = int(wrong.argmax())
         raise InputError(f"edge list: edge {at} has the {end} {ids[at]} ({ids.dtype}); expected integers")
     if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
         at = int(np.argmax((ids < 0) | (ids >= nodes)))

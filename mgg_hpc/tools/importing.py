@@ -130,7 +130,7 @@ def _edge_files(options: Options) -> dict[str, str]:
         if not (name and equals and file.endswith(".npy")) or name in found:
             raise InputError(f"--edge-data {text}: expected NAME=FILE.npy, and each name once")
         found[name] = file
-    schema.check_edge_names("--edge-data", found)
+    schema.check_edge_names("--edge-data", found.keys() - {"weight"})
     return found
 
 

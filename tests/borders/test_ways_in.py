@@ -270,11 +270,24 @@ def masks(shape):
 
 def test_masks_of_several_splits_are_chosen_by_split():
     made = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3, y=torch.tensor([0, 1, 0]))
-    made.train_mask, made.val_mask, made.test_mask = masks((3, 10)), ~masks((3, 10)), masks((3, 10))
+    made.train_mask, made.val_mask = masks((3, 10)), ~masks((3, 10))  # a node is in one mask at most
     with pytest.raises(mgg_.InputError, match="split="):
         mgg_.from_pyg(made)
     with mgg_.from_pyg(made, split=2) as graph:
         assert graph.train.tolist() == made.train_mask[:, 2].tolist()
+    with pytest.raises(mgg_.InputError, match="split="):
+        mgg_.save(made, "g.h5")
+    mgg_.save(made, "g.h5", split=9)
+    with h5py.File("g.h5") as file:
+        assert file["node/val_mask" if "node/val_mask" in file else "node/val"][:].tolist() == made.val_mask[:, 9].tolist()
+    for split in (10, -1):
+        with pytest.raises(mgg_.InputError, match=f"no split={split}"):
+            mgg_.from_pyg(made, split=split)
+    made.train_mask, made.val_mask = masks((3, 1))[:, 0], ~masks((3, 1))[:, 0]
+    with pytest.raises(mgg_.InputError, match="there are none"):
+        mgg_.from_pyg(made, split=0)
+    with pytest.raises(mgg_.InputError, match="split=0 is for masks"):
+        mgg_.save(nx.path_graph(3), "n.h5", split=0)
 
 
 def test_labels_of_one_column_are_classes_by_all_ways():
