@@ -56,8 +56,8 @@ from .options import Existing, Memory, example, to_file
     "--edge-data",
     metavar="NAME=FILE.npy",
     multiple=True,
-    help="Data of the edges of an edge list or .npy, [E, ...] in the order in which they are listed; repeatable. The name "
-    "weight gives the weights, [E].",
+    help="Data of the edges of an edge list or .npy, [E, ...] in the order in which they are listed; repeatable. The "
+    "name weight gives the weights, [E].",
 )
 @option("--features", type=Existing, help="Features of the nodes: .npy, .csv, .parquet, or .npz of SciPy.")
 @option("--feature-type", type=Choice(["float32", "float16"]), help="How to store them. [default: float32]")

@@ -95,7 +95,9 @@ def bfs(**options: Any) -> int:
     help="On CPUs: distance that a bucket spans (delta of delta-stepping). [default: the mean length]",
 )
 @option(
-    "--random-lengths", is_flag=True, help="Draw lengths by --seed, integers from 8 to 72, whatever the weights."
+    "--random-lengths",
+    is_flag=True,
+    help="Draw lengths by --seed, integers from 8 to 72, whatever the weights.",
 )
 def sssp(**options: Any) -> int:
     """Find shortest paths: /distance of each node, inf where there is no path.

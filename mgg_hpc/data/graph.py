@@ -162,7 +162,9 @@ def _node_ids(end: str, values: np.ndarray, nodes: int) -> np.ndarray:
         raise InputError(f"edge list: edge {at} has the {end} {ids[at]} ({ids.dtype}); expected integers")
     if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
         at = int(np.argmax((ids < 0) | (ids >= nodes)))
-        raise InputError(f"edge list: edge {at} has the {end} {ids[at]}: node id {ids[at]} is not in 0 .. {nodes - 1}")
+        raise InputError(
+            f"edge list: edge {at} has the {end} {ids[at]}: node id {ids[at]} is not in 0 .. {nodes - 1}"
+        )
     return ids.astype(np.int64, copy=False)
 
 

@@ -97,8 +97,7 @@ def from_scipy(
 ) -> Graph:
     """Convert a SciPy sparse matrix [N, N]: an entry (i, j) is the edge i -> j, and its value the weight.
 
-    An entry that is stored twice is two edges, and one that is stored as 0 an edge, but for the zeros of blocks (BSR). A
-    matrix of bool gives a graph without weights.
+    An entry that is stored twice is two edges, and a stored 0 an edge, except in blocks (BSR). A matrix of bool gives a graph without weights.
 
     Args:
         transpose: an entry (i, j) is the edge j -> i.
@@ -122,7 +121,9 @@ def from_scipy(
     if values.dtype.kind == "b":
         if not values.all():
             count = len(values) - np.count_nonzero(values)
-            raise InputError(f"{where}: {count} entries are stored as False; remove them by eliminate_zeros()")
+            raise InputError(
+                f"{where}: {count} entries are stored as False; remove them by eliminate_zeros()"
+            )
         values = None
     source, destination = reversed(ends) if transpose else ends
     fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test})
@@ -213,7 +214,9 @@ def save(
     """
     convert = None if isinstance(graph, Graph) else _converter(graph)
     if split is not None and convert not in (from_pyg, from_dgl):
-        raise InputError(f"save: split={split} is for masks [nodes, splits] of PyG and DGL, not {type(graph).__name__}")
+        raise InputError(
+            f"save: split={split} is for masks [nodes, splits] of PyG and DGL, not {type(graph).__name__}"
+        )
     options = {} if split is None else {"split": split}
     converted = graph if convert is None else convert(graph, **options)
     own = converted.name if isinstance(graph, Graph) else Path(path).stem
@@ -294,9 +297,8 @@ def _graph(
 ) -> Graph:
     """Return a checked graph, undirected if it is symmetric. Raises InputError that begins with ``where``."""
     values = None if weight is None else _array(weight)
-    if values is not None:
-        if values.shape != source.shape or values.dtype.kind not in "fiub":
-            raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
+    if values is not None and (values.shape != source.shape or values.dtype.kind not in "fiub"):
+        raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
     carried = {name: _edge_data(where, name, data, len(source)) for name, data in (edge or {}).items()}
     try:
         with np.errstate(over="ignore"):  # weights that become infinite are refused
@@ -330,13 +332,13 @@ def _node_fields(
         fields |= label_fields(f"{where}: y", labels.reshape(-1) if flat else labels)
     found = {name: _array(mask) for name, mask in masks.items() if mask is not None}
     for name, mask in found.items():
-        several = mask.ndim == 2 and split is not None
-        if mask.dtype.kind not in "bu" or not (mask.ndim == 1 or several):
-            expected = "one split; choose a column by split=" if mask.ndim == 2 and split is None else "one split"
-            raise InputError(f"{where}: the {name} mask is {_kind(mask)}; expected bool [nodes], {expected}")
-        if several and not 0 <= split < mask.shape[1]:
-            raise InputError(f"{where}: the {name} mask is {_kind(mask)}; there is no split={split}")
-        found[name] = mask[:, split] if several else mask
+        if split is not None and mask.ndim == 2:
+            if not 0 <= split < mask.shape[1]:
+                raise InputError(f"{where}: the {name} mask is {_kind(mask)}; there is no split={split}")
+            found[name] = mask = mask[:, split]
+        if mask.ndim != 1 or mask.dtype.kind not in "bu":
+            choose = "; choose a column by split=" if mask.ndim == 2 else ""
+            raise InputError(f"{where}: the {name} mask is {_kind(mask)}; expected bool [nodes], one split{choose}")
     if split is not None and not any(np.ndim(mask) == 2 for mask in masks.values()):
         raise InputError(f"{where}: split={split} is for masks [nodes, splits], and there are none")
     if found:

@@ -91,9 +91,9 @@ def from_scipy(
 ) -> DistGraph:
     """Return the graph of a SciPy sparse matrix [N, N], which every rank passes; entry (i, j) is the edge i -> j.
 
-    The values are weights, unless they are bool. transpose: entry (i, j) is the edge j -> i. x: features [N, F], dense or sparse. y: integers [N], -1 for unlabelled
-    nodes, or 0 and 1 [N, C]. train, val, test: bool [N]. options: as for `open_graph`. Collective. Raises InputError
-    for other arguments.
+    The values are weights, unless they are bool. x: features [N, F], dense or sparse. y: integers [N], -1 for unlabelled
+    nodes, or 0 and 1 [N, C]. train, val, test: bool [N]. transpose: entry (i, j) is the edge j -> i. options: as for
+    `open_graph`. Collective. Raises InputError for other arguments.
     """
     masks = {"train": train, "val": val, "test": test}
     return _from_object(lambda: libraries.from_scipy(matrix, x, y, **masks, transpose=transpose), options)
@@ -129,8 +129,8 @@ def from_networkx(
 ) -> DistGraph:
     """Return the graph of a networkx graph, which every rank passes. Rows are in the order of graph.nodes.
 
-    The edge attribute "weight" is used if any edge has it; edges without it have 1. x, y, train, val, test, options: as for `from_scipy`, in
-    the same order. Collective. Raises InputError for other objects.
+    The edge attribute "weight" is used if any edge has it; edges without it have 1. x, y, train, val, test,
+    options: as for `from_scipy`, in the same order. Collective. Raises InputError for other objects.
     """
     return _from_object(
         lambda: libraries.from_networkx(graph, x, y, train=train, val=val, test=test), options

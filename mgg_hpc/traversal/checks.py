@@ -102,7 +102,10 @@ def pagerank(part: Part, rank: NDArray[np.floating], damping: float, tolerance: 
     out = graph.out_degree if weight is None else part.out_weight(weight)
     dangling = _sum(part, float(own[out == 0].sum()))
     value = part.halo_of(np.divide(own, out, out=np.zeros(len(own)), where=out > 0))
-    pushed, along = np.zeros(graph.rows), np.zeros(0, np.float32) if weight is None else part.out_order(weight)
+    pushed, along = (
+        np.zeros(graph.rows),
+        np.zeros(0, np.float32) if weight is None else part.out_order(weight),
+    )
     native.load().push(graph.out_indptr, graph.out_indices, along, value, pushed)
     new = (1 - damping + damping * dangling) / graph.total + damping * pushed
     change, total = _sum(part, float(np.abs(new - own).sum())), _sum(part, float(own.sum()))

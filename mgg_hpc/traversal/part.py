@@ -86,8 +86,8 @@ class Part:
 def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edges: str = "device") -> Part:
     """Read and check this rank's part of a graph file. Collective.
 
-    weights: whether to read the edges' weights, or to take lengths. edges: the memory for edges on GPUs, "device" or "host". Raises
-    InputError, the same on all ranks, that names what is wrong with the file, or a graph that does not fit in memory.
+    weights: read the edges' weights, or be ready for lengths. edges: the memory for edges on GPUs, "device" or "host".
+    Raises InputError, the same on all ranks, that names what is wrong with the file, or a graph that does not fit in memory.
     """
     with mpi.agree(comm):
         kernels = backend.traversal

@@ -140,7 +140,9 @@ def pagerank(
     if (weight := _weights(part, "PageRank takes")) is not None:
         of_row = part.out_weight(weight)
         of_edge = part.halo_of(of_row)[part.graph.indices]
-        shares = np.divide(weight, of_edge, out=np.zeros(len(weight), dtype), where=of_edge > 0, casting="same_kind")
+        shares = np.divide(
+            weight, of_edge, out=np.zeros(len(weight), dtype), where=of_edge > 0, casting="same_kind"
+        )
         part.engine.set_shares(shares, (of_row > 0).astype(np.int32))
     rank = np.empty(part.graph.rows, np.dtype(dtype))
     call = partial(part.engine.pagerank, rank, damping, tolerance, iterations)

@@ -23,7 +23,7 @@ def edges(*options, text, name="e.txt"):
         file.write(text)
     assert mgg("import", name, "-o", "g.h5", *options) == 0
     found = mgg_.to_scipy("g.h5").tocoo()
-    return sorted(zip(found.col.tolist(), found.row.tolist(), found.data.tolist(), strict=True))
+    return sorted(zip(found.row.tolist(), found.col.tolist(), found.data.tolist(), strict=True))
 
 
 ONE = [(0, 1, 0.5), (1, 2, 1.5)]
@@ -86,7 +86,7 @@ def names(text, *options, file="n.csv"):
         ends, letters = held["node/name/offsets"][:], held["node/name/text"][:].tobytes()
     words = [letters[a:b].decode() for a, b in zip(ends, ends[1:], strict=False)]
     found = mgg_.to_scipy("n.h5").tocoo()
-    return sorted((words[u], words[v]) for u, v in zip(found.col, found.row, strict=True))
+    return sorted((words[u], words[v]) for u, v in zip(found.row, found.col, strict=True))
 
 
 NAMED = {

@@ -178,7 +178,9 @@ def test_networkx(drawn, kind, weighted):
     assert not graph.val.any() and graph.classes == drawn.y.max() + 1
     given.add_edge(names[0], names[1], **({} if weighted else {"weight": 2.0}))
     if given.is_multigraph():  # a weight that an edge lacks is 1, as in networkx
-        wanted += [(0, 1, 1.0 if weighted else 2.0)] + [(1, 0, 1.0 if weighted else 2.0)] * (not given.is_directed())
+        wanted += [(0, 1, 1.0 if weighted else 2.0)] + [(1, 0, 1.0 if weighted else 2.0)] * (
+            not given.is_directed()
+        )
         assert edges_of(from_networkx(given)) == sorted(wanted)
 
 

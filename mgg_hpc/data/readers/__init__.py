@@ -41,7 +41,11 @@ FORMATS = {
         reads=("name", "download"),
     ),
     "npz": Format(
-        "npz.open_npz", "an archive (.npz)", (".npz",), reads=("directed", "split", "transpose"), takes=(*NODES, *EDGES)
+        "npz.open_npz",
+        "an archive (.npz)",
+        (".npz",),
+        reads=("directed", "split", "transpose"),
+        takes=(*NODES, *EDGES),
     ),
     "edges": Format(
         "edge_list.open_edge_list",

@@ -140,7 +140,8 @@ class CompressedEdges:
 class WithData:
     """An `EdgeStream` that adds arrays [E, ...] by name to the edges of another one, in their order.
 
-    The array "weight" [E] has the weights, which the other stream must not have. A mark is the other stream's mark and the number of edges before it.
+    The array "weight" [E] has the weights, which the other stream must not have. A mark is the other
+    stream's mark and the number of edges before it.
     """
 
     def __init__(self, stream: EdgeStream, data: Mapping[str, Array]) -> None:
@@ -163,7 +164,9 @@ class WithData:
                 if any(len(each) < done + len(block) for each in self._arrays.values()):
                     self._check(done + len(block) + sum(map(len, blocks)))
                 if self._weight is not None and block.weight is not None:
-                    raise InputError(f"{self.where} has weights, and {self._weight.where} others; give one of them")
+                    raise InputError(
+                        f"{self.where} has weights, and {self._weight.where} others; give one of them"
+                    )
                 weight, found = data.take(len(block))
                 weight = block.weight if weight is None else weight
                 done += len(block)

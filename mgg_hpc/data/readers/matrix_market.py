@@ -1,7 +1,7 @@
 """Matrix Market: square sparse matrices as text (.mtx), plain or packed by gzip or zstd.
 
-Boisvert, Pozo, Remington: The Matrix Market Exchange Formats, NISTIR 5935, 1996. An entry (i, j) is the edge i -> j, and
-its value the weight. A symmetric matrix gives both directions of each entry off its diagonal.
+Boisvert, Pozo, Remington: The Matrix Market Exchange Formats, NISTIR 5935, 1996. An entry (i, j) is the edge i -> j,
+and its value the weight. A symmetric matrix gives both directions of each entry off its diagonal.
 """
 
 from __future__ import annotations

@@ -215,7 +215,9 @@ def _open_matrix(archive: Archive, form: str, nodes: int, columns: int, *, trans
     values = archive.need("data", "any number", len(indices))
     weight = None if values.dtype.kind == "b" else values
     if weight is None and not all(piece.all() for piece in values.rows().pieces()):
-        raise InputError(f"{values.where} has entries that are stored as False; remove them by eliminate_zeros()")
+        raise InputError(
+            f"{values.where} has entries that are stored as False; remove them by eliminate_zeros()"
+        )
     edges: EdgeStream
     if form == "coo":
         row = archive.need("row", "int", len(indices))

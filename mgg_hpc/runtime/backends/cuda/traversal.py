@@ -321,9 +321,9 @@ class DeviceGraph(Traversal):
         if rank.dtype != np.float32:
             raise InputError("PageRank on GPUs is of float32; take --dtype float32, or a backend of CPUs")
         graph, context, at = self._graph, self._context, self._context.arrays.address
-        inverse = np.divide(
-            damping, self._giving, out=np.zeros(graph.rows), where=self._giving > 0
-        ).astype(np.float32)
+        inverse = np.divide(damping, self._giving, out=np.zeros(graph.rows), where=self._giving > 0).astype(
+            np.float32
+        )
         first = np.full(graph.rows, 1 / graph.total, np.float32)
         ranks, inverses, given = (self._upload(each, 0) for each in (first, inverse, first * inverse))
         following = self._upload(np.zeros_like(first), 0)
