@@ -338,7 +338,9 @@ def _node_fields(
             found[name] = mask = mask[:, split]
         if mask.ndim != 1 or mask.dtype.kind not in "bu":
             choose = "; choose a column by split=" if mask.ndim == 2 else ""
-            raise InputError(f"{where}: the {name} mask is {_kind(mask)}; expected bool [nodes], one split{choose}")
+            raise InputError(
+                f"{where}: the {name} mask is {_kind(mask)}; expected bool [nodes], one split{choose}"
+            )
     if split is not None and not any(np.ndim(mask) == 2 for mask in masks.values()):
         raise InputError(f"{where}: split={split} is for masks [nodes, splits], and there are none")
     if found:

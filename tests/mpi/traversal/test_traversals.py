@@ -178,15 +178,20 @@ def test_ranks_by_weights(comm, rng, loaded, directed, name):
     case = case if directed else symmetric(case)
     source, destination = case.edge_list
     drawn = rng.permuted(np.repeat(np.float32([0, 1e-30, 0.5, 3, 1e30]), -(-case.nodes // 5)))[: case.nodes]
-    weight = drawn[source] * (1 + drawn[destination] % 7) if directed else np.minimum(drawn[source], drawn[destination])
-    graph = replace(graph_of(rng, case, directed=directed), weight=weight.astype(np.float32))
+    weight = (
+        drawn[source] * (1 + drawn[destination] % 7)
+        if directed
+        else np.minimum(drawn[source], drawn[destination])
+    )
+    graph = dataclasses.replace(graph_of(rng, case, directed=directed), weight=weight.astype(np.float32))
     part = loaded(graph, weights=True)
     (run,) = runs.pagerank(part, tolerance=1e-12, dtype="float64")
     wanted = solved(case, 0.85, graph.weight)
     assert np.allclose(everywhere(part, run.arrays["rank"]), wanted, rtol=0, atol=1e-11)
     (narrow,) = runs.pagerank(part, tolerance=1e-5)
     assert np.abs(everywhere(part, narrow.arrays["rank"]) - wanted).sum() < 1e-4
-    (even,) = runs.pagerank(loaded(graph), tolerance=1e-12, dtype="float64")
+    part = loaded(graph)
+    (even,) = runs.pagerank(part, tolerance=1e-12, dtype="float64")
     assert np.allclose(everywhere(part, even.arrays["rank"]), solved(case, 0.85), rtol=0, atol=1e-11)
 
 
