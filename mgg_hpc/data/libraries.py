@@ -97,7 +97,8 @@ def from_scipy(
 ) -> Graph:
     """Convert a SciPy sparse matrix [N, N]: an entry (i, j) is the edge i -> j, and its value the weight.
 
-    An entry that is stored twice is two edges, and a stored 0 an edge, except in blocks (BSR). A matrix of bool gives a graph without weights.
+    An entry that is stored twice is two edges, and a stored 0 an edge, except in blocks (BSR). A matrix of bool gives a
+    graph without weights.
 
     Args:
         transpose: an entry (i, j) is the edge j -> i.
@@ -331,7 +332,8 @@ def _node_fields(
         flat = labels.ndim == 2 and labels.shape[1] == 1 and labels.dtype.kind in "iu"
         fields |= label_fields(f"{where}: y", labels.reshape(-1) if flat else labels)
     found = {name: _array(mask) for name, mask in masks.items() if mask is not None}
-    for name, mask in found.items():
+    for name in found:
+        mask = found[name]
         if split is not None and mask.ndim == 2:
             if not 0 <= split < mask.shape[1]:
                 raise InputError(f"{where}: the {name} mask is {_kind(mask)}; there is no split={split}")
