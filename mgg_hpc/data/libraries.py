@@ -332,8 +332,8 @@ def _node_fields(
         flat = labels.ndim == 2 and labels.shape[1] == 1 and labels.dtype.kind in "iu"
         fields |= label_fields(f"{where}: y", labels.reshape(-1) if flat else labels)
     found = {name: _array(mask) for name, mask in masks.items() if mask is not None}
-    for name in found:
-        mask = found[name]
+    for name, given in found.items():
+        mask = given
         if split is not None and mask.ndim == 2:
             if not 0 <= split < mask.shape[1]:
                 raise InputError(f"{where}: the {name} mask is {_kind(mask)}; there is no split={split}")

@@ -87,7 +87,8 @@ def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edge
     """Read and check this rank's part of a graph file. Collective.
 
     weights: read the edges' weights, or be ready for lengths. edges: the memory for edges on GPUs, "device" or "host".
-    Raises InputError, the same on all ranks, that names what is wrong with the file, or a graph that does not fit in memory.
+    Raises InputError, the same on all ranks, that names what is wrong with the file, or a graph that does not fit in
+    memory.
     """
     with mpi.agree(comm):
         kernels = backend.traversal
