@@ -92,8 +92,8 @@ def from_scipy(
     """Return the graph of a SciPy sparse matrix [N, N], which every rank passes; entry (i, j) is the edge i -> j.
 
     The values are weights, unless they are bool. x: features [N, F], dense or sparse. y: integers [N], -1 for
-    unlabelled nodes, or 0 and 1 [N, C]. train, val, test: bool [N]. transpose: entry (i, j) is the edge j -> i. options: as for
-    `open_graph`. Collective. Raises InputError for other arguments.
+    unlabelled nodes, or 0 and 1 [N, C]. train, val, test: bool [N]. transpose: entry (i, j) is the edge j -> i.
+    options: as for `open_graph`. Collective. Raises InputError for other arguments.
     """
     masks = {"train": train, "val": val, "test": test}
     return _from_object(lambda: libraries.from_scipy(matrix, x, y, **masks, transpose=transpose), options)
