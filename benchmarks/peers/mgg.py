@@ -75,7 +75,7 @@ def traverse(**inputs: Any) -> dict[str, Callable[[], Any]]:
     graph = parts.load(Path(task.file), comm, backend, weights=task.part == "sssp")
     calls = {
         "bfs": ("depth", partial(runs.bfs, graph, task.sources)),
-        "sssp": ("distance", partial(runs.sssp, graph, task.sources)),
+        "sssp": ("distance", partial(runs.sssp, graph, task.sources, random_lengths=True)),
         "cc": ("component", partial(runs.components, graph)),
         "pagerank": ("rank", partial(runs.pagerank, graph, damping=DAMPING, tolerance=task.tolerance)),
     }

@@ -114,15 +114,19 @@ void spread(Flat<const int64_t> out_indptr, Flat<const int32_t> out_indices, Fla
     }
 }
 
-// Adds the value of each source to all rows that the source has an edge to.
-void push(Flat<const int64_t> out_indptr, Flat<const int32_t> out_indices, Flat<const double> value, Flat<double> out) {
+// Adds the value of each source, times the weight of the edge, to all rows that the source has an edge to.
+void push(Flat<const int64_t> out_indptr, Flat<const int32_t> out_indices, Flat<const float> weight,
+          Flat<const double> value, Flat<double> out) {
   require(out_indptr.size() == value.size() + 1, "push: a value for each source");
+  require(weight.size() == 0 || weight.size() == out_indices.size(), "push: a weight for each edge");
+  const float* factor = weight.size() ? weight.data() : nullptr;
   const auto sources = static_cast<int64_t>(value.size());
   const int64_t* indptr = out_indptr.data();
   const int32_t* row = out_indices.data();
   nb::gil_scoped_release release;
   for (int64_t source = 0; source < sources; ++source)
-    for (int64_t e = indptr[source]; e < indptr[source + 1]; ++e) out.data()[row[e]] += value.data()[source];
+    for (int64_t e = indptr[source]; e < indptr[source + 1]; ++e)
+      out.data()[row[e]] += factor ? factor[e] * value.data()[source] : value.data()[source];
 }
 
 }  // namespace
@@ -153,8 +157,9 @@ label: int64 [S], of each source. Others as of wrong_parent.)");
 out_indptr int64 [S + 1], out_indices int32 [E]: rows that each source has edges to. slot: int32 [n]. length: float32
 [E], and distance: float32 [S], to follow only edges as long as distances differ; or [0]. from_: int32, the sources.
 reached: uint8 [S], 1 where a source is reached already.)");
-  m.def("push", &push, "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "value"_a.noconvert(),
-        "out"_a.noconvert(), R"(Add each source's value to all rows that it has an edge to.
+  m.def("push", &push, "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "weight"_a.noconvert(),
+        "value"_a.noconvert(), "out"_a.noconvert(), R"(Add each source's value, times the weight, along all edges.
 
-out_indptr int64 [S + 1], out_indices int32 [E]. value: float64 [S]. out: float64 [n].)");
+out_indptr int64 [S + 1], out_indices int32 [E]. weight: float32 [E], or [0] for 1. value: float64 [S]. out: float64
+[n].)");
 }

@@ -177,23 +177,25 @@ class HeldComponents {
 template <class T>
 class HeldPageRank {
  public:
-  HeldPageRank(const HeldGraph& held, Flat<const int32_t> out_degree, int64_t total)
-      : held_(held), out_degree_(out_degree), pagerank_(held.graph(), out_degree.data(), total) {
+  HeldPageRank(const HeldGraph& held, Flat<const int32_t> out_degree, int64_t total, std::optional<Flat<const T>> share)
+      : held_(held), out_degree_(out_degree), share_(share) {
     require(static_cast<int64_t>(out_degree.size()) == held.graph().rows, "out_degree: one for each row");
     require(total > 0, "total: at least 1 row");
+    require(!share || static_cast<int64_t>(share->size()) == held.edges(), "share: one for each edge");
+    pagerank_ = std::make_unique<mgg::PageRank<T>>(held.graph(), out_degree.data(), total, share ? share->data() : nullptr);
   }
   auto begin(Flat<T> rank, Flat<T> given, double damping) {
     const auto rows = static_cast<size_t>(held_.graph().rows);
     require(rank.size() == rows && given.size() == rows, "begin: values of each row");
     require(damping > 0 && damping < 1, "damping: between 0 and 1");
     rank_ = rank, given_ = given;
-    return pair_of(pagerank_.begin(rank.data(), given.data(), damping));
+    return pair_of(pagerank_->begin(rank.data(), given.data(), damping));
   }
   auto advance(Flat<const int32_t> slots, Flat<const T> arrived, double dangling) {
     held_.check_slots(slots, arrived.size());
     require(rank_.is_valid(), "advance: begin first");
     nb::gil_scoped_release release;
-    return pair_of(pagerank_.advance(slots.data(), arrived.data(), static_cast<int64_t>(slots.size()), dangling));
+    return pair_of(pagerank_->advance(slots.data(), arrived.data(), static_cast<int64_t>(slots.size()), dangling));
   }
 
  private:
@@ -202,7 +204,8 @@ class HeldPageRank {
   }
   const HeldGraph& held_;
   Flat<const int32_t> out_degree_;
-  mgg::PageRank<T> pagerank_;
+  std::optional<Flat<const T>> share_;
+  std::unique_ptr<mgg::PageRank<T>> pagerank_;
   Flat<T> rank_, given_;
 };
 
@@ -210,9 +213,10 @@ template <class T>
 void bind_pagerank(nb::module_& m, const char* name) {
   nb::class_<HeldPageRank<T>>(m, name, R"(PageRank of a rank's rows.
 
-out_degree: int32 [n], of the rows, over all ranks. total: rows of all ranks.)")
-      .def(nb::init<const HeldGraph&, Flat<const int32_t>, int64_t>(), "graph"_a, "out_degree"_a.noconvert(), "total"_a,
-           nb::keep_alive<1, 2>())
+out_degree: int32 [n], of the rows, over all ranks. total: rows of all ranks. share: [E] in the order of in_indices, a
+factor of what each edge carries; None: 1.)")
+      .def(nb::init<const HeldGraph&, Flat<const int32_t>, int64_t, std::optional<Flat<const T>>>(), "graph"_a,
+           "out_degree"_a.noconvert(), "total"_a, "share"_a.noconvert().none(), nb::keep_alive<1, 2>())
       .def("begin", &HeldPageRank<T>::begin, "rank"_a.noconvert(), "given"_a.noconvert(), "damping"_a,
            "Set all ranks to 1 / total, and `given` [n] to the share of each row along each edge; return (0, dangling).")
       .def("advance", &HeldPageRank<T>::advance, "slots"_a.noconvert(), "arrived"_a.noconvert(), "dangling"_a,

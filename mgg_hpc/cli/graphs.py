@@ -56,7 +56,8 @@ from .options import Existing, Memory, example, to_file
     "--edge-data",
     metavar="NAME=FILE.npy",
     multiple=True,
-    help="Data of the edges of an edge list or .npy, [E, ...] in the order in which they are listed; repeatable.",
+    help="Data of the edges of an edge list or .npy, [E, ...] in the order in which they are listed; repeatable. The "
+    "name weight gives the weights, [E].",
 )
 @option("--features", type=Existing, help="Features of the nodes: .npy, .csv, .parquet, or .npz of SciPy.")
 @option("--feature-type", type=Choice(["float32", "float16"]), help="How to store them. [default: float32]")
@@ -75,6 +76,11 @@ from .options import Existing, Memory, example, to_file
     help="Draw these shares of the nodes for training and validation.",
 )
 @option("--seed", type=IntRange(0), help="Seed of drawn splits. [default: 0]")
+@option(
+    "--transpose",
+    is_flag=True,
+    help="Read the entries (i, j) of a .mtx, or of SciPy's matrix in an .npz, as edges j -> i. [default: i -> j]",
+)
 @option("--directed", is_flag=True, help="Read an archive's directed original (dir_indptr).")
 @option("--split", type=IntRange(0), help="Which of an archive's several splits.")
 @option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")

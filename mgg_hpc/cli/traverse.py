@@ -94,10 +94,15 @@ def bfs(**options: Any) -> int:
     type=Finite(1e-30, 1e30),
     help="On CPUs: distance that a bucket spans (delta of delta-stepping). [default: the mean length]",
 )
+@option(
+    "--random-lengths",
+    is_flag=True,
+    help="Draw lengths by --seed, integers from 8 to 72, whatever the weights.",
+)
 def sssp(**options: Any) -> int:
     """Find shortest paths: /distance of each node, inf where there is no path.
 
-    Lengths are the edges' weights; in a file without weights they are drawn, integers from 8 to 72.
+    Lengths are the edges' weights, of at least 0, or 1 in a file without weights.
     """
     return _process("sssp", options)
 
@@ -127,8 +132,12 @@ def cc(**options: Any) -> int:
 )
 @option("--iterations", type=IntRange(1), default=1000, help="Iterations at most.")
 @option("--dtype", type=Choice(["float32", "float64"]), default="float32", help="Type of the ranks.")
+@option("--unweighted", is_flag=True, help="Ignore the edges' weights.")
 def pagerank(**options: Any) -> int:
-    """Rank nodes by PageRank: /rank, which sums to 1. Nodes without out-edges give their rank to all."""
+    """Rank nodes by PageRank: /rank, which sums to 1. Nodes without out-edges give their rank to all.
+
+    A node's rank is divided among its out-edges by their weights, of at least 0, or evenly in a file without weights.
+    """
     return _process("pagerank", options)
 
 

@@ -78,6 +78,7 @@ class Imported:
             the two of names), or a function that returns them once all edges were read.
         sparse_shape: as in `schema.Contents`.
         directed: True or False (the reverse of each edge is there) where it is known; None if the build is to find out.
+        direction: line that an import prints where the graph is directed.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Imported:
     multilabel: bool = False
     sparse_shape: tuple[int, int] | None = None
     directed: bool | None = None
+    direction: str = ""
 
 
 Source = Imported | Graph  # a small graph may be in memory

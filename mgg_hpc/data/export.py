@@ -195,7 +195,7 @@ def write_mtx(
 ) -> list[Path]:
     """Write the edges as entries of a general matrix, and node data to `node_files`; return all files.
 
-    Row i lists the sources of the in-edges of node i. Weights have as few digits as identify the float32. Raises
+    An entry (i, j) is the edge i -> j. Weights have as few digits as identify the float32. Raises
     InputError as `replacement` does, and for a block of the file whose digest differs.
     """
     of_nodes = node_files(opened, output)
@@ -223,7 +223,7 @@ def _lines(block: EdgeBlock) -> Iterator[str]:
     """Yield the entries of a block as text."""
     for low in range(0, len(block), LINES):
         part = slice(low, low + LINES)
-        columns = [(ends[part].astype(np.int64) + 1).tolist() for ends in (block.destinations, block.sources)]
+        columns = [(ends[part].astype(np.int64) + 1).tolist() for ends in (block.sources, block.destinations)]
         if block.weight is None:
             yield "".join(f"{row} {column}\n" for row, column in zip(*columns, strict=True))
         else:

@@ -113,13 +113,9 @@ def from_edges(
         drop_duplicates: keep the first of equal edges, with its weight and data (for both directions).
         fields: further fields of Graph.
 
-    Raises InputError for an id that is out of range.
+    Raises InputError for an id that is out of range or no integer.
     """
-    src, dst = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
-    for ids in (src, dst):
-        if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
-            outside = int(ids[(ids < 0) | (ids >= nodes)][0])
-            raise InputError(f"edge list: node id {outside} is not in 0 .. {nodes - 1}")
+    src, dst = _node_ids("source", sources, nodes), _node_ids("destination", destinations, nodes)
     carried = dict(edge or {})
     # The position in the edge list of each stored edge; not computed where nothing is carried along.
     listed = np.arange(len(src)) if weight is not None or carried else None
@@ -152,6 +148,24 @@ def from_edges(
         directed=not symmetric,
         **fields,
     )
+
+
+def _node_ids(end: str, values: np.ndarray, nodes: int) -> np.ndarray:
+    """Return the ids of one end of edges as int64. Raises InputError that names the first wrong one."""
+    ids = np.asarray(values)
+    wrong = np.full(len(ids), ids.dtype.kind not in "iuf")
+    if ids.dtype.kind == "f":
+        exact = 2.0 ** (np.finfo(ids.dtype).nmant + 1)  # floats beyond it have no odd numbers
+        wrong = ~((ids % 1 == 0) & (ids < exact))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise InputError(f"edge list: edge {at} has the {end} {ids[at]} ({ids.dtype}); expected integers")
+    if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
+        at = int(np.argmax((ids < 0) | (ids >= nodes)))
+        raise InputError(
+            f"edge list: edge {at} has the {end} {ids[at]}: node id {ids[at]} is not in 0 .. {nodes - 1}"
+        )
+    return ids.astype(np.int64, copy=False)
 
 
 def masks(nodes: int, chosen: Iterable[np.ndarray]) -> dict[str, Any]:

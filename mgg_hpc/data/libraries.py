@@ -75,25 +75,33 @@ def to_dgl(graph: Source) -> Any:
 
 
 def to_scipy(graph: Source) -> Any:
-    """Convert the edges of a graph or graph file to scipy.sparse.csr_array [N, N]; row i lists the sources of node i.
+    """Convert the edges of a graph or graph file to scipy.sparse.csr_array [N, N]; entry (i, j) is the edge i -> j.
 
-    Values are the weights, float32, or 1; nodes are in the numbering of the import. Raises InputError if SciPy is not
-    installed, and for a file that is not sound.
+    Values are the weights, float32, or 1 without weights; nodes are in the numbering of the import; parallel edges are
+    entries of their own. Raises InputError if SciPy is not installed, and for a file that is not sound.
     """
     sparse, held = _library("scipy.sparse", "to_scipy"), _in_memory(graph)
-    weight = np.ones(held.edges, np.float32) if held.weight is None else _copy(held.weight)
-    return sparse.csr_array((weight, held.indices, held.indptr), shape=(held.nodes, held.nodes))
+    weight = np.ones(held.edges, np.float32) if held.weight is None else held.weight
+    return sparse.csc_array((weight, held.indices, held.indptr), shape=(held.nodes, held.nodes)).tocsr()
 
 
 def from_scipy(
-    matrix: Any, x: Any = None, y: Any = None, *, train: Any = None, val: Any = None, test: Any = None
+    matrix: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    train: Any = None,
+    val: Any = None,
+    test: Any = None,
+    transpose: bool = False,
 ) -> Graph:
-    """Convert a SciPy sparse matrix [N, N]: row i lists the sources of the in-edges of node i, values are weights.
+    """Convert a SciPy sparse matrix [N, N]: an entry (i, j) is the edge i -> j, and its value the weight.
 
-    Duplicate entries are two edges in CSR, and one edge with the sum as weight in other formats. If all values are 1,
-    the graph has no weights.
+    An entry that is stored twice is two edges, and a stored 0 an edge, except in blocks (BSR). A matrix of bool gives a
+    graph without weights.
 
     Args:
+        transpose: an entry (i, j) is the edge j -> i.
         x: features [N, F], dense or sparse.
         y: integers [N], -1 for unlabelled nodes, or 0 and 1 [N, C].
         train, val, test: bool [N].
@@ -107,22 +115,32 @@ def from_scipy(
         )
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{where}: the matrix is {list(matrix.shape)}; expected as many columns as rows")
-    rows = matrix.tocsr()
-    destination = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    entries = matrix.tocoo()
+    if matrix.format == "bsr":
+        entries.eliminate_zeros()
+    ends, values = (entries.row, entries.col), entries.data
+    if values.dtype.kind == "b":
+        if not values.all():
+            count = len(values) - np.count_nonzero(values)
+            raise InputError(
+                f"{where}: {count} entries are stored as False; remove them by eliminate_zeros()"
+            )
+        values = None
+    source, destination = reversed(ends) if transpose else ends
     fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test})
-    return _graph(where, rows.indices, destination, rows.shape[0], rows.data, fields)
+    return _graph(where, source, destination, matrix.shape[0], values, fields)
 
 
-def from_pyg(data: Any) -> Graph:
+def from_pyg(data: Any, *, split: int | None = None) -> Graph:
     """Convert a torch_geometric.data.Data: edge_index and, if present, edge_weight, x, y, train_mask and so on.
 
     edge_attr becomes the edge data "attr", and other tensors edge_NAME [E, ...] become the edge data NAME, except
-    edge_label. A y of floats [N] is left out with a warning. Raises InputError for other objects, heterogeneous graphs,
-    and masks of several splits.
+    edge_label. A y of floats [N] is left out with a warning. split: column of masks [N, S]. Raises InputError for other
+    objects, heterogeneous graphs, and masks of several splits without ``split``.
     """
     where = "from_pyg"
     edges = getattr(data, "edge_index", None)
-    if edges is None or len(edges) != 2:
+    if getattr(edges, "ndim", 0) != 2 or len(edges) != 2:
         raise InputError(f"{where}: {type(data).__name__} has no edge_index [2, edges] of one graph")
     source, destination = (_array(end) for end in edges)
     y = getattr(data, "y", None)
@@ -135,16 +153,16 @@ def from_pyg(data: Any) -> Graph:
         warnings.warn(f"{where}: y is {_kind(labels)}, not classes: taken without labels", stacklevel=2)
         y = None
     masks = {name: getattr(data, f"{name}_mask", None) for name in SPLITS}
-    fields = _node_fields(where, getattr(data, "x", None), y, masks)
+    fields = _node_fields(where, getattr(data, "x", None), y, masks, split)
     weight = getattr(data, "edge_weight", None)
     return _graph(where, source, destination, data.num_nodes, weight, fields, edge)
 
 
-def from_dgl(graph: Any) -> Graph:
+def from_dgl(graph: Any, *, split: int | None = None) -> Graph:
     """Convert a homogeneous dgl.DGLGraph with the node data of DGL's datasets: feat, label, train_mask and so on.
 
-    edata["weight"] are the weights; other edata become edge data. Raises InputError for other objects and
-    heterogeneous graphs.
+    edata["weight"] are the weights; other edata become edge data. split: column of masks [N, S]. Raises InputError for
+    other objects and heterogeneous graphs, and masks of several splits without ``split``.
     """
     where = "from_dgl"
     if not getattr(graph, "is_homogeneous", False):
@@ -152,7 +170,7 @@ def from_dgl(graph: Any) -> Graph:
     source, destination = (_array(end) for end in graph.edges())
     nodes, edges = graph.ndata, graph.edata
     masks = {name: nodes.get(f"{name}_mask") for name in SPLITS}
-    fields = _node_fields(where, nodes.get("feat"), nodes.get("label"), masks)
+    fields = _node_fields(where, nodes.get("feat"), nodes.get("label"), masks, split)
     edge = {name: values for name, values in edges.items() if name != "weight"}
     return _graph(where, source, destination, graph.num_nodes(), edges.get("weight"), fields, edge)
 
@@ -162,7 +180,8 @@ def from_networkx(
 ) -> Graph:
     """Convert a networkx graph of any kind. Nodes are in the order of graph.nodes; x, y and masks as in `from_scipy`.
 
-    The edge attribute "weight" is used if all edges have it. Raises InputError for other objects.
+    The edge attribute "weight" is used if any edge has it; edges without it, or with None, have 1. Raises InputError
+    for other objects.
     """
     where = "from_networkx"
     if not hasattr(graph, "is_directed"):
@@ -171,8 +190,8 @@ def from_networkx(
     ends = list(graph.edges(data="weight"))
     source, destination = (np.array([number[edge[end]] for edge in ends], dtype=np.int64) for end in (0, 1))
     weight = None
-    if ends and all(edge[2] is not None for edge in ends):
-        weight = np.array([edge[2] for edge in ends])
+    if any(edge[2] is not None for edge in ends):
+        weight = np.array([1 if edge[2] is None else edge[2] for edge in ends])
     if not graph.is_directed():
         once = source != destination  # a self loop is its own reverse
         source, destination = np.append(source, destination[once]), np.append(destination, source[once])
@@ -181,18 +200,31 @@ def from_networkx(
     return _graph(where, source, destination, len(number), weight, fields)
 
 
-def save(graph: Any, path: str | os.PathLike[str], *, force: bool = False, name: str | None = None) -> None:
+def save(
+    graph: Any,
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    name: str | None = None,
+    split: int | None = None,
+) -> None:
     """Write a `Graph`, a PyG Data, a DGL or networkx graph, or a SciPy sparse matrix as a graph file.
 
-    force: replace an existing file. name: name of the graph. [default: its own, or the file's] Raises InputError for
-    other objects, and if the file cannot be written.
+    force: replace an existing file. name: name of the graph. [default: its own, or the file's] split: column of masks
+    [N, S] of PyG or DGL. Raises InputError for other objects, and if the file cannot be written.
     """
-    converted = graph if isinstance(graph, Graph) else _converter(graph)(graph)
+    convert = None if isinstance(graph, Graph) else _converter(graph)
+    if split is not None and convert not in (from_pyg, from_dgl):
+        raise InputError(
+            f"save: split={split} is for masks [nodes, splits] of PyG and DGL, not {type(graph).__name__}"
+        )
+    options = {} if split is None else {"split": split}
+    converted = graph if convert is None else convert(graph, **options)
     own = converted.name if isinstance(graph, Graph) else Path(path).stem
     write(path, replace(converted, name=own if name is None else name), force=force)
 
 
-def _converter(graph: Any) -> Callable[[Any], Graph]:
+def _converter(graph: Any) -> Callable[..., Graph]:
     """Return the function for the library that defines the graph's class, or one of its base classes."""
     converters = {
         "torch_geometric": from_pyg,
@@ -266,13 +298,12 @@ def _graph(
 ) -> Graph:
     """Return a checked graph, undirected if it is symmetric. Raises InputError that begins with ``where``."""
     values = None if weight is None else _array(weight)
-    if values is not None:
-        if values.shape != source.shape or values.dtype.kind not in "fiub":
-            raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
-        values = None if (values == 1).all() else values.astype(np.float32)
+    if values is not None and (values.shape != source.shape or values.dtype.kind not in "fiub"):
+        raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
     carried = {name: _edge_data(where, name, data, len(source)) for name, data in (edge or {}).items()}
     try:
-        graph = from_edges(source, destination, nodes, name=where, weight=values, edge=carried, **fields)
+        with np.errstate(over="ignore"):  # weights that become infinite are refused
+            graph = from_edges(source, destination, nodes, name=where, weight=values, edge=carried, **fields)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     return undirected_if_symmetric(graph, where)
@@ -286,8 +317,13 @@ def _edge_data(where: str, name: str, data: Any, edges: int) -> np.ndarray:
     return values.astype({"float64": np.float32, "bool": np.uint8}.get(values.dtype.name, values.dtype))
 
 
-def _node_fields(where: str, x: Any, y: Any, masks: dict[str, Any]) -> dict[str, Any]:
-    """Return fields of Graph for node data. If one mask is given, the others are False everywhere."""
+def _node_fields(
+    where: str, x: Any, y: Any, masks: dict[str, Any], split: int | None = None
+) -> dict[str, Any]:
+    """Return fields of Graph for node data. If one mask is given, the others are False everywhere.
+
+    split: column of masks [N, S].
+    """
     fields: dict[str, Any] = {}
     if x is not None:
         fields["x"] = _features(where, x)
@@ -296,9 +332,19 @@ def _node_fields(where: str, x: Any, y: Any, masks: dict[str, Any]) -> dict[str,
         flat = labels.ndim == 2 and labels.shape[1] == 1 and labels.dtype.kind in "iu"
         fields |= label_fields(f"{where}: y", labels.reshape(-1) if flat else labels)
     found = {name: _array(mask) for name, mask in masks.items() if mask is not None}
-    for name, mask in found.items():
+    for name, given in found.items():
+        mask = given
+        if split is not None and mask.ndim == 2:
+            if not 0 <= split < mask.shape[1]:
+                raise InputError(f"{where}: the {name} mask is {_kind(mask)}; there is no split={split}")
+            found[name] = mask = mask[:, split]
         if mask.ndim != 1 or mask.dtype.kind not in "bu":
-            raise InputError(f"{where}: the {name} mask is {_kind(mask)}; expected bool [nodes], one split")
+            choose = "; choose a column by split=" if mask.ndim == 2 else ""
+            raise InputError(
+                f"{where}: the {name} mask is {_kind(mask)}; expected bool [nodes], one split{choose}"
+            )
+    if split is not None and not any(np.ndim(mask) == 2 for mask in masks.values()):
+        raise InputError(f"{where}: split={split} is for masks [nodes, splits], and there are none")
     if found:
         none = np.zeros(len(next(iter(found.values()))), dtype=bool)
         fields |= {name: found.get(name, none).astype(bool) for name in SPLITS}
@@ -328,9 +374,10 @@ def _features(where: str, x: Any) -> np.ndarray | SparseRows:
 
 
 def _array(values: Any) -> np.ndarray:
-    """Return a torch tensor on any device, or anything that NumPy accepts, as an array."""
+    """Return a torch tensor on any device, or anything that NumPy accepts, as an array; bfloat16 as float32."""
     if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
+        values = values.detach().cpu()
+        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
     return np.asarray(values)
 
 

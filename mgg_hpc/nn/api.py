@@ -86,33 +86,35 @@ def from_scipy(
     train: ArrayLike | None = None,
     val: ArrayLike | None = None,
     test: ArrayLike | None = None,
+    transpose: bool = False,
     **options: Unpack[OpenOptions],
 ) -> DistGraph:
-    """Return the graph of a SciPy sparse matrix [N, N], which every rank passes; row i lists sources of i's in-edges.
+    """Return the graph of a SciPy sparse matrix [N, N], which every rank passes; entry (i, j) is the edge i -> j.
 
-    The values are weights, unless all are 1. x: features [N, F], dense or sparse. y: integers [N], -1 for unlabelled
-    nodes, or 0 and 1 [N, C]. train, val, test: bool [N]. options: as for `open_graph`. Collective. Raises InputError
-    for other arguments.
+    The values are weights, unless they are bool. x: features [N, F], dense or sparse. y: integers [N], -1 for
+    unlabelled nodes, or 0 and 1 [N, C]. train, val, test: bool [N]. transpose: entry (i, j) is the edge j -> i.
+    options: as for `open_graph`. Collective. Raises InputError for other arguments.
     """
-    return _from_object(lambda: libraries.from_scipy(matrix, x, y, train=train, val=val, test=test), options)
+    masks = {"train": train, "val": val, "test": test}
+    return _from_object(lambda: libraries.from_scipy(matrix, x, y, **masks, transpose=transpose), options)
 
 
-def from_pyg(data: Any, **options: Unpack[OpenOptions]) -> DistGraph:
+def from_pyg(data: Any, *, split: int | None = None, **options: Unpack[OpenOptions]) -> DistGraph:
     """Return the graph of a torch_geometric Data, which every rank passes: edge_index, edge_weight, x, y, train_mask...
 
-    edge_attr becomes the data of edges "attr". options: as for `open_graph`. Collective. Raises InputError for other
-    objects.
+    edge_attr becomes the data of edges "attr". split: column of masks [N, S]. options: as for `open_graph`. Collective.
+    Raises InputError for other objects.
     """
-    return _from_object(lambda: libraries.from_pyg(data), options)
+    return _from_object(lambda: libraries.from_pyg(data, split=split), options)
 
 
-def from_dgl(graph: Any, **options: Unpack[OpenOptions]) -> DistGraph:
+def from_dgl(graph: Any, *, split: int | None = None, **options: Unpack[OpenOptions]) -> DistGraph:
     """Return the graph of a homogeneous DGLGraph, which every rank passes, with ndata feat, label, train_mask...
 
-    edata["weight"] are the weights, other edata are data of edges. options: as for `open_graph`. Collective. Raises
-    InputError for other objects.
+    edata["weight"] are the weights, other edata are data of edges. split: column of masks [N, S]. options: as for
+    `open_graph`. Collective. Raises InputError for other objects.
     """
-    return _from_object(lambda: libraries.from_dgl(graph), options)
+    return _from_object(lambda: libraries.from_dgl(graph, split=split), options)
 
 
 def from_networkx(
@@ -127,8 +129,8 @@ def from_networkx(
 ) -> DistGraph:
     """Return the graph of a networkx graph, which every rank passes. Rows are in the order of graph.nodes.
 
-    The edge attribute "weight" is used if all edges have it. x, y, train, val, test, options: as for `from_scipy`, in
-    the same order. Collective. Raises InputError for other objects.
+    The edge attribute "weight" is used if any edge has it; edges without it have 1. x, y, train, val, test,
+    options: as for `from_scipy`, in the same order. Collective. Raises InputError for other objects.
     """
     return _from_object(
         lambda: libraries.from_networkx(graph, x, y, train=train, val=val, test=test), options

@@ -77,6 +77,8 @@ def process_import(
                 progress=report,
             )
     tell_written(output, held)
+    if isinstance(found, Imported) and found.direction and held.directed:
+        print(found.direction)
     if schema.Y in held.datasets and not _has_training_rows(output):
         print("there are no training rows; to train on this graph, import it with --split-per-class")
 
@@ -128,7 +130,7 @@ def _edge_files(options: Options) -> dict[str, str]:
         if not (name and equals and file.endswith(".npy")) or name in found:
             raise InputError(f"--edge-data {text}: expected NAME=FILE.npy, and each name once")
         found[name] = file
-    schema.check_edge_names("--edge-data", found)
+    schema.check_edge_names("--edge-data", found.keys() - {"weight"})
     return found
 
 

@@ -41,6 +41,7 @@ def process_traverse(
     sources: int | None = None,
     seed: int = 0,
     repeats: int = 1,
+    unweighted: bool = False,
     **options: Any,
 ) -> int:
     """Traverse a graph, print each run, and write the results in the user's numbering; return the exit code.
@@ -52,6 +53,7 @@ def process_traverse(
         nodes: nodes to begin at.
         sources: number of nodes to draw, by ``seed``, if none are named.
         repeats: number of runs of a traversal without a source.
+        unweighted: leave the weights of the file out.
         options: further arguments of the traversal's function in `traversal.runs`.
 
     Raises InputError for options that do not fit together and for a node that the graph does not have.
@@ -59,7 +61,7 @@ def process_traverse(
     comm = mpi.world()
     paths = {} if output is None else row_files.paths(output, list(ARRAYS[kind]))
     with mpi.agree(comm):
-        _check(kind, graph, nodes, sources, backend, share_gpu, options)
+        weighted = _check(kind, graph, nodes, sources, backend, share_gpu, options)
         for path in paths.values() if comm.rank == 0 else ():
             check_output(path, force=force)
     threads = mpi.threads(comm)
@@ -69,7 +71,10 @@ def process_traverse(
         chosen = backends.choose_cpu("auto" if backend == "cpu" else backend, comm)
     made = backends.make(chosen, comm, threads=threads)
     with backends.closed_on_error(made.memory.close):
-        part = parts.load(graph, comm, made, weights=kind == "sssp", edges=edges)
+        by_weight = kind == "pagerank" and weighted and not unweighted
+        part = parts.load(graph, comm, made, weights=kind == "sssp" or by_weight, edges=edges)
+        if comm.rank == 0 and kind == "sssp" and not (weighted or options["random_lengths"] or as_json):
+            print(f"{part.name} has no weights: each edge has a length of 1 (--random-lengths draws lengths)")
         if output is not None:
             _check_room(part, kind, len(nodes) or sources or 1)
         done: list[Run] = []
@@ -83,7 +88,8 @@ def process_traverse(
     if output is not None:
         _write(part, kind, output, arrays, done)
     if comm.rank == 0 and as_json:
-        document = _document(part, kind, check, done, threads)
+        of_weights = part.weight is not None and not options.get("random_lengths")
+        document = _document(part, kind, check, done, threads, of_weights)
         print(json.dumps(document | {"files": {name: str(path) for name, path in paths.items()}}, indent=1))
     elif comm.rank == 0:
         for name, path in paths.items():
@@ -102,8 +108,11 @@ def _check(
     backend: str,
     share_gpu: bool,
     options: dict[str, Any],
-) -> None:
-    """Raise InputError for options that do not fit together or the graph, before its edges are read."""
+) -> bool:
+    """Return whether the graph has weights.
+
+    Raises InputError for options that do not fit together or the graph, before its edges are read.
+    """
     gpu = backends.needs_gpus(backend)
     if share_gpu and not gpu:
         raise InputError("--share-gpu is for --backend cuda")
@@ -121,6 +130,7 @@ def _check(
                 raise InputError(f"--source {node}: {graph} has nodes 0 to {file.nodes - 1}")
         if kind == "cc":
             runs.check_undirected(file.name, directed=file.directed)
+        return file.weighted
 
 
 def _check_room(part: Part, kind: str, sources: int) -> None:
@@ -165,8 +175,10 @@ def _line(part: Part, run: Run) -> str:
     return source + ", ".join(words)
 
 
-def _document(part: Part, kind: str, check: bool, done: list[Run], threads: int) -> dict[str, Any]:
-    """Return the document that --json prints."""
+def _document(
+    part: Part, kind: str, check: bool, done: list[Run], threads: int, weighted: bool
+) -> dict[str, Any]:
+    """Return the document that --json prints. weighted: whether the file's weights were used."""
     listed = [
         {
             "source": run.source if run.source >= 0 else None,
@@ -186,6 +198,7 @@ def _document(part: Part, kind: str, check: bool, done: list[Run], threads: int)
         "nodes": part.nodes,
         "edges": part.edges,
         "directed": part.directed,
+        "weighted": weighted,
         "ranks": part.comm.size,
         "threads": threads,
         "checked": check,

@@ -93,16 +93,20 @@ def _spread(
 
 
 def pagerank(part: Part, rank: NDArray[np.floating], damping: float, tolerance: float) -> None:
-    """Check ranks by one iteration that pushes along out-edges, in float64.
+    """Check ranks by one iteration that pushes along out-edges, by the part's weights if it has any, in float64.
 
     They change by less than ``tolerance``, and sum to 1.
     """
-    graph = part.graph
+    graph, weight = part.graph, part.weight
     own = rank.astype(np.float64)
-    dangling = _sum(part, float(own[graph.out_degree == 0].sum()))
-    value = part.halo_of(np.where(graph.out_degree > 0, own / np.maximum(graph.out_degree, 1), 0.0))
-    pushed = np.zeros(graph.rows)
-    native.load().push(graph.out_indptr, graph.out_indices, value, pushed)
+    out = graph.out_degree if weight is None else part.out_weight(weight)
+    dangling = _sum(part, float(own[out == 0].sum()))
+    value = part.halo_of(np.divide(own, out, out=np.zeros(len(own)), where=out > 0))
+    pushed, along = (
+        np.zeros(graph.rows),
+        np.zeros(0, np.float32) if weight is None else part.out_order(weight),
+    )
+    native.load().push(graph.out_indptr, graph.out_indices, along, value, pushed)
     new = (1 - damping + damping * dangling) / graph.total + damping * pushed
     change, total = _sum(part, float(np.abs(new - own).sum())), _sum(part, float(own.sum()))
     rounded = 0.0 if rank.dtype == np.float64 else 1e-6

@@ -63,6 +63,18 @@ class Part:
         """Return values of edges, [E], in the order of ``graph.out_indices``."""
         return values if self.out_place is None else values[self.out_place]
 
+    def out_weight(self, weight: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the sum of the weights of the edges of all ranks out of each of this rank's rows, [n]. Collective.
+
+        weight: [E] in the order of ``graph.indices``.
+        """
+        graph, mine = self.graph, np.bincount(self.graph.indices, weight, self.graph.sources)
+        found = mine[graph.slot]
+        if graph.lists is not None:
+            arrived = exchange.send(self.comm, mine[graph.halo], graph.lists.receive_counts[0])
+            np.add.at(found, graph.lists.send_rows, arrived)
+        return found
+
     def halo_of(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of all sources, [S], from the values of each rank's rows, [n]. Collective."""
         whole = np.empty(self.graph.sources, values.dtype)
@@ -74,8 +86,9 @@ class Part:
 def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edges: str = "device") -> Part:
     """Read and check this rank's part of a graph file. Collective.
 
-    weights: whether to read the edges' weights. edges: the memory for edges on GPUs, "device" or "host". Raises
-    InputError, the same on all ranks, that names what is wrong with the file, or a graph that does not fit in memory.
+    weights: read the edges' weights, or be ready for lengths. edges: the memory for edges on GPUs, "device" or "host".
+    Raises InputError, the same on all ranks, that names what is wrong with the file, or a graph that does not fit in
+    memory.
     """
     with mpi.agree(comm):
         kernels = backend.traversal

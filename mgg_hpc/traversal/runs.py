@@ -75,14 +75,21 @@ def bfs(part: Part, nodes: list[int], *, check: bool = True) -> Iterator[Run]:
 
 
 def sssp(
-    part: Part, nodes: list[int], *, width: float | None = None, seed: int = 0, check: bool = True
+    part: Part,
+    nodes: list[int],
+    *,
+    width: float | None = None,
+    random_lengths: bool = False,
+    seed: int = 0,
+    check: bool = True,
 ) -> Iterator[Run]:
     """Find shortest paths from each node; array: distance, float32, inf where not reached. Collective.
 
-    Lengths are the edges' weights, or drawn by ``seed``, 8 .. 72, if the file has none. width: distance that a bucket
-    spans. [default: the mean length] Raises InputError for a negative weight.
+    Lengths are the part's weights, or 1 where it has none. width: distance that a bucket spans. [default: the mean
+    length] random_lengths: draw lengths by ``seed`` instead, integers from 8 to 72. Raises InputError for a negative
+    weight.
     """
-    lengths = _lengths(part, seed)
+    lengths = _lengths(part, seed if random_lengths else None)
     sums = part.comm.allgather((float(lengths.sum(dtype=np.float64)), len(lengths)))
     total, count = map(sum, zip(*sums, strict=True))
     part.engine.set_lengths(part.out_order(lengths), width or total / max(1, count) or 1.0)
@@ -124,11 +131,19 @@ def pagerank(
 ) -> Iterator[Run]:
     """Rank nodes by PageRank; array: rank, of ``dtype``, which sums to 1 over all nodes. Collective.
 
-    tolerance: sum of |new - old| at which iterations end. Raises InputError if they do not reach it, or if it is less
-    than float32 resolves.
+    A node's rank is divided among its out-edges by the part's weights, or evenly where it has none. tolerance: sum of
+    |new - old| at which iterations end. Raises InputError if they do not reach it, if it is less than float32 resolves,
+    and for a negative weight.
     """
     check_tolerance(tolerance, dtype)
     _prepare(part, "pagerank")
+    if (weight := _weights(part, "PageRank takes")) is not None:
+        of_row = part.out_weight(weight)
+        of_edge = part.halo_of(of_row)[part.graph.indices]
+        shares = np.divide(
+            weight, of_edge, out=np.zeros(len(weight), dtype), where=of_edge > 0, casting="same_kind"
+        )
+        part.engine.set_shares(shares, (of_row > 0).astype(np.int32))
     rank = np.empty(part.graph.rows, np.dtype(dtype))
     call = partial(part.engine.pagerank, rank, damping, tolerance, iterations)
     for _ in range(repeats):
@@ -159,15 +174,22 @@ def check_tolerance(tolerance: float, dtype: str) -> None:
         )
 
 
-def _lengths(part: Part, seed: int) -> NDArray[np.float32]:
-    """Return the lengths of edges in the order of ``graph.indices``."""
+def _weights(part: Part, taking: str) -> NDArray[np.float32] | None:
+    """Return the part's weights. Raises InputError for a negative one; ``taking``: who takes none, for messages."""
+    if part.weight is None:
+        return None
+    least = min(part.comm.allgather(float(part.weight.min(initial=np.inf))))
+    if least < 0:
+        raise InputError(f"{part.name}: {taking} weights of at least 0, and one is {least:g}")
+    return part.weight
+
+
+def _lengths(part: Part, seed: int | None) -> NDArray[np.float32]:
+    """Return the lengths of edges in the order of ``graph.indices``: drawn if there is a seed, else weights or 1."""
     graph = part.graph
-    if any(part.comm.allgather(part.weight is not None)):
-        lengths = part.weight if part.weight is not None else np.zeros(0, np.float32)
-        least = min(part.comm.allgather(float(lengths.min(initial=np.inf))))
-        if least < 0:
-            raise InputError(f"{part.name}: shortest paths take weights of at least 0, and one is {least:g}")
-        return lengths
+    if seed is None:
+        weight = _weights(part, "shortest paths take")
+        return np.ones(len(graph.indices), np.float32) if weight is None else weight
     lengths = np.empty(len(graph.indices), np.float32)
     native.load().lengths(graph.indptr, graph.indices, part.ids, part.names, part.directed, seed, lengths)
     return lengths

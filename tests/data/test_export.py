@@ -122,7 +122,7 @@ def test_scipy_reads_a_matrix_and_its_import_is_the_graph(graph, capsys):
     weight = np.ones(graph.edges, np.float32) if graph.weight is None else graph.weight
     np.testing.assert_array_equal(
         in_order(found.row, found.col, found.data.astype(np.float32)),
-        in_order(rows_of_edges(graph.indptr), graph.indices, weight),
+        in_order(graph.indices, rows_of_edges(graph.indptr), weight),  # an entry (i, j) is the edge i -> j
     )
     again = next(line for line in printed if line.startswith("to read it again: mgg "))
     assert mgg(*again.removeprefix("to read it again: mgg ").split()[:-1], "again.h5") == 0

@@ -131,20 +131,32 @@ def test_pyg_of_a_regression_is_taken_without_labels(drawn):
 
 @pytest.mark.parametrize("form", [sp.csr_array, sp.csc_matrix, sp.coo_array])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_scipy_rows_list_sources(drawn, form, weighted):
+def test_entries_of_scipy_are_edges_from_row_to_column(drawn, form, weighted):
     _, first = np.unique(drawn.destination * NODES + drawn.source, return_index=True)
     kept = {name: getattr(drawn, name)[first] for name in ("source", "destination", "weight")}
-    values = kept["weight"] if weighted else np.ones(len(first))
-    matrix = form((values, (kept["destination"], kept["source"])), shape=(NODES, NODES))
+    values = kept["weight"] if weighted else np.ones(len(first), bool)
+    matrix = form((values, (kept["source"], kept["destination"])), shape=(NODES, NODES))
     graph = from_scipy(matrix, drawn.x, drawn.y, train=drawn.train, val=drawn.val)
     check(graph, SimpleNamespace(**vars(drawn) | kept), values)
     assert (graph.weight is None) == (not weighted)
+    assert from_scipy(matrix.astype(float)).weight is not None  # also where all are 1
+    assert edges_of(from_scipy(matrix.T, transpose=True)) == edges_of(graph)
 
 
-def test_a_csr_may_list_an_edge_twice():
+def test_a_matrix_may_list_an_edge_twice():
+    """In any format: SciPy's archives, PyG and DGL keep both, too."""
     twice = sp.csr_array((np.ones(2), np.array([1, 1]), np.array([0, 2, 2])), shape=(2, 2))
-    assert edges_of(from_scipy(twice)) == [(1, 0, 1), (1, 0, 1)]
-    assert edges_of(from_scipy(twice.tocoo())) == [(1, 0, 2)]
+    for each in (twice, twice.tocoo(), twice.tocsc()):
+        assert edges_of(from_scipy(each)) == [(0, 1, 1), (0, 1, 1)]
+
+
+def test_zeros_of_a_matrix():
+    """They are edges of weight 0, but for those that fill blocks; False is no edge."""
+    stored = sp.csr_array((np.array([0.0, 2.0]), np.array([1, 0]), np.array([0, 1, 2])), shape=(2, 2))
+    assert edges_of(from_scipy(stored)) == [(0, 1, 0), (1, 0, 2)]
+    assert edges_of(from_scipy(stored.tobsr((2, 2)))) == [(1, 0, 2)]
+    with refused("from_scipy: 1 entries are stored as False"):
+        from_scipy(stored.astype(bool))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -165,8 +177,11 @@ def test_networkx(drawn, kind, weighted):
     assert graph.directed == given.is_directed()
     assert not graph.val.any() and graph.classes == drawn.y.max() + 1
     given.add_edge(names[0], names[1], **({} if weighted else {"weight": 2.0}))
-    if given.is_multigraph():  # weights that some edges lack do not count
-        assert from_networkx(given).weight is None
+    if given.is_multigraph():  # a weight that an edge lacks is 1, as in networkx
+        wanted += [(0, 1, 1.0 if weighted else 2.0)] + [(1, 0, 1.0 if weighted else 2.0)] * (
+            not given.is_directed()
+        )
+        assert edges_of(from_networkx(given)) == sorted(wanted)
 
 
 def test_sparse_features_stay_sparse(drawn):
@@ -174,6 +189,10 @@ def test_sparse_features_stay_sparse(drawn):
     found = from_scipy(sp.csr_array((NODES, NODES)), x).x
     assert isinstance(found, SparseRows)
     np.testing.assert_array_equal(dense(found), x.toarray().astype(np.float32))
+
+
+def ends_of(*ids: float) -> Data:
+    return Data(edge_index=torch.tensor([ids, ids]), num_nodes=3)
 
 
 REFUSED = {
@@ -192,6 +211,11 @@ REFUSED = {
     "features": (lambda d: from_scipy(sp.eye_array(23), d.x[0]), r"from_scipy: x is float64 \[5\]"),
     "labels": (lambda d: from_scipy(sp.eye_array(23), y=d.x[:, 0]), r"from_scipy: y is float64 \[23\]"),
     "masks": (lambda d: from_scipy(sp.eye_array(23), train=d.x), r"the train mask is float64 \[23, 5\]"),
+    "float ids": (lambda d: from_pyg(ends_of(0.0, 0.75)), r"from_pyg: .*edge 1 has the source 0.75 \(float"),
+    "ids that floats round": (lambda d: from_pyg(ends_of(0.0, 2.0**24)), r"edge 1 has the source 16777216.0"),
+    "bool ids": (lambda d: from_pyg(ends_of(False, True)), r"edge 0 has the source False \(bool\)"),
+    "infinite weights": (lambda d: from_scipy(sp.eye_array(3) * 1e300), "has inf in row 0"),
+    "text as weights": (lambda d: from_networkx(networkx.Graph([(0, 1, {"weight": "2"})])), "weights are <U1"),
     "a layout": (lambda d: from_scipy(sp.eye_array(4), torch.eye(4).to_sparse()), "layout torch.sparse_coo"),
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ def matrix(rng):
 def graph(rng, matrix):
     x = rng.standard_normal((NODES, 7)).astype(np.float32)
     y = rng.integers(-1, 3, NODES)
-    options = {"train": (y >= 0) & (rng.random(NODES) < 0.4), "backend": "serial"}
+    options = {"train": (y >= 0) & (rng.random(NODES) < 0.4), "backend": "serial", "transpose": True}
     with mgg.from_scipy(matrix, x, y, **options) as opened:
         yield opened
 

@@ -35,7 +35,8 @@ def opened(rng, dtype, matrix, **options):
     x = rng.standard_normal((NODES, FEATURES)).astype(np.float32)
     y = rng.integers(0, 4, NODES)
     name = str(dtype).removeprefix("torch.")
-    return mgg.from_scipy(matrix, x, y, train=np.ones(NODES, bool), backend="serial", dtype=name, **options)
+    options |= {"train": np.ones(NODES, bool), "backend": "serial", "dtype": name}
+    return mgg.from_scipy(matrix, x, y, transpose=True, **options)
 
 
 def blocks_of(graph, fanouts):

@@ -76,7 +76,7 @@ def test_a_heap_does_not_grow(comm, backend):
 def test_rows_of_opened_graphs_grow_within_the_heap(rng, comm, transfer):
     matrix = sp.random_array((60, 60), density=0.1, format="csr", rng=rng)
     dense = torch.from_numpy(matrix.toarray() != 0).double()
-    options = {"backend": "shmem", "transfer": transfer, "dtype": "float64", "comm": comm}
+    options = {"transpose": True, "backend": "shmem", "transfer": transfer, "dtype": "float64", "comm": comm}
     with mgg.from_scipy(matrix, **options) as graph:  # rows beyond the heap's 16 MiB end it
         for width in (3, 33, 5, 129):
             x = torch.from_numpy(rng.standard_normal((60, width)))

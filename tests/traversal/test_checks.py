@@ -115,7 +115,7 @@ def test_distances_that_vouch_for_each_other(opened):
     (run,) = runs.sssp(part, [0])
     found = run.arrays["distance"][np.argsort(part.ids)]
     assert found.tolist() == [0, 1, 3, np.inf, np.inf, np.inf]
-    lengths, source = runs._lengths(part, 0), part.find(0)
+    lengths, source = runs._lengths(part, None), part.find(0)
     for planted in ({3: 5.0, 4: 5.0}, {2: 1.5}, {5: -np.inf}, {5: 7.0}):
         distance = run.arrays["distance"].copy()
         for node, value in planted.items():

@@ -177,11 +177,11 @@ def test_a_line_for_each_run_and_a_document_of_all():
     took, crossed = "250.000 ms, 12.0 million edges/s", "8 steps, 5.00 MiB crossed"
     assert traverse._line(part, run_of()) == f"source 9: {took}, 77 of 11 nodes reached, {crossed}"
     assert traverse._line(part, run_of(-1)) == f"{took}, {crossed}"
-    told = traverse._document(part, "bfs", True, [run_of(), run_of(-1)], threads=44)
+    told = traverse._document(part, "bfs", True, [run_of(), run_of(-1)], threads=44, weighted=False)
     about = {"format": "mgg-traversal", "version": 1, "traversal": "bfs", "graph": "g", "checked": True}
     numbers = {"seconds": 0.25, "edges": 3_000_000, "reached": 77, "steps": 8, "bytes": 5 << 20}
     runs = [{"source": 9} | numbers, {"source": None} | numbers]
-    assert told == about | facts | {"ranks": 33, "threads": 44, "runs": runs}
+    assert told == about | facts | {"weighted": False, "ranks": 33, "threads": 44, "runs": runs}
 
 
 def test_a_file_has_a_column_and_a_time_for_each_source(tmp_path, rng):

@@ -18,8 +18,9 @@ namespace mgg {
 template <class T>
 class PageRank {
  public:
-  // out_degree: of this rank's rows, over all ranks. total: rows of all ranks.
-  PageRank(const TraversalGraph& graph, const int32_t* out_degree, int64_t total);
+  // out_degree: of this rank's rows, over all ranks. total: rows of all ranks. share: [edges], in the order of graph.in,
+  // a factor of what each edge carries; or null, where all are 1.
+  PageRank(const TraversalGraph& graph, const int32_t* out_degree, int64_t total, const T* share);
 
   struct Totals {
     double change;    // sum of |new - old| over this rank's rows
@@ -43,6 +44,7 @@ class PageRank {
     bool alone;
   };
   void slice(int64_t begin, int64_t end);
+  template <bool SHARED>
   void sum(const Slice& slice, double base, Part& part);
   void store(int64_t row, T next, Part& part);
   void give(Values<T>& values, int64_t row, T value);
@@ -53,11 +55,13 @@ class PageRank {
   std::vector<Slice> slices_;
   std::vector<int32_t> order_;    // rows, by number of edges within a window
   Values<int32_t> indices_;       // of each slice an edge of each row, then the next one of each
+  Values<T> shares_;              // of the same edges, 0 where one is missing; empty without shares
   std::vector<int64_t> first_;    // slices of each part of the work
   std::vector<Part> parts_;       // summed in order
   Values<T> inverse_;             // damping / out-degree of each row, 0 without out-edges
   Values<T> values_, next_;       // share of each source, and 0 for missing edges of a slice; swapped
   const int32_t* out_degree_;
+  const T* share_;
   T* rank_ = nullptr;
   T* given_ = nullptr;
   double damping_ = 0;

@@ -60,12 +60,13 @@ struct DeviceComponents {
   int32_t* found;
 };
 
-// One iteration over lists of in-edges.
+// One iteration over lists of in-edges. An edge carries lists.length times what its source gives, or all of it where that
+// is null.
 template <class Index>
 struct DevicePageRank {
   DeviceLists<Index> lists;
   const float* given;    // what each source gives along each edge
-  const float* inverse;  // damping over the out-degree, 0 without
+  const float* inverse;  // damping over the out-degree (1 with lists.length), 0 without
   float* rank;
   float* next;           // what each row gives in the next iteration
   float* change;         // |new - old| of each row

@@ -159,7 +159,9 @@ MGG_KERNEL void pagerank_round(DevicePageRank<Index> call) {
   const int lane = device::thread() % 32;
   const auto sum_of = [&](int64_t first, int64_t last) {
     double sum = 0;  // many equal values would all be rounded the same way
-    each_edge<READS>(lists.edge, first, last, [&](Index source, int64_t) { sum += call.given[source]; });
+    each_edge<READS>(lists.edge, first, last, [&](Index source, int64_t e) {
+      sum += lists.length ? call.given[source] * lists.length[e] : call.given[source];
+    });
     return sum;
   };
   if constexpr (READS == Reads::strided) {

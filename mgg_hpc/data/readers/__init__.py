@@ -14,6 +14,7 @@ NODES = (
     *SPLITS,
 )  # options that add data of nodes to edges
 EDGES = ("symmetric", "simple", "memory")  # options of the build of a file
+ENTRIES = "entries (i, j) are edges i -> j; --transpose reads them as j -> i"  # of matrices
 
 
 class Format(NamedTuple):
@@ -40,7 +41,11 @@ FORMATS = {
         reads=("name", "download"),
     ),
     "npz": Format(
-        "npz.open_npz", "an archive (.npz)", (".npz",), reads=("directed", "split"), takes=(*NODES, *EDGES)
+        "npz.open_npz",
+        "an archive (.npz)",
+        (".npz",),
+        reads=("directed", "split", "transpose"),
+        takes=(*NODES, *EDGES),
     ),
     "edges": Format(
         "edge_list.open_edge_list",
@@ -57,7 +62,11 @@ FORMATS = {
         takes=("edge_data", *NODES, *EDGES),
     ),
     "mtx": Format(
-        "matrix_market.open_matrix_market", "a Matrix Market file (.mtx)", (".mtx",), takes=(*NODES, *EDGES)
+        "matrix_market.open_matrix_market",
+        "a Matrix Market file (.mtx)",
+        (".mtx",),
+        reads=("transpose",),
+        takes=(*NODES, *EDGES),
     ),
     "metis": Format("metis.open_metis", "METIS's .graph", (".graph", ".metis"), takes=(*NODES, *EDGES)),
     "ogb": Format("ogb.open_ogb", "a folder of OGB", reads=("feature_type",), takes=("name", *EDGES)),

@@ -140,34 +140,43 @@ class CompressedEdges:
 class WithData:
     """An `EdgeStream` that adds arrays [E, ...] by name to the edges of another one, in their order.
 
-    A mark is the other stream's mark and the number of edges before it.
+    The array "weight" [E] has the weights, which the other stream must not have. A mark is the other
+    stream's mark and the number of edges before it.
     """
 
     def __init__(self, stream: EdgeStream, data: Mapping[str, Array]) -> None:
         self.where, self.nodes, self.total = stream.where, stream.nodes, stream.total
-        self._stream, self._data = stream, data
+        self._stream, self._arrays, self._weight = stream, data, data.get("weight")
+        self._data = {name: array for name, array in data.items() if name != "weight"}
         for array in data.values():
             if not array.shape or array.dtype.kind not in NUMBERS:
                 raise InputError(f"{array.where} is {array}; expected numbers [edges, ...]")
+        if self._weight is not None and len(self._weight.shape) != 1:
+            raise InputError(f"{self._weight.where} is {self._weight}; expected weights [edges]")
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`. Raises InputError where there are more or fewer edges than data."""
         of_stream, done = mark or (None, 0)
         with ExitStack() as files:
-            data = _EdgeData(files, done, None, self._data)
+            data = _EdgeData(files, done, self._weight, self._data)
             blocks = self._stream.blocks(of_stream, progress)
             for block in blocks:
-                if any(len(each) < done + len(block) for each in self._data.values()):
+                if any(len(each) < done + len(block) for each in self._arrays.values()):
                     self._check(done + len(block) + sum(map(len, blocks)))
-                _, found = data.take(len(block))
+                if self._weight is not None and block.weight is not None:
+                    raise InputError(
+                        f"{self.where} has weights, and {self._weight.where} others; give one of them"
+                    )
+                weight, found = data.take(len(block))
+                weight = block.weight if weight is None else weight
                 done += len(block)
                 next_mark = None if block.mark is None else [block.mark, done]
-                yield replace(block, data={**block.data, **found}, mark=next_mark)
+                yield replace(block, weight=weight, data={**block.data, **found}, mark=next_mark)
         self._check(done)
         self.nodes = self._stream.nodes
 
     def _check(self, edges: int) -> None:
-        for array in self._data.values():
+        for array in self._arrays.values():
             if len(array) != edges:
                 raise InputError(f"{array.where} is of {len(array)} edges; {self.where} lists {edges}")
 

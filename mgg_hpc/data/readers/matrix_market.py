@@ -1,8 +1,7 @@
 """Matrix Market: square sparse matrices as text (.mtx), plain or packed by gzip or zstd.
 
-Boisvert, Pozo, Remington: The Matrix Market Exchange Formats, NISTIR 5935, 1996. Row i lists the sources of node i's
-in-edges: an entry (i, j) is the edge j -> i, and its value the weight. A symmetric matrix gives both directions of each
-entry off its diagonal.
+Boisvert, Pozo, Remington: The Matrix Market Exchange Formats, NISTIR 5935, 1996. An entry (i, j) is the edge i -> j,
+and its value the weight. A symmetric matrix gives both directions of each entry off its diagonal.
 """
 
 from __future__ import annotations
@@ -17,23 +16,25 @@ import numpy as np
 from ...errors import InputError
 from .. import checks
 from ..edge_stream import EdgeBlock, Imported
+from . import ENTRIES
 from .compressed import TextBlock, head_lines, text_blocks, text_size
 from .edge_list import Edges, LineRules, graph_name
 from .limits import check_memory, read_counts, shown
 
 BANNER = "%%MatrixMarket matrix coordinate"
-FIELDS = {"pattern": 2, "integer": 3, "real": 3}  # and the columns of their entries
+FIELDS = {"pattern": 2, "integer": 3, "unsigned-integer": 3, "real": 3}  # and the columns of their entries
 SYMMETRIES = ("general", "symmetric")
 
 
-def open_matrix_market(path: Path) -> Imported:
+def open_matrix_market(path: Path, *, transpose: bool = False) -> Imported:
     """Open a matrix in coordinate format, of a pattern, integers or reals, general or symmetric, as a stream of edges.
 
-    Raises InputError that names file and line for other kinds of matrices; reading raises it for entries that are
-    wrong, too few or too many.
+    transpose: an entry (i, j) is the edge j -> i. Raises InputError that names file and line for other kinds of
+    matrices; reading raises it for entries that are wrong, too few or too many.
     """
-    entries = _Entries(path)
-    return Imported(graph_name(path), entries, directed=False if entries.symmetric else None)
+    entries = _Entries(path, transpose)
+    known = False if entries.symmetric else None
+    return Imported(graph_name(path), entries, directed=known, direction="" if transpose else ENTRIES)
 
 
 class _Entries:
@@ -41,7 +42,8 @@ class _Entries:
 
     nodes: int | None
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, transpose: bool) -> None:
+        self._transpose = transpose
         self._path, self.where, self.total = path, str(path), text_size(path)
         lines = head_lines(path)
         _, _, banner = next(lines, ({}, 0, ""))
@@ -109,10 +111,10 @@ class _Entries:
         return next(islice(self._rules.lines(block.text, block.line), entry, None))
 
     def _edges(self, found: Edges) -> Edges:
-        """Return the edges of entries: column to row, and back where the matrix is symmetric."""
+        """Return the edges of entries: row to column, or the reverse, and both where the matrix is symmetric."""
         rows, columns, values = found
         if not self.symmetric:
-            return Edges(columns, rows, values)
+            return Edges(columns, rows, values) if self._transpose else found
         # An entry and its reverse stay next to each other.
         at = np.repeat(np.arange(len(rows)), 1 + (rows != columns))
         back = np.diff(at, prepend=-1) == 0

@@ -23,6 +23,7 @@ from ..edge_stream import EdgeStream, Imported, Rows
 from ..graph import SPLITS, Graph, SparseRows, index_dtype
 from ..schema import Layout
 from ..verify import undirected_if_symmetric
+from . import ENTRIES
 from .array_edges import CompressedEdges, PairedEdges
 from .limits import check_memory
 from .node_arrays import check_nodes, feature_rows, label_rows, sparse_rows
@@ -32,18 +33,21 @@ NAME, CLASSES, DIRECTED = "graph/name", "graph/classes", "graph/directed"
 LONGEST_NAME = 1 << 16  # bytes of a graph's name
 
 
-def open_npz(path: Path, *, split: int | None = None, directed: bool = False) -> Imported:
+def open_npz(
+    path: Path, *, split: int | None = None, directed: bool = False, transpose: bool = False
+) -> Imported:
     """Open an archive as a stream of edges and datasets of nodes.
 
-    Args: split: which of several splits becomes the masks. directed: read the directed original.
+    Args: split: which of several splits becomes the masks. directed: read the directed original. transpose: reverse all
+    edges.
 
-    Row i of SciPy's matrices lists the sources of i's in-edges. Where the archive does not say whether the graph is
+    An entry (i, j) of SciPy's matrices is the edge i -> j. Where the archive does not say whether the graph is
     directed, the build finds out. Raises InputError for a file that is no such archive, or an array whose type or shape
     does not fit; passes raise it for wrong values.
     """
     archive = Archive(path)
     if matrix := archive.matrix():
-        return _open_matrix(archive, *matrix)
+        return _open_matrix(archive, *matrix, transpose=transpose)
     prefix = "dir_" if directed else ""
     indptr = archive.need(f"{prefix}indptr", "int", None)
     indices = archive.need(f"{prefix}indices", "int", None)
@@ -57,7 +61,7 @@ def open_npz(path: Path, *, split: int | None = None, directed: bool = False) ->
     known = None if stored is None else bool(stored.whole())
     return Imported(
         _name(archive),
-        CompressedEdges(str(path), indptr, indices, weight=weight, data=data),
+        CompressedEdges(str(path), indptr, indices, weight=weight, data=data, by_source=transpose),
         {**x, **_masks(archive, nodes, split), **_names(archive, nodes), **y},
         sparse_shape=sparse_shape,
         directed=True if directed else known,
@@ -197,8 +201,8 @@ def _mask(archive: Archive, name: str, nodes: int, split: int) -> Rows:
     )
 
 
-def _open_matrix(archive: Archive, form: str, nodes: int, columns: int) -> Imported:
-    """Open a square matrix of SciPy as a stream of edges, whose weights are its values unless all of these are 1.
+def _open_matrix(archive: Archive, form: str, nodes: int, columns: int, *, transpose: bool) -> Imported:
+    """Open a square matrix of SciPy as a stream of edges, whose weights are its values unless these are bool.
 
     Entries that are stored twice are two edges.
     """
@@ -209,12 +213,17 @@ def _open_matrix(archive: Archive, form: str, nodes: int, columns: int) -> Impor
     name = "col" if form == "coo" else "indices"
     indices = archive.need(name, "int", None)
     values = archive.need("data", "any number", len(indices))
-    weight = None if all((piece == 1).all() for piece in values.rows().pieces()) else values
+    weight = None if values.dtype.kind == "b" else values
+    if weight is None and not all(piece.all() for piece in values.rows().pieces()):
+        raise InputError(
+            f"{values.where} has entries that are stored as False; remove them by eliminate_zeros()"
+        )
     edges: EdgeStream
     if form == "coo":
         row = archive.need("row", "int", len(indices))
-        edges = PairedEdges(where, (indices, row), nodes, weight=weight)
+        ends = (indices, row) if transpose else (row, indices)
+        edges = PairedEdges(where, ends, nodes, weight=weight)
     else:
         indptr = archive.need("indptr", "int", nodes + 1)
-        edges = CompressedEdges(where, indptr, indices, weight=weight, by_source=form == "csc")
-    return Imported(archive.path.stem, edges, directed=None)
+        edges = CompressedEdges(where, indptr, indices, weight=weight, by_source=(form == "csc") == transpose)
+    return Imported(archive.path.stem, edges, directed=None, direction="" if transpose else ENTRIES)

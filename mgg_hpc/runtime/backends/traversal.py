@@ -106,6 +106,14 @@ class Traversal(ABC):
         """Set the lengths of edges, [E] in the order of ``out_indices``. width: distance that a bucket spans."""
 
     @abstractmethod
+    def set_shares(self, shares: NDArray[np.floating], giving: NDArray[np.int32]) -> None:
+        """Set the part of a source's rank that each edge carries in `pagerank`. [default: 1 / out_degree]
+
+        shares: [E] in the order of ``indices``, of the type of the ranks. giving: int32 [n], 1 for rows whose shares
+        sum to 1, 0 for those without.
+        """
+
+    @abstractmethod
     def components(self, names: NDArray[np.int64], label: NDArray[np.int64]) -> int:
         """Fill label, [n], with the least name in each row's component of an undirected graph.
 

@@ -132,7 +132,7 @@ def matrix(rng: Rng, edges: int) -> Sound:
     read = scipy.io.mmread(io.BytesIO(text)).tocoo()
     weight = None if field == "pattern" else read.data.astype(np.float32)
     facts = {"directed": None if symmetry == "general" else False}
-    return Sound(text, (read.col, read.row), weight, facts=facts, nodes=nodes, ordered=False)
+    return Sound(text, (read.row, read.col), weight, facts=facts, nodes=nodes, ordered=False)
 
 
 def metis(rng: Rng, edges: int, kind: str = "", more: int = 0) -> Sound:
@@ -203,12 +203,11 @@ def own_archive(rng: Rng, edges: int) -> Sound:
 def scipy_archive(rng: Rng, edges: int) -> Sound:
     form, weighted, nodes = str(rng.choice(["csr", "csc", "coo"])), rng.random() < 0.5, max(30, edges // 30)
     found = sp.random_array((nodes, nodes), density=0.2, rng=rng, format=form)
-    found.data = rng.integers(2, 9, found.nnz) if weighted else np.ones(found.nnz)
+    found.data = rng.integers(1, 9, found.nnz) if weighted else np.ones(found.nnz, bool)
     coo = found.tocoo()
     content = saved(sp.save_npz, found, compressed=rng.random() < 0.5)
-    ends = coo.coords[1], coo.coords[0]
     weight, facts = coo.data if weighted else None, {"directed": None}
-    return Sound(content, ends, weight, nodes=nodes, facts=facts, ordered=False)
+    return Sound(content, coo.coords, weight, nodes=nodes, facts=facts, ordered=False)
 
 
 def table(columns: dict[str, object], **options: object) -> bytes:

@@ -160,7 +160,7 @@ SMALL = [
     ("matrix.mtx", BOM + HEAD.encode() + b"\n3 3 1\n3 2\n", EDGE),
     ("edges.npy", np.array([[1, 2], [3, 4]]), ([1, 2], [3, 4], None)),
     # Entries that are stored twice are two edges.
-    ("matrix.mtx", HEAD + "\r\n\r\n 3  3\t3 \r\n3 1\r\n 3\t1 \r\n% end\r\n1 1", ([0, 0, 0], [2, 2, 0], None)),
+    ("matrix.mtx", HEAD + "\r\n\r\n 3  3\t3 \r\n3 1\r\n 3\t1 \r\n% end\r\n1 1", ([2, 2, 0], [0, 0, 0], None)),
 ]
 
 

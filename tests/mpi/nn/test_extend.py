@@ -20,7 +20,7 @@ def opened(case, comm, weight=None, **options):
     """A case's graph; its bounds are of the graph's own making."""
     weight = np.ones(len(case.indices), np.float32) if weight is None else weight
     matrix = sp.csr_array((weight, case.indices, case.indptr), shape=(case.nodes, case.nodes))
-    return mgg.from_scipy(matrix, comm=comm, **options)
+    return mgg.from_scipy(matrix, transpose=True, comm=comm, **options)
 
 
 def extended(case, graph):

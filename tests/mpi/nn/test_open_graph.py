@@ -242,7 +242,9 @@ def test_buffers_grow_with_the_rows(rng, comm, transfer):
     """Widths that rise and fall, against dense matrices; memory of narrower rows is given back."""
     matrix, fields = drawn(rng)
     dense = gcn_matrix(matrix.indptr, matrix.indices)
-    with mgg.from_scipy(matrix, **fields, transfer=transfer, dtype="float64", widest=2, comm=comm) as graph:
+    with mgg.from_scipy(
+        matrix, **fields, transpose=True, transfer=transfer, dtype="float64", widest=2, comm=comm
+    ) as graph:
         held = []
         for width in (1, 5, 40, 3, 129, 129, 16):
             x, g = torch.from_numpy(rng.standard_normal((2, NODES, width)))

@@ -132,12 +132,14 @@ def check_components(part: parts.Part, case: cases.Case, run: runs.Run) -> None:
     assert np.array_equal(everywhere(part, run.arrays["component"]), least[labels])
 
 
-def solved(case: cases.Case, damping: float) -> np.ndarray:
-    """PageRank as the solution of its linear system."""
+def solved(case: cases.Case, damping: float, weight: np.ndarray | float = 1.0) -> np.ndarray:
+    """PageRank as the solution of its linear system. weight: of the edges."""
     source, destination = case.edge_list
-    nodes, degree = case.nodes, np.bincount(source, minlength=case.nodes)
-    matrix = np.zeros((nodes, nodes))
-    np.add.at(matrix, (destination, source), 1 / degree[source])
+    nodes, weight = case.nodes, np.broadcast_to(weight, source.shape).astype(np.float64)
+    degree = np.bincount(source, weight, nodes)
+    matrix, given = np.zeros((nodes, nodes)), degree[source] > 0
+    ends = destination[given], source[given]
+    np.add.at(matrix, ends, weight[given] / degree[ends[1]])
     matrix[:, degree == 0] = 1 / nodes
     return np.linalg.solve(np.eye(nodes) - damping * matrix, np.full(nodes, (1 - damping) / nodes))
 
@@ -168,6 +170,31 @@ def test_shortest_paths(comm, rng, loaded, directed, width):
         assert np.array_equal(everywhere(part, run.arrays["distance"]), wanted)
 
 
+@either
+@pytest.mark.parametrize("name", ["ordinary", "large"])
+def test_ranks_by_weights(comm, rng, loaded, directed, name):
+    """Some weights are 0, and some nodes have no others; some are far from 1."""
+    case = large(rng, directed=True) if name == "large" else cases.ordinary(rng, comm.size)
+    case = case if directed else symmetric(case)
+    source, destination = case.edge_list
+    drawn = rng.permuted(np.repeat(np.float32([0, 1e-30, 0.5, 3, 1e30]), -(-case.nodes // 5)))[: case.nodes]
+    weight = (
+        drawn[source] * (1 + drawn[destination] % 7)
+        if directed
+        else np.minimum(drawn[source], drawn[destination])
+    )
+    graph = dataclasses.replace(graph_of(rng, case, directed=directed), weight=weight.astype(np.float32))
+    part = loaded(graph, weights=True)
+    (run,) = runs.pagerank(part, tolerance=1e-12, dtype="float64")
+    wanted = solved(case, 0.85, graph.weight)
+    assert np.allclose(everywhere(part, run.arrays["rank"]), wanted, rtol=0, atol=1e-11)
+    (narrow,) = runs.pagerank(part, tolerance=1e-5)
+    assert np.abs(everywhere(part, narrow.arrays["rank"]) - wanted).sum() < 1e-4
+    part = loaded(graph)
+    (even,) = runs.pagerank(part, tolerance=1e-12, dtype="float64")
+    assert np.allclose(everywhere(part, even.arrays["rank"]), solved(case, 0.85), rtol=0, atol=1e-11)
+
+
 def bellman_ford(source, destination, weight, nodes: int, root: int) -> np.ndarray:
     """Distances in float32; SciPy takes weights of 0 for missing edges."""
     distance = np.full(nodes, np.inf, np.float32)
@@ -191,7 +218,7 @@ def test_drawn_lengths(comm, rng, loaded, directed):
     ends = zip(source.tolist(), destination.tolist(), strict=True)
     weight = [reference.drawn_length(seed, u, v, directed) for u, v in ends]
     assert min(weight) >= 8 and max(weight) <= 72
-    (run,) = runs.sssp(part, [5], seed=seed)
+    (run,) = runs.sssp(part, [5], random_lengths=True, seed=seed)
     wanted = bellman_ford(source, destination, np.array(weight, np.float32), case.nodes, 5)
     assert np.array_equal(everywhere(part, run.arrays["distance"]), wanted)
 

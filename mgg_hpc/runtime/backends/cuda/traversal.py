@@ -60,24 +60,22 @@ class EdgeLists:
         self._count, self._item = len(indptr) - 1, indices.itemsize
         self.offset = context.upload_bytes(indptr)
         self._numbers = None if number is None else context.upload_bytes(number)
-        self._edges, self._lengths = self._put(indices), None
+        self._edges = self.put(indices)
 
-    def set_lengths(self, lengths: NDArray[np.float32]) -> None:
-        """Set the lengths of edges, [E]."""
-        self._lengths = None  # its memory is free for the next ones
-        self._lengths = self._put(lengths)
+    def launch(self, values: Any = None) -> tuple[Any, Any]:
+        """Return the lists as native calls take them, and the shape of a launch over all of them.
 
-    def launch(self) -> tuple[Any, Any]:
-        """Return the lists as native calls take them, and the shape of a launch over all of them."""
+        values: lengths or shares of the edges, as `put` returns them.
+        """
         addresses = [
             0 if array is None else self._context.arrays.address(array)
-            for array in (self.offset, self._edges, self._lengths, self._numbers)
+            for array in (self.offset, self._edges, values, self._numbers)
         ]
         lists = self._context.native.EdgeLists(self._count, *addresses, self._item == 8, self._reads)
         return lists, self._context.spread(1 if self._reads == "strided" else LANES, self._count)
 
-    def _put(self, values: NDArray[Any]) -> Any:
-        """Return the bytes of an array in this place, aligned to 128 bytes.
+    def put(self, values: NDArray[Any]) -> Any:
+        """Return the bytes of an array [E] in this place, aligned to 128 bytes.
 
         In the host's memory they stay where they are if they have pages of their own (`own_pages`).
         """
@@ -137,6 +135,8 @@ class DeviceGraph(Traversal):
         self._bottom_up, self._index = bottom_up, np.dtype(np.int64 if wide else np.int32)
         self._alone = graph.lists is None and graph.rows == graph.sources
         self._in: EdgeLists | None = None
+        self._values: dict[str, Any] = {}  # "lengths" of out-edges, "shares" of in-edges
+        self._giving = graph.out_degree
         self._crossing: Crossing | None = None
         self._ranks_of_node = 1 if graph.lists is None else mpi.node(ranks.collectives.comm).Get_size()
         with self._agreed():
@@ -200,10 +200,17 @@ class DeviceGraph(Traversal):
         self._check_room(0, *self._edge_bytes(self._index.itemsize))
         self._in = self._lists(graph.indptr, graph.indices, None if self._alone else graph.slot)
 
-    def _launch(self, *, incoming: bool) -> tuple[Any, Any]:
+    def _launch(self, *, incoming: bool, values: str = "") -> tuple[Any, Any]:
         lists = self._in if incoming else self._out
         assert lists is not None, "prepare first"
-        return lists.launch()
+        return lists.launch(self._values.get(values))
+
+    def _set(self, name: str, values: NDArray[np.float32]) -> None:
+        self._values.pop(name, None)  # its memory is free for the next ones
+        with self._agreed():
+            on_device, _ = self._edge_bytes(values.itemsize)
+            self._check_room(0, on_device, values.nbytes if self._edges == "host" else 0)
+            self._values[name] = self._out.put(values)
 
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
         if self._crossing is None:
@@ -271,10 +278,11 @@ class DeviceGraph(Traversal):
 
     def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
         # Rounds need no width.
-        with self._agreed():
-            on_device, _ = self._edge_bytes(lengths.itemsize)
-            self._check_room(0, on_device, lengths.nbytes if self._edges == "host" else 0)
-            self._out.set_lengths(lengths)
+        self._set("lengths", lengths)
+
+    def set_shares(self, shares: NDArray[np.floating], giving: NDArray[np.int32]) -> None:
+        self._set("shares", shares.astype(np.float32, copy=False))
+        self._giving = giving
 
     def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
         begin = np.full(self._graph.sources, np.inf, np.float32)
@@ -293,7 +301,7 @@ class DeviceGraph(Traversal):
         values, now, following = (
             context.upload_bytes(each) for each in (begin, active, np.zeros_like(active))
         )
-        lists, shape = self._launch(incoming=False)
+        lists, shape = self._launch(incoming=False, values="lengths")
         while True:
             self._found[:] = 0
             step(lists, at(values), at(now), at(following), at(self._found), shape)
@@ -313,16 +321,16 @@ class DeviceGraph(Traversal):
         if rank.dtype != np.float32:
             raise InputError("PageRank on GPUs is of float32; take --dtype float32, or a backend of CPUs")
         graph, context, at = self._graph, self._context, self._context.arrays.address
-        inverse = np.divide(
-            damping, graph.out_degree, out=np.zeros(graph.rows), where=graph.out_degree > 0
-        ).astype(np.float32)
+        inverse = np.divide(damping, self._giving, out=np.zeros(graph.rows), where=self._giving > 0).astype(
+            np.float32
+        )
         first = np.full(graph.rows, 1 / graph.total, np.float32)
         ranks, inverses, given = (self._upload(each, 0) for each in (first, inverse, first * inverse))
         following = self._upload(np.zeros_like(first), 0)
         sums = context.arrays.uploaded(np.zeros((2, graph.sources), np.float32))
         dangling = float(first[inverse == 0].sum(dtype=np.float64))
         change, dangling = self._sum(np.inf, dangling)
-        lists, shape = self._launch(incoming=True)
+        lists, shape = self._launch(incoming=True, values="shares")
         done = 0
         while done < iterations and change >= tolerance:
             done += 1

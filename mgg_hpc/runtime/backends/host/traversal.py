@@ -49,6 +49,8 @@ class HostGraph(Traversal):
         self._sssp: Any = None
         self._components: Any = None
         self._pageranks: dict[np.dtype[Any], Any] = {}
+        self._shares: NDArray[np.floating] | None = None
+        self._giving = graph.out_degree
         memory.on_close(self._close)
 
     def _close(self) -> None:
@@ -121,13 +123,17 @@ class HostGraph(Traversal):
                 break
         return exchanges
 
+    def set_shares(self, shares: NDArray[np.floating], giving: NDArray[np.int32]) -> None:
+        self._pageranks.clear()
+        self._shares, self._giving = shares, giving
+
     def pagerank(
         self, rank: NDArray[np.floating], damping: float, tolerance: float, iterations: int
     ) -> tuple[int, float]:
         graph, dtype = self._graph, rank.dtype
         if dtype not in self._pageranks:
             kind = getattr(self._module, f"PageRank_{dtype.name}")
-            self._pageranks[dtype] = kind(self._native, graph.out_degree, graph.total)
+            self._pageranks[dtype] = kind(self._native, self._giving, graph.total, self._shares)
         native, shares = self._pageranks[dtype], np.empty(graph.rows, dtype)
         change, dangling = self._sum(*native.begin(rank, shares, damping))
         done = 0
