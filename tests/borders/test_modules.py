@@ -1,0 +1,215 @@
+"""Networks in GINConv, and linear maps in layers, run as torch runs them: hooks, own forwards, parametrizations."""
+
+from __future__ import annotations
+
+import warnings
+
+import jobs
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
+from torch_geometric import nn as pyg
+
+import mgg_hpc as mgg
+
+NODES = 80
+
+
+class Skip(nn.Sequential):
+    """A Sequential whose forward is its own."""
+
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Twice(nn.ReLU):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class OwnMLP(mgg.nn.MLP):
+    """An MLP whose forward, which takes the graph, is its own."""
+
+    def forward(self, x, graph):
+        return 3 * super().forward(x, graph)
+
+
+class Doubled(nn.Module):
+    """A parametrization."""
+
+    def forward(self, weight):
+        return 2 * weight
+
+
+def halved(module, given, out):
+    return out / 2
+
+
+def shifted(module, given):
+    return (given[0] + 1,)
+
+
+def with_hook(module, *, pre=False):
+    module.register_forward_pre_hook(shifted) if pre else module.register_forward_hook(halved)
+    return module
+
+
+def legacy(module, how):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are deprecated, and used
+        return how(module)
+
+
+def randomly(rng, width):
+    """A random network [.., width] -> [.., width] of torch's own modules."""
+
+    def linear(a, b):
+        made = nn.Linear(a, b, bias=bool(rng.integers(2)))
+        return rng.choice(WRAPPED)(made)
+
+    parts, now = [], width
+    for _ in range(rng.integers(1, 4)):
+        wide = int(rng.integers(2, 9))
+        parts.append(linear(now, wide))
+        parts += [rng.choice(BETWEEN)(wide)] if rng.integers(2) else []
+        parts += [rng.choice(ACTIVATIONS)()] if rng.integers(2) else []
+        now = wide
+    parts.append(linear(now, width))
+    made = rng.choice([nn.Sequential, Skip])(*parts)
+    return with_hook(made) if rng.integers(4) == 0 else made
+
+
+# What is done to a Linear.
+WRAPPED = [
+    lambda m: m,
+    lambda m: m,
+    with_hook,
+    lambda m: with_hook(m, pre=True),
+    parametrizations.weight_norm,
+    parametrizations.spectral_norm,
+    lambda m: legacy(m, nn.utils.weight_norm),
+    lambda m: legacy(m, nn.utils.spectral_norm),
+    lambda m: prune.l1_unstructured(m, "weight", 0.5),
+    lambda m: (parametrize.register_parametrization(m, "weight", Doubled()), m)[1],
+    nn.Sequential,
+    lambda m: nn.Sequential(nn.Identity(), m),
+]
+BETWEEN = [nn.BatchNorm1d, nn.LayerNorm, lambda w: nn.Identity(), lambda w: with_hook(nn.BatchNorm1d(w))]
+ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.ELU, Twice, lambda: nn.ReLU(inplace=True), lambda: with_hook(nn.ReLU())]
+
+
+@pytest.fixture(scope="module")
+def graph():
+    made = jobs.blocks(NODES)
+    ends = torch.tensor(np.stack([made.indices, np.repeat(np.arange(NODES), np.diff(made.indptr))]), dtype=torch.int64)
+    with mgg.from_scipy(csr_matrix((np.ones(made.edges), made.indices, made.indptr), (NODES, NODES))) as found:
+        yield found, ends
+
+
+def twice(make, seed):
+    """Return what ``make(library)`` makes with this package's layers and with PyG's, with the same weights."""
+    made = []
+    for lib in (mgg.nn, pyg):
+        torch.manual_seed(seed)
+        made.append(make(lib))
+    made[1].load_state_dict(made[0].state_dict())
+    return made
+
+
+def compare(mine, theirs, graph, rng, width):
+    """Compare outputs and gradients of a layer with PyG's, whose parameters are copies, in training and evaluation."""
+    graph, ends = graph
+    for training in (True, False):
+        mine.train(training), theirs.train(training)
+        x = torch.tensor(rng.standard_normal((NODES, width)), dtype=torch.float32)
+        upstream = torch.tensor(rng.standard_normal((NODES, 1)), dtype=torch.float32)
+        given, expected = x.clone().requires_grad_(), x.clone().requires_grad_()
+        out, right = mine(given, graph), theirs(expected, ends)
+        torch.testing.assert_close(out, right, rtol=1e-4, atol=1e-4)
+        mine.zero_grad(), theirs.zero_grad()
+        (out * upstream).sum().backward(), (right * upstream).sum().backward()
+        torch.testing.assert_close(given.grad, expected.grad, rtol=1e-3, atol=1e-3)
+        for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("number", range(50))
+def test_random_networks_in_gin_are_pygs(number, graph, rng):
+    seed = int(rng.integers(2**31))
+    compare(*twice(lambda lib: lib.GINConv(randomly(np.random.default_rng(seed), 5)), seed), graph, rng, 5)
+
+
+NETWORKS = {
+    "a Sequential with its own forward": lambda: Skip(nn.Linear(5, 5)),
+    "inside another": lambda: nn.Sequential(Skip(nn.Linear(5, 5)), nn.ReLU()),
+    "a subclass of ReLU": lambda: nn.Sequential(nn.Linear(5, 5), Twice()),
+    "a subclass of Linear": lambda: nn.Sequential(Scaled(5, 5), nn.ReLU()),
+    "a hook on a Linear": lambda: nn.Sequential(with_hook(nn.Linear(5, 5)), nn.ReLU()),
+    "a hook on a ReLU": lambda: nn.Sequential(nn.Linear(5, 5), with_hook(nn.ReLU())),
+    "a hook on the Sequential": lambda: with_hook(nn.Sequential(nn.Linear(5, 5))),
+    "a hook before a batch norm": lambda: nn.Sequential(nn.Linear(5, 5), with_hook(nn.BatchNorm1d(5), pre=True)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_that_look_plain_and_are_not_are_called(name, graph, rng):
+    seed = int(rng.integers(2**31))
+    compare(*twice(lambda lib: lib.GINConv(NETWORKS[name]()), seed), graph, rng, 5)
+
+
+# Layers of both libraries; the linear maps in them.
+LAYERS = {
+    "gcn": (lambda lib: lib.GCNConv(5, 4), ("lin",)),
+    "sage": (lambda lib: lib.SAGEConv(5, 4), ("lin_l", "lin_r")),
+    "sage max": (lambda lib: lib.SAGEConv(5, 4, aggr="max"), ("lin_l", "lin_r")),
+    "gat": (lambda lib: lib.GATConv(5, 4, heads=2), ("lin",)),
+}
+CHANGES = {
+    "hook": with_hook,
+    "pre hook": lambda m: with_hook(m, pre=True),
+    "weight_norm": parametrizations.weight_norm,
+    "spectral_norm": parametrizations.spectral_norm,
+    "legacy weight_norm": lambda m: legacy(m, nn.utils.weight_norm),
+    "legacy spectral_norm": lambda m: legacy(m, nn.utils.spectral_norm),
+    "prune": lambda m: prune.random_unstructured(m, "weight", 0.3),
+    "parametrization": lambda m: (parametrize.register_parametrization(m, "weight", Doubled()), m)[1],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_linear_maps_of_layers_are_called_where_they_are_not_plain(layer, change, graph, rng):
+    make, names = LAYERS[layer]
+
+    def changed(lib):
+        made = make(lib)
+        for name in names:
+            setattr(made, name, CHANGES[change](getattr(made, name)))
+        return made
+
+    compare(*twice(changed, int(rng.integers(2**31))), graph, rng, 5)
+
+
+def test_an_mlp_whose_forward_is_its_own_is_called(graph, rng):
+    graph, ends = graph
+    layer = mgg.nn.GINConv(OwnMLP([5, 6, 5]))
+    x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
+    plain = mgg.nn.GINConv(mgg.nn.MLP([5, 6, 5]))
+    plain.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(layer(x, graph), 3 * plain(x, graph))
+
+
+def test_a_hook_on_a_layer_itself_runs(graph):
+    graph, _ = graph
+    layer = mgg.nn.GCNConv(5, 4)
+    before = layer(torch.ones(NODES, 5), graph)
+    with_hook(layer)
+    torch.testing.assert_close(layer(torch.ones(NODES, 5), graph), before / 2)
