@@ -78,6 +78,7 @@ class Imported:
             the two of names), or a function that returns them once all edges were read.
         sparse_shape: as in `schema.Contents`.
         directed: False if the reverse of each edge is known to be there; None if the build is to find out.
+        notes: lines about what was left out or taken for something, to print once all was read.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Imported:
     multilabel: bool = False
     sparse_shape: tuple[int, int] | None = None
     directed: bool | None = True
+    notes: list[str] = field(default_factory=list)
 
 
 Source = Imported | Graph  # a small graph may be in memory

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 
+import h5py
 import numpy as np
 import pytest
 from command import mgg, refused
-
-import mgg_hpc as mgg_
 
 
 @pytest.fixture(autouse=True)
@@ -17,13 +16,20 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def held(path):
+    """Return the sources, destinations and, where there are some, weights of a graph file as lists."""
+    with h5py.File(path) as file:
+        destinations = np.repeat(np.arange(len(file["graph/indptr"]) - 1), np.diff(file["graph/indptr"][:]))
+        weights = [file["graph/weight"][:].tolist()] if "graph/weight" in file else []
+        return [file["graph/indices"][:].tolist(), destinations.tolist(), *weights]
+
+
 def edges(*options, text, name="e.txt"):
     """Import an edge list, and return its edges as a sorted list of (source, destination, weight), in the user's ids."""
     with open(name, "w", encoding="utf-8") as file:
         file.write(text)
     assert mgg("import", name, "-o", "g.h5", *options) == 0
-    found = mgg_.to_scipy("g.h5").tocoo()
-    return sorted(zip(found.col.tolist(), found.row.tolist(), found.data.tolist(), strict=True))
+    return sorted(zip(*held("g.h5"), strict=True))
 
 
 ONE = [(0, 1, 0.5), (1, 2, 1.5)]
@@ -80,13 +86,14 @@ def names(text, *options, file="n.csv"):
     with open(file, "w", encoding="utf-8") as out:
         out.write(text)
     assert mgg("import", file, "--map-ids", "-o", "n.h5", *options) == 0
-    import h5py
-
-    with h5py.File("n.h5") as held:
-        ends, letters = held["node/name/offsets"][:], held["node/name/text"][:].tobytes()
-    words = [letters[a:b].decode() for a, b in zip(ends, ends[1:], strict=False)]
-    found = mgg_.to_scipy("n.h5").tocoo()
-    return sorted((words[u], words[v]) for u, v in zip(found.col, found.row, strict=True))
+    with h5py.File("n.h5") as made:
+        if "node/id" in made:
+            words = list(map(str, made["node/id"][:]))
+        else:
+            ends, letters = made["node/name/offsets"][:], made["node/name/text"][:].tobytes()
+            words = [letters[a:b].decode() for a, b in zip(ends, ends[1:], strict=False)]
+    sources, destinations, *_ = held("n.h5")
+    return sorted((words[u], words[v]) for u, v in zip(sources, destinations, strict=True))
 
 
 NAMED = {
@@ -112,7 +119,9 @@ def test_names(name):
     assert names(text, *options) == expected
 
 
-@pytest.mark.parametrize("text", ["user,item\nu1,i1\n", "Source;Target\na;b\n", "from\tto\nx\ty\n", "user_id,movie_id\n1,2\n"])
+@pytest.mark.parametrize(
+    "text", ["user,item\nu1,i1\n", "Source;Target\na;b\n", "from\tto\nx\ty\n", "user_id,movie_id\n1,2\n"]
+)
 def test_a_header_of_names_is_refused_unless_it_is_said(text, capsys):
     with open("n.csv", "w") as file:
         file.write(text)
@@ -150,10 +159,8 @@ def with_rows(text, *options, rows=3):
     with open("x.csv", "w") as file:
         file.write(text)
     assert mgg("import", "e.txt", "--features", "x.csv", "--nodes", rows, "-o", "x.h5", *options) == 0
-    import h5py
-
-    with h5py.File("x.h5") as held:
-        return held["node/x"][:].tolist()
+    with h5py.File("x.h5") as made:
+        return made["node/x"][:].tolist()
 
 
 VALUES = [[0.5, 1.0], [2.0, 3.0], [4.0, 5.5]]

@@ -13,6 +13,7 @@ NODES = (
     "masks",
     *SPLITS,
 )  # options that add data of nodes to edges
+TEXT = ("delimiter", "decimal", "comment", "header")  # how texts of edges and of nodes are written
 EDGES = ("symmetric", "simple", "memory")  # options of the build of a file
 
 
@@ -40,13 +41,17 @@ FORMATS = {
         reads=("name", "download"),
     ),
     "npz": Format(
-        "npz.open_npz", "an archive (.npz)", (".npz",), reads=("directed", "split"), takes=(*NODES, *EDGES)
+        "npz.open_npz",
+        "an archive (.npz)",
+        (".npz",),
+        reads=("directed", "split", "symmetric"),
+        takes=(*NODES, *TEXT, *EDGES),
     ),
     "edges": Format(
         "edge_list.open_edge_list",
         'an edge list (.txt, .csv, .tsv, .edges, .el: "source destination [weight]" a line; plain, .gz or .zst)',
         LISTS,
-        reads=("nodes", "first", "map_ids"),
+        reads=("nodes", "first", "map_ids", *TEXT),
         takes=("edge_data", *NODES, *EDGES),
     ),
     "npy": Format(
@@ -54,11 +59,16 @@ FORMATS = {
         "an array (.npy: edges [2, E])",
         (".npy",),
         reads=("nodes",),
-        takes=("edge_data", *NODES, *EDGES),
+        takes=("edge_data", *NODES, *TEXT, *EDGES),
     ),
     "mtx": Format(
-        "matrix_market.open_matrix_market", "a Matrix Market file (.mtx)", (".mtx",), takes=(*NODES, *EDGES)
+        "matrix_market.open_matrix_market",
+        "a Matrix Market file (.mtx)",
+        (".mtx",),
+        takes=(*NODES, *TEXT, *EDGES),
     ),
-    "metis": Format("metis.open_metis", "METIS's .graph", (".graph", ".metis"), takes=(*NODES, *EDGES)),
+    "metis": Format(
+        "metis.open_metis", "METIS's .graph", (".graph", ".metis"), takes=(*NODES, *TEXT, *EDGES)
+    ),
     "ogb": Format("ogb.open_ogb", "a folder of OGB", reads=("feature_type",), takes=("name", *EDGES)),
 }
