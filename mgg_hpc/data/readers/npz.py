@@ -105,9 +105,8 @@ def _compressed(archive: Archive, directed: bool, by_source: bool) -> EdgeStream
 def _listed(archive: Archive) -> EdgeStream:
     """Return the edges of an array [2, E] or [E, 2]; their nodes are those of features and labels."""
     ends = ends_of(archive.need("edges", "number", None, None))
-    counts = [archive.shape(name)[:1] for name in ("x", "y") if archive.shape(name)]
-    counts += [(int(archive.need("x_shape", "int", 2).whole()[0]),)] * ("x_shape" in archive.names)
-    nodes = counts[0][0] if counts else None
+    counts = [archive.shape(name)[0] for name in ("x", "x_indptr", "y") if archive.shape(name)]
+    nodes = counts[0] - ("x" not in archive.names and "x_indptr" in archive.names) if counts else None
     edges = sum(map(len, ends)) // len(ends)
     counted = f"the features or labels have {nodes} rows" if counts else ""
     weight = archive.find("weight", "any number", edges)
