@@ -272,7 +272,8 @@ def test_a_header_of_a_table_leaves_the_edges(capsys):
 
 def test_archives_of_platonov_are_read(rng, capsys):
     ends, x = rng.integers(6, size=(9, 2)), rng.normal(size=(6, 3)).astype(np.float32)
-    masks = {f"{name}_masks": rng.random((10, 6)) < 0.5 for name in ("train", "val", "test")}
+    kinds = rng.integers(4, size=(10, 6))  # of nodes, in each split
+    masks = {f"{name}_masks": kinds == at for at, name in enumerate(("train", "val", "test"))}
     np.savez("roman.npz", edges=ends, node_features=x, node_labels=np.arange(6) % 3, **masks)
     assert mgg("import", "roman.npz", "--split", 4, "-o", "r.h5") == 0
     assert "--symmetric" in capsys.readouterr().out
