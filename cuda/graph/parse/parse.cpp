@@ -36,7 +36,7 @@ struct Edge {
 bool read_node(const char*& p, const char* end, const Rules& rules, int64_t& node) {
   const char* word = p;
   if (!read_number(p, end, node)) return false;
-  if (*p > ',' && (*p == '.' || *p == 'e' || *p == 'E')) {
+  if (*p == '.' || *p == 'e' || *p == 'E') {
     p = word;
     if (!read_whole(p, node)) return false;
   }
@@ -46,7 +46,7 @@ bool read_node(const char*& p, const char* end, const Rules& rules, int64_t& nod
 
 // Reads one line, and leaves p behind its newline; where the line is irregular, anywhere within it.
 Line read_line(const char*& p, const char* end, const Rules& rules, Edge& edge) {
-  if (!is_digit(*p)) skip_padding(p, rules.delimiter);
+  skip_padding(p, rules.delimiter);
   if (!is_digit(*p)) {
     if (*p == '\n') return ++p, Line::empty;
     if (!is_comment(p, rules.comments)) return Line::irregular;
@@ -60,7 +60,7 @@ Line read_line(const char*& p, const char* end, const Rules& rules, Edge& edge) 
     if (!step_over(p, rules.delimiter) ||
         !read_decimal(p, end, rules.delimiter, column == 2 ? edge.weight : further))
       return Line::irregular;
-  if (*p != '\n') skip_padding(p, rules.delimiter);
+  skip_padding(p, rules.delimiter);
   return *p == '\n' ? (++p, Line::edge) : Line::irregular;
 }
 

@@ -147,11 +147,8 @@ inline bool read_decimal(const char*& p, const char* end, char delimiter, float&
 // Steps over what separates two words: blanks, or one delimiter among them.
 inline bool step_over(const char*& p, char delimiter) {
   const char* from = p;
-  if (delimiter == ' ') {
-    while (blank(*p)) ++p;
-    return p > from;
-  }
   skip_padding(p, delimiter);
+  if (delimiter == ' ') return p > from;
   if (*p != delimiter) return false;
   ++p;
   skip_padding(p, delimiter);
