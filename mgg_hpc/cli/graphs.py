@@ -27,7 +27,7 @@ from .options import Existing, Memory, example, to_file
         "mgg import edges.txt.gz --symmetric --features x.npy --labels y.npy -o graph.h5",
         "mgg import soc-LiveJournal1.txt.gz --memory 4G -o livejournal.h5",
         "mgg import out.wikipedia.tsv.zst --first 1 -o wikipedia.h5",
-        "mgg import links.csv --map-ids -o links.h5",
+        "mgg import links.csv --map-ids --header --delimiter ';' -o links.h5",
         "mgg import web.mtx -o web.h5",
         "mgg import mesh.graph -o mesh.h5",
         "mgg import edges.npy --features x.npy --feature-type float16 -o large.h5",
@@ -53,6 +53,24 @@ from .options import Existing, Memory, example, to_file
     "features, labels and masks are in that order. The ids are kept; mgg export and predictions list them.",
 )
 @option(
+    "--delimiter",
+    help="What separates columns of text, of edges and of nodes: a character, several, tab or blanks. [default: comma, "
+    "semicolon, tab or blanks, by the first lines]",
+)
+@option("--decimal", type=Choice([".", ","]), help="Decimal mark of text. [default: .]")
+@option(
+    "--comment",
+    metavar="MARK",
+    help="Lines of text that begin with MARK are left out. [default: # and %; with --map-ids, those before the first "
+    "edge]",
+)
+@option(
+    "--header/--no-header",
+    default=None,
+    help="The first line of texts names their columns, or does not. [default: words above numbers of nodes are names; "
+    "above edges they are refused]",
+)
+@option(
     "--edge-data",
     metavar="NAME=FILE.npy",
     multiple=True,
@@ -61,7 +79,11 @@ from .options import Existing, Memory, example, to_file
 )
 @option("--features", type=Existing, help="Features of the nodes: .npy, .csv, .parquet, or .npz of SciPy.")
 @option("--feature-type", type=Choice(["float32", "float16"]), help="How to store them. [default: float32]")
-@option("--labels", type=Existing, help="Labels: .npy, .csv or .parquet; integers [N], or 0 and 1 [N, C].")
+@option(
+    "--labels",
+    type=Existing,
+    help="Labels: .npy, .csv or .parquet; integers [N] or [N, 1], or 0 and 1 [N, C].",
+)
 @option(
     "--masks",
     type=(Existing, Existing, Existing),

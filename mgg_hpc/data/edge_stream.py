@@ -79,6 +79,7 @@ class Imported:
         sparse_shape: as in `schema.Contents`.
         directed: True or False (the reverse of each edge is there) where it is known; None if the build is to find out.
         direction: line that an import prints where the graph is directed.
+        notes: lines about what was left out or taken for something, to print once all was read.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Imported:
     sparse_shape: tuple[int, int] | None = None
     directed: bool | None = None
     direction: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
 Source = Imported | Graph  # a small graph may be in memory

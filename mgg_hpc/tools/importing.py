@@ -16,12 +16,14 @@ from ..data.assembly import build_graph
 from ..data.atomic_write import check_output
 from ..data.edge_stream import Imported, Rows, Source
 from ..data.graph import Graph, split_per_class, split_random
-from ..data.readers import FORMATS, NODES
-from ..data.readers.array_edges import WithData
+from ..data.readers import FORMATS, NODES, TEXT
+from ..data.readers.array_edges import NodesOfTable, WithData
+from ..data.readers.dialect import Dialect
 from ..data.readers.edge_list import warn_of_one_direction
-from ..data.readers.node_arrays import node_rows, of_array
+from ..data.readers.node_arrays import is_text, node_rows, of_array
 from ..data.readers.npy import open_array, whole
 from ..data.readers.pickles import refuse_pickle
+from ..data.readers.tables import table_head
 from ..data.store import open_graph
 from ..data.writer import write
 from ..errors import InputError
@@ -33,6 +35,7 @@ PACKED = (".gz", ".zst")
 NEEDS = {  # options that do nothing unless one of others is given, where the format takes those
     "seed": ("split_per_class", "split_random"),
     "feature_type": ("features",),
+    **dict.fromkeys(TEXT, ("features", "labels", "masks")),
 }
 ROWS = 1 << 22  # entries of a mask that are read at a time
 
@@ -79,6 +82,8 @@ def process_import(
     tell_written(output, held)
     if isinstance(found, Imported) and found.direction and held.directed:
         print(found.direction)
+    for note in [] if isinstance(found, Graph) else found.notes:
+        print(note)
     if schema.Y in held.datasets and not _has_training_rows(output):
         print("there are no training rows; to train on this graph, import it with --split-per-class")
 
@@ -86,14 +91,19 @@ def process_import(
 def _check_options(format_: str, options: Options) -> None:
     """Raise InputError for an option that the format does not take, or that does nothing without another one."""
     taken = {name: {*each.reads, *each.takes} for name, each in FORMATS.items()}
-    present = {name for name, value in options.items() if value not in (None, ()) and value is not False}
+    present = {
+        name
+        for name, value in options.items()
+        if value not in (None, ()) and (value is not False or name == "header")
+    }
     for option in options:
         if option in present and option not in taken[format_]:
             takers = [name for name, each in taken.items() if option in each]
             listed = " and ".join([", ".join(takers[:-1]), takers[-1]] if takers[1:] else takers)
             raise InputError(f"{_flag(option)} does not go with the format {format_}; it is for {listed}")
     for option, needed in NEEDS.items():
-        if option in present and set(needed) <= taken[format_] and not present & set(needed):
+        read = option in FORMATS[format_].reads
+        if option in present and set(needed) <= taken[format_] and not (read or present & set(needed)):
             raise InputError(f"{_flag(option)} needs {' or '.join(map(_flag, needed))}")
     if {"first", "map_ids"} <= present:
         raise InputError("--first does not go with --map-ids, which takes any ids; leave one of them out")
@@ -191,17 +201,29 @@ def _has_training_rows(path: Path) -> bool:
 def _opened(format_: str, source: Path, options: Options) -> Source:
     """Open a source, with data of edges and nodes from other files, the split and the name that options ask for."""
     described = FORMATS[format_]
-    arguments = {name: options[name] for name in described.reads}
+    arguments = {name: options[name] for name in described.reads if name not in TEXT}
+    dialect = Dialect.given(*(options[name] for name in TEXT))
+    notes: list[str] = []
+    doubtful: list[Path] = []
+    if TEXT[0] in described.reads:
+        arguments |= {"dialect": dialect, "keep_numbers": any(map(is_text, _node_files(options)))}
     rows: dict[str, Rows] = {}
     fields: dict[str, Any] = {}
     if "features" in described.takes:
         kind = options["feature_type"] or "float32"
         files = {name: options[name] for name in ("features", "labels", "masks")}
-        nodes, rows, fields = node_rows(**files, dtype=kind)
+        nodes, rows, fields = node_rows(**files, dtype=kind, dialect=dialect, notes=notes)
+        texts = [
+            file for file in (options["features"], options["labels"]) if file is not None and is_text(file)
+        ]
+        doubtful = [file for file in texts if table_head(file, dialect).may_be_header]
+        hint = f"; --header if the first line of {doubtful[0]} names its columns" if doubtful else ""
         if nodes is not None and options["nodes"] not in (None, nodes):
-            raise InputError(f"--nodes {options['nodes']}, but the features or labels are of {nodes} nodes")
+            raise InputError(
+                f"--nodes {options['nodes']}, but the features or labels are of {nodes} nodes{hint}"
+            )
         if nodes is not None and "nodes" in arguments:
-            counted = f"{options['features'] or options['labels']} has {nodes} rows"
+            counted = f"{options['features'] or options['labels']} has {nodes} rows{hint}"
             arguments |= {"nodes": nodes, "counted": counted}
     if format_ == "edges" and not options["symmetric"]:
         warn_of_one_direction(source)
@@ -212,6 +234,9 @@ def _opened(format_: str, source: Path, options: Options) -> Source:
         found = replace(found, name=options["name"])
     if isinstance(found, Graph):
         return found
+    found.notes.extend(notes)
+    if doubtful and nodes is not None and options["nodes"] is None and not options["map_ids"]:
+        found = replace(found, edges=NodesOfTable(found.edges, str(doubtful[0]), nodes))
     if data := _edge_files(options):
         arrays = {name: open_array(Path(file)) for name, file in data.items()}
         found = replace(found, edges=WithData(found.edges, arrays))

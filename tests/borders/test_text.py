@@ -1,14 +1,16 @@
-"""Edge lists and tables as other programs write them: ids, delimiters, headers, comments and quotes are read or refused."""
+"""Texts and archives as other programs write them: ids, delimiters, headers and quotes are read or refused."""
 
 from __future__ import annotations
 
 import csv
+from itertools import pairwise
+from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from command import mgg, refused
-
-import mgg_hpc as mgg_
 
 
 @pytest.fixture(autouse=True)
@@ -17,13 +19,19 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def held(path):
+    """Return the sources, destinations and, where there are some, weights of a graph file as lists."""
+    with h5py.File(path) as file:
+        destinations = np.repeat(np.arange(len(file["graph/indptr"]) - 1), np.diff(file["graph/indptr"][:]))
+        weights = [file["graph/weight"][:].tolist()] if "graph/weight" in file else []
+        return [file["graph/indices"][:].tolist(), destinations.tolist(), *weights]
+
+
 def edges(*options, text, name="e.txt"):
-    """Import an edge list, and return its edges as a sorted list of (source, destination, weight), in the user's ids."""
-    with open(name, "w", encoding="utf-8") as file:
-        file.write(text)
+    """Import an edge list, and return its edges, sorted: (source, destination), or (source, destination, weight)."""
+    Path(name).write_text(text, encoding="utf-8")
     assert mgg("import", name, "-o", "g.h5", *options) == 0
-    found = mgg_.to_scipy("g.h5").tocoo()
-    return sorted(zip(found.row.tolist(), found.col.tolist(), found.data.tolist(), strict=True))
+    return sorted(zip(*held("g.h5"), strict=True))
 
 
 ONE = [(0, 1, 0.5), (1, 2, 1.5)]
@@ -38,6 +46,12 @@ READ = {
     "decimal commas": ("0;1;0,5\n1;2;1,5\n", ("--decimal", ",")),
     "quoted": ('"0","1","0.5"\n"1","2","1.5"\n', ()),
     "floats that are whole": ("0.0 1.0 0.5\n1.0 2.0 1.5\n", ()),
+    "as numpy.savetxt writes them": ("0.00e+00 1.00e+00 5.0e-01\n1.0e+00 2.0e+00 1.5e+00\n", ()),
+    "two characters": ("0::1::0.5\n1::2::1.5\n", ("--delimiter", "::")),
+    "a tab that is said": ("0\t1\t0.5\n1\t2\t1.5\n", ("--delimiter", "tab")),
+    "blanks around semicolons": (" 0 ; 1 ;0,5\n1;2;1,5\n", ("--decimal", ",")),
+    "a header of numbers": ("0,1,2\n0,1,0.5\n1,2,1.5\n", ("--header",)),
+    "a quoted header": ('"source","target","weight"\n0,1,0.5\n1,2,1.5\n', ("--header",)),
     "exponents": ("0 1 5e-1\n1 2e+00 1.5\n", ()),
     "header": ("source,target,weight\n0,1,0.5\n1,2,1.5\n", ("--header",)),
     "comment": ("# made by hand\n0 1 0.5\n1 2 1.5\n", ()),
@@ -54,6 +68,26 @@ def test_edge_lists_of_other_programs(name):
     assert edges(*options, text=text) == ONE
 
 
+def test_one_way_to_spell_a_number():
+    assert edges(text="1e+05 0\n100000 1\n100000.0 2\n") == [(100000, 0), (100000, 1), (100000, 2)]
+
+
+WRONG_HEADERS = {
+    "reversed": ("target,source\n0,1\n", "in order"),
+    "the weight first": ("weight,source,target\n1,0,1\n", "in order"),
+    "pandas' index": (",source,target\n0,5,6\n", "index"),
+    "R's names of rows": ("source target\n1 5 6\n2 6 7\n", "columns"),
+    "an edge": ("3,7\n0,1\n", "header"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_HEADERS)
+def test_headers_that_say_something_else_are_refused(name, capsys):
+    text, words = WRONG_HEADERS[name]
+    Path("e.txt").write_text(text, encoding="utf-8")
+    assert words in refused(capsys, "import", "e.txt", "--header", "-o", "g.h5")
+
+
 WRONG = {
     "float id": ("0.7 1\n1 2\n", "0.7"),
     "large float id": ("9007199254740993.0 1\n", "9007199254740993.0"),
@@ -63,6 +97,10 @@ WRONG = {
     "header": ("user,item\n0,1\n", "header"),
     "header of numbers' file": ("id1;id2;w\n0;1;2\n", "header"),
     "decimal commas unsaid": ("0;1;0,5\n1;2;1,5\n", "--decimal"),
+    "a quote that is not closed": ('"0,1\n', "quote"),
+    "a rounded fraction": ("0.99999999999999999999 1\n", "0.99999999999999999999"),
+    "an index without a name": (",source,target\n0,5,6\n", "header"),
+    "bars unsaid": ("0|1\n", "--delimiter"),
     "two delimiters": ("0,1;2\n", "delimiter"),
 }
 
@@ -70,23 +108,22 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_edge_lists_that_are_refused(name, capsys):
     text, words = WRONG[name]
-    with open("e.txt", "w") as file:
-        file.write(text)
+    Path("e.txt").write_text(text, encoding="utf-8")
     assert words in refused(capsys, "import", "e.txt", "-o", "g.h5")
 
 
 def names(text, *options, file="n.csv"):
     """Import a list of named edges, and return them as a sorted list of pairs of names."""
-    with open(file, "w", encoding="utf-8") as out:
-        out.write(text)
+    Path(file).write_text(text, encoding="utf-8")
     assert mgg("import", file, "--map-ids", "-o", "n.h5", *options) == 0
-    import h5py
-
-    with h5py.File("n.h5") as held:
-        ends, letters = held["node/name/offsets"][:], held["node/name/text"][:].tobytes()
-    words = [letters[a:b].decode() for a, b in zip(ends, ends[1:], strict=False)]
-    found = mgg_.to_scipy("n.h5").tocoo()
-    return sorted((words[u], words[v]) for u, v in zip(found.row, found.col, strict=True))
+    with h5py.File("n.h5") as made:
+        if "node/id" in made:
+            words = list(map(str, made["node/id"][:]))
+        else:
+            ends, letters = made["node/name/offsets"][:], made["node/name/text"][:].tobytes()
+            words = [letters[a:b].decode() for a, b in pairwise(ends)]
+    sources, destinations, *_ = held("n.h5")
+    return sorted((words[u], words[v]) for u, v in zip(sources, destinations, strict=True))
 
 
 NAMED = {
@@ -101,6 +138,14 @@ NAMED = {
     "a semicolon beside commas": ("a;b,c\nd,e\n", ("--delimiter", ","), [("a;b", "c"), ("d", "e")]),
     "blanks in names": ("New York\tLos Angeles\n", (), [("New York", "Los Angeles")]),
     "a header that is said": ("user,item\nu1,i1\n", ("--header",), [("u1", "i1")]),
+    "comments that are said": ("a,b\n//c,d\ne,f\n", ("--comment", "//"), [("a", "b"), ("e", "f")]),
+    "a first name like a comment": ("#a,b\n", ("--comment", ""), [("#a", "b")]),
+    "a header that is none": ("user,item\n", ("--no-header",), [("user", "item")]),
+    "a tab in quotes": ('"a\tb",c\n', (), [("a\tb", "c")]),
+    "blanks in quotes": ('" a ",a\n', (), [(" a ", "a")]),
+    "quotes between blanks": ('"New York" Paris\n', (), [("New York", "Paris")]),
+    "a quote within a name": ('5"disk,a\n', (), [('5"disk', "a")]),
+    "KONECT's blanks and tabs": ("1 2\t1\n3 1\t1\n", (), [("1", "2"), ("3", "1")]),
     "numbers": ("10,20\n20,5\n", (), [("10", "20"), ("20", "5")]),
     "letters of other scripts": ("Ä,漢字\n", (), [("Ä", "漢字")]),
 }
@@ -112,11 +157,26 @@ def test_names(name):
     assert names(text, *options) == expected
 
 
-@pytest.mark.parametrize("text", ["user,item\nu1,i1\n", "Source;Target\na;b\n", "from\tto\nx\ty\n", "user_id,movie_id\n1,2\n"])
+@pytest.mark.parametrize(
+    "text", ["user,item\nu1,i1\n", "Source;Target\na;b\n", "from\tto\nx\ty\n", "user_id,movie_id\n1,2\n"]
+)
 def test_a_header_of_names_is_refused_unless_it_is_said(text, capsys):
-    with open("n.csv", "w") as file:
-        file.write(text)
+    Path("n.csv").write_text(text, encoding="utf-8")
     assert "--header" in refused(capsys, "import", "n.csv", "--map-ids", "-o", "n.h5")
+
+
+AMBIGUOUS = ["Smith, J;Doe\n", "a;b;0,5\n", "a b\t0.5\n", "a b 0,5\n"]
+
+
+@pytest.mark.parametrize("text", AMBIGUOUS)
+def test_two_possible_delimiters_of_names_are_refused(text, capsys):
+    Path("n.csv").write_text(text, encoding="utf-8")
+    assert "--delimiter" in refused(capsys, "import", "n.csv", "--map-ids", "-o", "n.h5")
+
+
+def test_comments_are_counted_in_lists_of_numbers(capsys):
+    assert edges(text="# one\n0 1\n% two\n1 2\n") == [(0, 1), (1, 2)]
+    assert "2 comment" in capsys.readouterr().out
 
 
 def test_the_number_of_comment_lines_is_printed(capsys):
@@ -134,10 +194,9 @@ def test_what_pythons_csv_writes_is_read(rng):
     for delimiter in ",;\t":
         words = random_names(rng, 40)
         pairs = sorted({tuple(rng.choice(words, 2)) for _ in range(60)})
-        with open("w.csv", "w", newline="", encoding="utf-8") as file:
+        with Path("w.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, delimiter=delimiter, quoting=csv.QUOTE_ALL).writerows(pairs)
-        with open("w.csv", encoding="utf-8") as file:
-            assert names(file.read(), "--delimiter", delimiter, "--force") == pairs
+        assert names(Path("w.csv").read_text(encoding="utf-8"), "--delimiter", delimiter, "--force") == pairs
 
 
 # ---- tables of nodes
@@ -145,15 +204,11 @@ def test_what_pythons_csv_writes_is_read(rng):
 
 def with_rows(text, *options, rows=3):
     """Import a path of ``rows`` nodes with features from a table; return the features."""
-    with open("e.txt", "w") as file:
-        file.writelines(f"{i} {i + 1}\n" for i in range(rows - 1))
-    with open("x.csv", "w") as file:
-        file.write(text)
+    Path("e.txt").write_text("".join(f"{i} {i + 1}\n" for i in range(rows - 1)), encoding="utf-8")
+    Path("x.csv").write_text(text, encoding="utf-8")
     assert mgg("import", "e.txt", "--features", "x.csv", "--nodes", rows, "-o", "x.h5", *options) == 0
-    import h5py
-
-    with h5py.File("x.h5") as held:
-        return held["node/x"][:].tolist()
+    with h5py.File("x.h5") as made:
+        return made["node/x"][:].tolist()
 
 
 VALUES = [[0.5, 1.0], [2.0, 3.0], [4.0, 5.5]]
@@ -175,9 +230,84 @@ def test_tables_of_features(name):
 
 
 def test_a_header_of_numbers_is_refused_by_the_number_of_rows(capsys):
-    with open("e.txt", "w") as file:
-        file.write("0 1\n1 2\n")
-    with open("x.csv", "w") as file:
-        file.write(TABLES["numbered columns"][0])
+    Path("e.txt").write_text("0 1\n1 2\n", encoding="utf-8")
+    Path("x.csv").write_text(TABLES["numbered columns"][0], encoding="utf-8")
     said = refused(capsys, "import", "e.txt", "--features", "x.csv", "-o", "g.h5")
     assert "4" in said and "3" in said and "--header" in said
+
+
+WRONG_TABLES = {
+    "pandas' header": ("0,1,2\n1,2,3\n1,2,3\n1,2,3\n", "--header"),
+    "R's missing values": ("NA,NA\n1,2\n1,2\n", "'NA'"),
+    "pandas' index": (",a,b\n0,1,2\n1,1,2\n2,1,2\n", "index"),
+    "R's names of rows": ("a b\n1 5 6\n2 6 7\n3 1 1\n", "columns"),
+    "decimal commas": ("0,5;1,5\n0,5;1,5\n0,5;1,5\n", "--decimal"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TABLES)
+def test_tables_that_are_refused(name, capsys):
+    text, words = WRONG_TABLES[name]
+    Path("e.txt").write_text("0 1\n1 2\n", encoding="utf-8")
+    Path("x.csv").write_text(text, encoding="utf-8")
+    assert words in refused(capsys, "import", "e.txt", "--features", "x.csv", "-o", "g.h5")
+
+
+def test_a_mask_below_a_header_of_a_number_is_refused(capsys):
+    np.save("y.npy", [0, 1, 0, 1])
+    np.save("e.npy", [[0, 1, 2], [1, 2, 3]])
+    Path("m.csv").write_text("0\n1\n0\n1\n1\n", encoding="utf-8")
+    masks = ("--masks", "m.csv", "m.csv", "m.csv")
+    assert "each node once" in refused(capsys, "import", "e.npy", "--labels", "y.npy", *masks, "-o", "g.h5")
+
+
+def test_a_header_of_a_table_leaves_the_edges(capsys):
+    assert with_rows(TABLES["numbered columns"][0], "--header") == VALUES
+    assert held("x.h5") == [[0, 1], [1, 2]]
+    assert "is an edge" in capsys.readouterr().out
+
+
+# ---- archives
+
+
+def test_archives_of_platonov_are_read(rng, capsys):
+    ends, x = rng.integers(6, size=(9, 2)), rng.normal(size=(6, 3)).astype(np.float32)
+    kinds = rng.integers(4, size=(10, 6))  # of nodes, in each split
+    masks = {f"{name}_masks": kinds == at for at, name in enumerate(("train", "val", "test"))}
+    np.savez("roman.npz", edges=ends, node_features=x, node_labels=np.arange(6) % 3, **masks)
+    assert mgg("import", "roman.npz", "--split", 4, "-o", "r.h5") == 0
+    assert "--symmetric" in capsys.readouterr().out
+    assert sorted(zip(*held("r.h5"), strict=True)) == sorted(map(tuple, ends.tolist()))
+    with h5py.File("r.h5") as made:
+        assert made["node/x"][:].tolist() == x.tolist()
+        assert made["node/y"][:].tolist() == [0, 1, 2, 0, 1, 2]
+        assert made["node/val"][:].tolist() == masks["val_masks"][4].tolist()
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_archives_of_the_gnn_benchmark_are_read(dense, rng, capsys):
+    adj = sp.random(7, 7, 0.4, format="csr", random_state=int(rng.integers(2**31)), dtype=np.float32)
+    attr = sp.random(7, 5, 0.5, format="csr", random_state=int(rng.integers(2**31)), dtype=np.float32)
+    arrays = {f"adj_{name}": getattr(adj, name) for name in ("data", "indices", "indptr", "shape")}
+    if dense:
+        arrays["attr_matrix"] = attr.toarray()
+    else:
+        arrays |= {f"attr_{name}": getattr(attr, name) for name in ("data", "indices", "indptr", "shape")}
+    np.savez("a.npz", labels=np.arange(7) % 4, node_names=np.array(["a", None], object), **arrays)
+    assert mgg("import", "a.npz", "-o", "a.h5") == 0
+    assert "left out 1 array" in capsys.readouterr().out
+    rows = adj.tocoo()  # an entry (i, j) is an edge i -> j, as PyG and DGL read it
+    expected = zip(rows.row.tolist(), rows.col.tolist(), rows.data.tolist(), strict=True)
+    assert sorted(zip(*held("a.h5"), strict=True)) == sorted(expected)
+    with h5py.File("a.h5") as made:
+        assert made["node/y"][:].tolist() == [0, 1, 2, 3, 0, 1, 2]
+        found = made["node/x"][:].tolist() if dense else made["node/x/data"][:].tolist()
+        assert found == (attr.toarray() if dense else attr.data).tolist()
+
+
+def test_unsigned_matrices_are_read():
+    Path("m.mtx").write_text(
+        "%%MatrixMarket matrix coordinate unsigned-integer symmetric\n3 3 1\n2 1 7\n", encoding="utf-8"
+    )
+    assert mgg("import", "m.mtx", "-o", "m.h5") == 0
+    assert sorted(zip(*held("m.h5"), strict=True)) == [(0, 1, 7), (1, 0, 7)]

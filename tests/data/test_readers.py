@@ -132,7 +132,7 @@ def test_splits_are_columns_or_rows(name, by_node, rng, tmp_path):
 
 BAD_ARRAYS = {
     "indptr missing": ({"indptr": None}, "the array indptr is missing"),
-    "float ids": ({"indices": np.zeros(7)}, r"indices is float64 \[7\]; expected int \[any\]"),
+    "ids that are bool": ({"indices": np.zeros(7, bool)}, r"indices is bool \[7\]; expected number \[any\]"),
     "short mask": ({"val_mask": np.zeros(39, bool)}, r"val_mask is bool \[39\]; expected bool \[40\]"),
     "other rows": ({"x": np.zeros((39, 2))}, r"x is float64 \[39, 2\]; expected number \[40, any\]"),
     "objects": ({"x": np.array([{}] * 40)}, r"x is object \[40\]; expected number"),

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include "graph/bind.h"
 #include "graph/parse/parse_adjacency.h"
@@ -24,8 +24,8 @@ using namespace mgg::text;
 struct Rules {
   int columns;
   int64_t first, limit;  // ids are first .. first + limit - 1, and become 0 .. limit - 1
-  bool delimiters;
-  std::string comments;
+  char delimiter;
+  std::vector<std::string> comments;
 };
 
 struct Edge {
@@ -34,37 +34,42 @@ struct Edge {
 };
 
 bool read_node(const char*& p, const char* end, const Rules& rules, int64_t& node) {
+  const char* word = p;
   if (!read_number(p, end, node)) return false;
+  if (*p == '.' || *p == 'e' || *p == 'E') {
+    p = word;
+    if (!read_whole(p, node)) return false;
+  }
   node -= rules.first;
   return node >= 0 && node < rules.limit;
 }
 
 // Reads one line, and leaves p behind its newline; where the line is irregular, anywhere within it.
 Line read_line(const char*& p, const char* end, const Rules& rules, Edge& edge) {
-  skip_blanks(p);
+  skip_padding(p, rules.delimiter);
   if (!is_digit(*p)) {
     if (*p == '\n') return ++p, Line::empty;
-    if (rules.comments.find(*p) == std::string::npos) return Line::irregular;
-    return p = behind_newline(p, end), Line::empty;
+    if (!is_comment(p, rules.comments)) return Line::irregular;
+    return p = behind_newline(p, end), Line::comment;
   }
-  char kind = 0;
-  if (!read_node(p, end, rules, edge.source) || !step_over(p, kind, rules.delimiters) ||
+  if (!read_node(p, end, rules, edge.source) || !step_over(p, rules.delimiter) ||
       !read_node(p, end, rules, edge.destination))
     return Line::irregular;
   float further;
   for (int column = 2; column < rules.columns; ++column)
-    if (!step_over(p, kind, rules.delimiters) || !read_decimal(p, end, column == 2 ? edge.weight : further))
+    if (!step_over(p, rules.delimiter) ||
+        !read_decimal(p, end, rules.delimiter, column == 2 ? edge.weight : further))
       return Line::irregular;
-  skip_blanks(p);
+  skip_padding(p, rules.delimiter);
   return *p == '\n' ? (++p, Line::edge) : Line::irregular;
 }
 
-std::pair<int64_t, int64_t> parse_edges(Flat<const uint8_t> bytes, int columns, int64_t first, int64_t limit,
-                                        bool delimiters, const std::string& comments, Flat<int64_t> sources,
-                                        Flat<int64_t> destinations, Flat<float> weight) {
+Parsed parse_edges(Flat<const uint8_t> bytes, int columns, int64_t first, int64_t limit, char delimiter,
+                   const std::vector<std::string>& comments, Flat<int64_t> sources, Flat<int64_t> destinations,
+                   Flat<float> weight) {
   require(columns >= 2, "parse: an edge has two columns at least");
   const auto [begin, end] = text_of(bytes);
-  const Rules rules{columns, first, limit, delimiters, comments};
+  const Rules rules{columns, first, limit, delimiter, comments};
   int64_t *u = sources.data(), *v = destinations.data();
   float* w = columns > 2 ? weight.data() : nullptr;
   nb::gil_scoped_release release;
@@ -75,8 +80,8 @@ std::pair<int64_t, int64_t> parse_edges(Flat<const uint8_t> bytes, int columns, 
               weight.size() == (columns > 2 ? sources.size() : 0),
           "parse: there is room for an edge in each line");
   std::vector<int64_t> counts(parts);
-  int64_t irregular = end - begin;
-#pragma omp parallel for schedule(dynamic, 1) reduction(min : irregular) if (parts > 1)
+  int64_t irregular = end - begin, left_out = 0;
+#pragma omp parallel for schedule(dynamic, 1) reduction(min : irregular) reduction(+ : left_out) if (parts > 1)
   for (int64_t part = 0; part < parts; ++part) {
     const char *p = cuts[part], *stop = cuts[part + 1];
     int64_t at = starts[part];
@@ -88,32 +93,33 @@ std::pair<int64_t, int64_t> parse_edges(Flat<const uint8_t> bytes, int columns, 
         irregular = std::min<int64_t>(irregular, line - begin);
         break;
       }
-      if (found == Line::empty) continue;
+      left_out += found == Line::comment;
+      if (found != Line::edge) continue;
       u[at] = edge.source, v[at] = edge.destination;
       if (w) w[at] = edge.weight;
       ++at;
     }
     counts[part] = at - starts[part];
   }
-  if (irregular < end - begin) return {0, irregular};
+  if (irregular < end - begin) return {0, irregular, 0};
   const int64_t count = close_gaps(u, starts, counts);
   close_gaps(v, starts, counts);
   if (w) close_gaps(w, starts, counts);
-  return {count, -1};
+  return {count, -1, left_out};
 }
 
 }  // namespace
 
 void bind_parse(nb::module_& m) {
   m.def("count_lines", &count_lines, "text"_a.noconvert(), "Return the number of newlines of a text, uint8 [n].");
-  m.def("parse_edges", &parse_edges, "text"_a.noconvert(), "columns"_a, "first"_a, "limit"_a, "delimiters"_a,
+  m.def("parse_edges", &parse_edges, "text"_a.noconvert(), "columns"_a, "first"_a, "limit"_a, "delimiter"_a,
         "comments"_a, "sources"_a.noconvert(), "destinations"_a.noconvert(), "weight"_a.noconvert(),
         R"(Parse lines of edges: source, destination, and with more than two columns a weight; others are checked only.
 
-text: uint8 [n], whole lines. Ids first .. first + limit - 1 become 0 .. limit - 1. Words are separated by blanks, or
-where ``delimiters`` is true by one comma or one semicolon in each place of a line. Lines that begin with one of the
-characters of ``comments``, and lines of blanks, hold no edge. sources, destinations int64 [k] and weight float32 [k]
-([0] with two columns) are filled; k is the number of lines at least. Returns (edges, -1); or (0, byte) where the first
+text: uint8 [n], whole lines. Ids first .. first + limit - 1 become 0 .. limit - 1; they may be written as 1.0 or 1e+05.
+delimiter: the character that separates words, " " for runs of blanks and tabs. Lines that begin with one of the texts
+``comments``, and lines of blanks, hold no edge. sources, destinations int64 [k] and weight float32 [k] ([0] with two
+columns) are filled; k is the number of lines at least. Returns (edges, -1, comments); or (0, byte, 0) where the first
 line begins that is anything else, or has an id of more than 15 digits or with a sign. Raises ValueError for arrays that
 are too short.)");
   nb::class_<Names>(m, "Names", "Rows of nodes whose ids are words, in order of their first appearance.")
@@ -130,10 +136,10 @@ are too short.)");
         "sources"_a.noconvert(), "destinations"_a.noconvert(), "weight"_a.noconvert(),
         R"(Parse lines of edges as parse_edges does, between nodes whose ids are any words.
 
-delimiter: what separates words, a blank for all blanks. Sources and destinations are the rows of ``names``, to which
-new words are added in the order of the text. Returns (edges, -1); or (0, byte) where the first line begins that has
-other than so many words, a word that is not UTF-8 or has control characters, or a weight that is no finite number.
-No word is added then.)");
+delimiter: as there; "\x1f" separates words that keep the blanks around them and their quotes. Sources and destinations
+are the rows of ``names``, to which new words are added in the order of the text. Returns (edges, -1, comments); or
+(0, byte, 0) where the first line begins that has other than so many words, a word that begins with a quote, is not
+UTF-8 or has control characters, or a weight that is no finite number. No word is added then.)");
   m.def("count_words", &count_words, "text"_a.noconvert(), "Return the number of words between blanks, uint8 [n].");
   m.def("parse_adjacency", &parse_adjacency, "text"_a.noconvert(), "place"_a, "nodes"_a, "skip"_a, "weighted"_a,
         "sources"_a.noconvert(), "destinations"_a.noconvert(), "weight"_a.noconvert(),

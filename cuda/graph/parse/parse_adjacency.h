@@ -114,7 +114,7 @@ inline const char* parse_neighbours(const char* begin, const char* end, Place& a
     else if (at.words < rules.skip)
       right = right && read_number(p, end, number);
     else
-      right = right && read_decimal(p, end, weight);
+      right = right && read_decimal(p, end, ' ', weight);
     if (!right || !(blank(*p) || *p == '\n')) return p = from, false;
     if (rules.neighbour(at.words)) at.neighbour = number - 1;
     if (rules.completes_edge(at.words)) {

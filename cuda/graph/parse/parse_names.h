@@ -7,6 +7,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -136,12 +137,12 @@ class Names {
   std::vector<char> bytes_;
 };
 
-// Whether bytes are UTF-8 without control characters.
+// Whether bytes are UTF-8 without control characters but tabs.
 inline bool printable_utf8(std::string_view word) {
   for (size_t at = 0; at < word.size();) {
     const auto first = static_cast<unsigned char>(word[at]);
     if (first < 0x80) {
-      if (first < 0x20 || first == 0x7f) return false;
+      if ((first < 0x20 && first != '\t') || first == 0x7f) return false;
       ++at;
       continue;
     }
@@ -164,8 +165,8 @@ inline bool printable_utf8(std::string_view word) {
 
 struct NameRules {
   int columns;
-  char delimiter;  // a blank for all blanks
-  std::string comments;
+  char delimiter;
+  std::vector<std::string> comments;
 };
 
 constexpr size_t ahead = 16;  // words whose places in the tables are fetched before they are looked at
@@ -179,9 +180,10 @@ struct Miss {
 inline bool read_name(const char*& p, const char* begin, const char* end, const NameRules& rules,
                       const Names& names, Word& word) {
   const char* from = p;
+  if (*p == '"' && rules.delimiter != exact) return false;
   if (int64_t number; *p != '0' && read_number(p, end, number) && (blank(*p) || *p == '\n' || *p == rules.delimiter)) {
     const char* after = p;
-    skip_blanks(after);
+    skip_padding(after, rules.delimiter);
     if (rules.delimiter == ' ' || *after == '\n' || *after == rules.delimiter) {
       word = {static_cast<uint64_t>(number), 0, 0};
       return true;
@@ -190,7 +192,7 @@ inline bool read_name(const char*& p, const char* begin, const char* end, const 
   p = from;
   while (*p != '\n' && (rules.delimiter == ' ' ? !blank(*p) : *p != rules.delimiter)) ++p;
   const char* stop = p;
-  while (stop > from && blank(stop[-1])) --stop;
+  while (stop > from && padding(stop[-1], rules.delimiter)) --stop;
   const std::string_view name(from, stop - from);
   if (name.empty() || !printable_utf8(name)) return false;
   if (int64_t number; whole_number(name, number))
@@ -200,28 +202,21 @@ inline bool read_name(const char*& p, const char* begin, const char* end, const 
   return true;
 }
 
-inline bool next_column(const char*& p, char delimiter) {
-  const char* from = p;
-  skip_blanks(p);
-  if (delimiter != ' ' && *p++ != delimiter) return false;
-  skip_blanks(p);
-  return p > from;
-}
-
 // Reads a line as read_line does, but names.
 inline Line read_named_line(const char*& p, const char* begin, const char* end, const NameRules& rules,
                             const Names& names, Word (&words)[2], float& weight) {
-  skip_blanks(p);
+  skip_padding(p, rules.delimiter);
   if (*p == '\n') return ++p, Line::empty;
-  if (rules.comments.find(*p) != std::string::npos) return p = behind_newline(p, end), Line::empty;
-  if (!read_name(p, begin, end, rules, names, words[0]) || !next_column(p, rules.delimiter) ||
+  if (is_comment(p, rules.comments)) return p = behind_newline(p, end), Line::comment;
+  if (!read_name(p, begin, end, rules, names, words[0]) || !step_over(p, rules.delimiter) ||
       !read_name(p, begin, end, rules, names, words[1]))
     return Line::irregular;
   float further;
   for (int column = 2; column < rules.columns; ++column)
-    if (!next_column(p, rules.delimiter) || !read_decimal(p, end, column == 2 ? weight : further))
+    if (!step_over(p, rules.delimiter) ||
+        !read_decimal(p, end, rules.delimiter, column == 2 ? weight : further))
       return Line::irregular;
-  skip_blanks(p);
+  skip_padding(p, rules.delimiter);
   return *p == '\n' ? (++p, Line::edge) : Line::irregular;
 }
 
@@ -236,9 +231,11 @@ inline void look_up(const std::vector<Word>& words, const char* text, const Name
   }
 }
 
-inline std::pair<int64_t, int64_t> parse_names(Flat<const uint8_t> bytes, int columns, char delimiter,
-                                               const std::string& comments, Names& names, Flat<int64_t> sources,
-                                               Flat<int64_t> destinations, Flat<float> weight) {
+using Parsed = std::tuple<int64_t, int64_t, int64_t>;  // edges, the first irregular byte or -1, and comments
+
+inline Parsed parse_names(Flat<const uint8_t> bytes, int columns, char delimiter,
+                          const std::vector<std::string>& comments, Names& names, Flat<int64_t> sources,
+                          Flat<int64_t> destinations, Flat<float> weight) {
   require(columns >= 2, "parse: an edge has two columns at least");
   require(bytes.size() < (uint64_t{1} << 32), "parse: a block of names is smaller than 4 GiB");
   const auto [begin, end] = text_of(bytes);
@@ -254,8 +251,8 @@ inline std::pair<int64_t, int64_t> parse_names(Flat<const uint8_t> bytes, int co
           "parse: there is room for an edge in each line");
   std::vector<int64_t> counts(parts);
   std::vector<std::vector<Miss>> misses(parts);
-  int64_t irregular = end - begin;
-#pragma omp parallel for schedule(dynamic, 1) reduction(min : irregular) if (parts > 1)
+  int64_t irregular = end - begin, left_out = 0;
+#pragma omp parallel for schedule(dynamic, 1) reduction(min : irregular) reduction(+ : left_out) if (parts > 1)
   for (int64_t part = 0; part < parts; ++part) {
     std::vector<Word> words;
     for (const char *p = cuts[part], *line = p; p < cuts[part + 1]; line = p) {
@@ -266,14 +263,15 @@ inline std::pair<int64_t, int64_t> parse_names(Flat<const uint8_t> bytes, int co
         irregular = std::min<int64_t>(irregular, line - begin);
         break;
       }
-      if (found == Line::empty) continue;
+      left_out += found == Line::comment;
+      if (found != Line::edge) continue;
       if (w) w[starts[part] + counts[part]] = decimal;
       ++counts[part];
       words.insert(words.end(), ends, ends + 2);
     }
     look_up(words, begin, names, u + starts[part], v + starts[part], misses[part]);
   }
-  if (irregular < end - begin) return {0, irregular};
+  if (irregular < end - begin) return {0, irregular, 0};
   for (const std::vector<Miss>& each : misses) {  // in the order of the text, whatever the threads did
     for (size_t at = 0; at < each.size(); ++at) {
       if (at + ahead < each.size()) names.prefetch(each[at + ahead].word);
@@ -283,7 +281,7 @@ inline std::pair<int64_t, int64_t> parse_names(Flat<const uint8_t> bytes, int co
   const int64_t count = close_gaps(u, starts, counts);
   close_gaps(v, starts, counts);
   if (w) close_gaps(w, starts, counts);
-  return {count, -1};
+  return {count, -1, left_out};
 }
 
 inline void check_rows(const Names& names, int64_t first, size_t count) {

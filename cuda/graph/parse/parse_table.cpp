@@ -22,12 +22,12 @@ using mgg::require;
 using namespace mgg::text;
 
 // Reads a number as Python's float() does, "nan" and "inf" included; a pair of quotes is NaN, and so is nothing at all,
-// but between blanks. kind: of the separators of the line so far.
-bool read_field(const char*& p, const char* end, char kind, double& value) {
+// but between blanks.
+bool read_field(const char*& p, const char* end, char delimiter, double& value) {
   const char* word = p;
-  while (*p != '\n' && !blank(*p) && !delimiter(*p)) ++p;
+  while (*p != '\n' && !blank(*p) && *p != delimiter) ++p;
   value = std::numeric_limits<double>::quiet_NaN();
-  if (p == word) return kind != ' ';
+  if (p == word) return delimiter != ' ';
   if (p - word == 2 && word[0] == '"' && word[1] == '"') return true;
   int64_t whole;
   const char* after = word;
@@ -43,13 +43,12 @@ bool read_field(const char*& p, const char* end, char kind, double& value) {
 
 // Reads a line that is not blank, from its first word on, and leaves p behind its newline; where the line is no row,
 // anywhere within it.
-bool read_row(const char*& p, const char* end, int64_t columns, double* values) {
-  char kind = 0;
+bool read_row(const char*& p, const char* end, int64_t columns, char delimiter, double* values) {
   for (int64_t column = 0; column < columns; ++column) {
-    if (column && !step_over(p, kind, true)) return false;
-    if (!read_field(p, end, kind, values[column])) return false;
+    if (column && !step_over(p, delimiter)) return false;
+    if (!read_field(p, end, delimiter, values[column])) return false;
   }
-  skip_blanks(p);
+  skip_padding(p, delimiter);
   return *p++ == '\n';
 }
 
@@ -57,7 +56,7 @@ bool read_row(const char*& p, const char* end, int64_t columns, double* values) 
 int64_t count_rows(const char* p, const char* end) {
   int64_t rows = 0;
   while (p < end) {
-    skip_blanks(p);
+    skip_padding(p, ' ');
     rows += *p != '\n';
     p = behind_newline(p, end);
   }
@@ -80,7 +79,8 @@ int64_t count_table_rows(Flat<const uint8_t> bytes) {
   return first_rows(line_parts(begin, end, part_bytes)).back();
 }
 
-std::pair<int64_t, int64_t> parse_table(Flat<const uint8_t> bytes, int64_t columns, Flat<double> values) {
+std::pair<int64_t, int64_t> parse_table(Flat<const uint8_t> bytes, int64_t columns, char delimiter,
+                                        Flat<double> values) {
   require(columns >= 1 && columns < (int64_t{1} << 31), "parse: a table has a column at least");
   const auto [begin, end] = text_of(bytes);
   double* table = values.data();
@@ -96,12 +96,14 @@ std::pair<int64_t, int64_t> parse_table(Flat<const uint8_t> bytes, int64_t colum
     int64_t row = starts[part];
     while (p < stop) {
       const char* line = p;
-      skip_blanks(p);
+      skip_padding(p, ' ');
       if (*p == '\n') {
         ++p;
         continue;
       }
-      if (row == room || !read_row(p, end, columns, table + row * columns)) {
+      p = line;
+      skip_padding(p, delimiter);  // a tab may be an empty field
+      if (row == room || !read_row(p, end, columns, delimiter, table + row * columns)) {
         irregular = std::min<int64_t>(irregular, line - begin);
         break;
       }
@@ -116,10 +118,10 @@ std::pair<int64_t, int64_t> parse_table(Flat<const uint8_t> bytes, int64_t colum
 void bind_parse_table(nb::module_& m) {
   m.def("count_rows", &count_table_rows, "text"_a.noconvert(),
         "Return the number of lines of a text, uint8 [n], that are not blank.");
-  m.def("parse_table", &parse_table, "text"_a.noconvert(), "columns"_a, "values"_a.noconvert(),
+  m.def("parse_table", &parse_table, "text"_a.noconvert(), "columns"_a, "delimiter"_a, "values"_a.noconvert(),
         R"(Parse lines of numbers, ``columns`` in each, into float64 [k * columns], row by row.
 
-text: uint8 [n], whole lines. Numbers are separated by blanks, or by one comma or one semicolon in each place of a line,
-between which nothing at all is NaN; so is a pair of quotes. Blank lines are passed over. Returns (rows, -1); or (0, byte) where the first line
-begins that is anything else, or for which there is no room: any row takes ``columns`` bytes of text at least.)");
+text: uint8 [n], whole lines. delimiter: as parse_edges takes it; nothing at all between delimiters is NaN, and so is a
+pair of quotes. Blank lines are passed over. Returns (rows, -1); or (0, byte) where the first line begins that is
+anything else, or for which there is no room: any row takes ``columns`` bytes of text at least.)");
 }

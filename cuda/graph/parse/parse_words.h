@@ -19,11 +19,24 @@ namespace mgg::text {
 constexpr int most_digits = 15;  // of a whole number
 
 inline bool blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
-inline bool delimiter(char c) { return c == ',' || c == ';'; }
+
+// A delimiter is one character; ' ' stands for any run of blanks, and ``exact`` separates words that keep their blanks.
+constexpr char exact = '\x1f';
+inline bool padding(char c, char delimiter) {
+  return blank(c) && delimiter != exact && !(c == '\t' && delimiter == '\t');
+}
+
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-inline void skip_blanks(const char*& p) {
-  while (blank(*p)) ++p;
+inline void skip_padding(const char*& p, char delimiter) {
+  while (padding(*p, delimiter)) ++p;
+}
+
+// Whether a line begins with one of the marks of comments, which have no newline.
+inline bool is_comment(const char* p, const std::vector<std::string>& marks) {
+  for (const std::string& mark : marks)
+    if (std::strncmp(p, mark.c_str(), mark.size()) == 0) return true;
+  return false;
 }
 
 inline const char* behind_newline(const char* p, const char* end) {
@@ -74,10 +87,44 @@ inline bool read_number(const char*& p, const char* end, int64_t& number) {
   return p > from && p - from <= most_digits;
 }
 
+// Reads a whole number of at most 15 digits that is written with a point or an exponent, such as 1.0 and 1e+05.
+inline bool read_whole(const char*& p, int64_t& number) {
+  constexpr int64_t most = 999999999999999;
+  int64_t found = 0;
+  int zeros = 0, fraction = 0;  // trailing zeros of the digits so far, and digits behind the point
+  for (bool point = false; is_digit(*p) || (*p == '.' && !point); ++p) {
+    if (*p == '.') {
+      point = true;
+      continue;
+    }
+    fraction += point;
+    ++zeros;
+    if (*p == '0') continue;
+    for (; found && zeros; --zeros)
+      if ((found *= 10) > most) return false;
+    found += *p - '0';
+    zeros = 0;
+  }
+  int power = zeros - fraction, exponent = 0;
+  if (*p == 'e' || *p == 'E') {
+    const bool negative = *++p == '-';
+    if (*p == '-' || *p == '+') ++p;
+    const char* from = p;
+    for (; is_digit(*p) && p - from < 4; ++p) exponent = exponent * 10 + (*p - '0');
+    if (p == from) return false;
+    power += negative ? -exponent : exponent;
+  }
+  if (found && power < 0) return false;
+  for (; found && power; --power)
+    if ((found *= 10) > most) return false;
+  number = found;
+  return true;
+}
+
 // Reads a finite decimal as Python's float() does, rounded to single precision; false for any other word.
-inline bool read_decimal(const char*& p, const char* end, float& decimal) {
+inline bool read_decimal(const char*& p, const char* end, char delimiter, float& decimal) {
   const char* word = p;
-  while (*p != '\n' && !blank(*p) && !delimiter(*p)) ++p;
+  while (*p != '\n' && !blank(*p) && *p != delimiter) ++p;
   int64_t whole;
   const char* after = word;
   if (p - word <= most_digits && read_number(after, end, whole) && after == p) {
@@ -97,20 +144,14 @@ inline bool read_decimal(const char*& p, const char* end, float& decimal) {
   return std::isfinite(decimal);
 }
 
-// Steps over what separates two words: blanks, or one delimiter among them. kind: of the separators that the line has
-// had so far, 0 before the first; all of a line are alike.
-inline bool step_over(const char*& p, char& kind, bool delimiters) {
+// Steps over what separates two words: blanks, or one delimiter among them.
+inline bool step_over(const char*& p, char delimiter) {
   const char* from = p;
-  skip_blanks(p);
-  char found = ' ';
-  if (delimiters && delimiter(*p)) {
-    found = *p++;
-    skip_blanks(p);
-  } else if (p == from) {
-    return false;
-  }
-  if (kind && kind != found) return false;
-  kind = found;
+  skip_padding(p, delimiter);
+  if (delimiter == ' ') return p > from;
+  if (*p != delimiter) return false;
+  ++p;
+  skip_padding(p, delimiter);
   return true;
 }
 
@@ -168,7 +209,7 @@ inline std::vector<const char*> line_parts(const char* begin, const char* end, i
   return cuts;
 }
 
-enum class Line { edge, empty, irregular };
+enum class Line { edge, empty, comment, irregular };
 
 // Moves the entries of all parts together. starts: where each part's begin; counts: how many each has.
 template <class T>

@@ -13,6 +13,7 @@ NODES = (
     "masks",
     *SPLITS,
 )  # options that add data of nodes to edges
+TEXT = ("delimiter", "decimal", "comment", "header")  # how texts of edges and of nodes are written
 EDGES = ("symmetric", "simple", "memory")  # options of the build of a file
 ENTRIES = "entries (i, j) are edges i -> j; --transpose reads them as j -> i"  # of matrices
 
@@ -44,14 +45,14 @@ FORMATS = {
         "npz.open_npz",
         "an archive (.npz)",
         (".npz",),
-        reads=("directed", "split", "transpose"),
-        takes=(*NODES, *EDGES),
+        reads=("directed", "split", "transpose", "symmetric"),
+        takes=(*NODES, *TEXT, *EDGES),
     ),
     "edges": Format(
         "edge_list.open_edge_list",
         'an edge list (.txt, .csv, .tsv, .edges, .el: "source destination [weight]" a line; plain, .gz or .zst)',
         LISTS,
-        reads=("nodes", "first", "map_ids"),
+        reads=("nodes", "first", "map_ids", *TEXT),
         takes=("edge_data", *NODES, *EDGES),
     ),
     "npy": Format(
@@ -59,15 +60,17 @@ FORMATS = {
         "an array (.npy: edges [2, E])",
         (".npy",),
         reads=("nodes",),
-        takes=("edge_data", *NODES, *EDGES),
+        takes=("edge_data", *NODES, *TEXT, *EDGES),
     ),
     "mtx": Format(
         "matrix_market.open_matrix_market",
         "a Matrix Market file (.mtx)",
         (".mtx",),
         reads=("transpose",),
-        takes=(*NODES, *EDGES),
+        takes=(*NODES, *TEXT, *EDGES),
     ),
-    "metis": Format("metis.open_metis", "METIS's .graph", (".graph", ".metis"), takes=(*NODES, *EDGES)),
+    "metis": Format(
+        "metis.open_metis", "METIS's .graph", (".graph", ".metis"), takes=(*NODES, *TEXT, *EDGES)
+    ),
     "ogb": Format("ogb.open_ogb", "a folder of OGB", reads=("feature_type",), takes=("name", *EDGES)),
 }

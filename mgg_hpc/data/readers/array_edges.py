@@ -23,11 +23,11 @@ STORED_AS = {"float64": np.float32, "bool": np.uint8}  # of types that graph fil
 
 
 def open_edge_arrays(path: Path, *, nodes: int | None = None, counted: str = "") -> Imported:
-    """Open a .npy file of edges, integers [2, E] (sources, destinations) or [E, 2], as a stream.
+    """Open a .npy file of edges, whole numbers [2, E] (sources, destinations) or [E, 2], as a stream.
 
     Args: nodes: number of nodes. [default: the largest id plus one] counted: where that number is from, for messages.
 
-    Raises InputError for an array of another type or shape; reading raises it for a negative id.
+    Raises InputError for an array of another type or shape; reading raises it for an id that is no whole number.
     """
     name = path.name.removesuffix(".npy") or "graph"
     ends = ends_of(open_array(path))
@@ -35,12 +35,12 @@ def open_edge_arrays(path: Path, *, nodes: int | None = None, counted: str = "")
 
 
 def ends_of(edges: Array) -> tuple[Array, ...]:
-    """Return the ends of edges as `PairedEdges` takes them. edges: integers [2, E] or [E, 2].
+    """Return the ends of edges as `PairedEdges` takes them. edges: whole numbers [2, E] or [E, 2].
 
     Raises InputError for other types and shapes.
     """
     shape = edges.shape
-    if len(shape) != 2 or 2 not in shape or edges.dtype.kind not in "iu":
+    if len(shape) != 2 or 2 not in shape or edges.dtype.kind not in "iuf":
         raise InputError(f"{edges.where} is {edges}; expected integers [2, edges] or [edges, 2]")
     count = math.prod(shape) // 2
     if (shape[0] == 2) == edges.column_major:  # the two ends of an edge are stored next to each other
@@ -70,7 +70,7 @@ class PairedEdges:
         self._counted, self._ends, self._weight, self._data = counted, ends, weight, data or {}
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        """Yield the edges, as `EdgeStream.blocks`. Raises InputError for a negative id."""
+        """Yield the edges, as `EdgeStream.blocks`. Raises InputError for an id that is none."""
         begin = mark or 0
         with ExitStack() as files:
             ends = [files.enter_context(each.reading(begin)) for each in self._ends]
@@ -88,6 +88,7 @@ class PairedEdges:
     def _checked(self, low: int, end: str, ids: NDArray[Any]) -> NDArray[np.int64]:
         """Return the ids of one end of edge ``low`` and following as int64."""
         limit, reason = 2**63, "2**63 - 1"
+        ids = whole_ids(f"{self.where}: edge", low, ids, f" has the {end}")
         bad = ids.astype(np.int64, copy=False) < 0  # ids from 2**63 on are negative as int64
         if self._counted and self.nodes is not None and not bad.any():
             limit, reason = self.nodes, f"{self.nodes - 1}, since {self._counted}"
@@ -181,6 +182,35 @@ class WithData:
                 raise InputError(f"{array.where} is of {len(array)} edges; {self.where} lists {edges}")
 
 
+class NodesOfTable:
+    """An `EdgeStream` that compares another one's largest id with the rows of a table that may begin with a header.
+
+    A mark is the other stream's mark and the largest id before it.
+    """
+
+    def __init__(self, stream: EdgeStream, table: str, rows: int) -> None:
+        self.where, self.nodes, self.total = stream.where, stream.nodes, stream.total
+        self._stream, self._table, self._rows = stream, table, rows
+
+    def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
+        """Yield the edges, as `EdgeStream.blocks`. Raises InputError where the table has one row more than nodes."""
+        if self.nodes not in (None, self._rows):
+            self._check(self.nodes)
+        of_stream, largest = mark or (None, -1)
+        for block in self._stream.blocks(of_stream, progress):
+            if len(block):
+                largest = max(largest, int(block.sources.max()), int(block.destinations.max()))
+            yield replace(block, mark=None if block.mark is None else [block.mark, largest])
+        self._check(largest + 1)
+
+    def _check(self, nodes: int) -> None:
+        if nodes == self._rows - 1:
+            raise InputError(
+                f"{self._table} has {self._rows} rows, and {self.where} has {nodes} nodes; --header if the first line "
+                f"names the columns, --no-header or --nodes {self._rows} if the last node has no edges"
+            )
+
+
 class _EdgeData:
     """Weights and data of edges from arrays, from edge ``low`` on, in types that graph files have."""
 
@@ -217,8 +247,26 @@ def offset_runs(indptr: Array, total: int) -> Iterator[tuple[int, NDArray[np.int
             last = part[-1:]
 
 
+def whole_ids(where: str, low: int, ids: NDArray[Any], what: str) -> NDArray[Any]:
+    """Return ids, from number ``low`` on, as integers.
+
+    Raises InputError for a float that is not whole, or so large that its type does not hold all whole numbers up to it.
+    """
+    if ids.dtype.kind != "f":
+        return ids
+    most = 2.0 ** (np.finfo(ids.dtype).nmant + 1)
+    with np.errstate(invalid="ignore"):
+        at = checks.first(~((ids == np.floor(ids)) & (np.abs(ids) < most)))
+    if at is not None:
+        raise InputError(
+            f"{where} {low + at}{what} {ids[at]}; expected whole numbers below {most:.0f} in {ids.dtype}"
+        )
+    return ids.astype(np.int64)
+
+
 def in_range(array: Array, ids: NDArray[Any], low: int, limit: int) -> NDArray[np.int64]:
     """Return ids, from entry ``low`` of an array on, as int64. Raises InputError for one outside 0 .. limit - 1."""
+    ids = whole_ids(f"{array.where}: entry", low, ids, " is")
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= limit):
         at = checks.first((ids < 0) | (ids >= limit)) or 0
         raise InputError(f"{array.where} has {ids[at]} at entry {low + at}; expected 0 .. {limit - 1}")

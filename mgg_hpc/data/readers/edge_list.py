@@ -1,9 +1,9 @@
 """Edge lists: text, one edge a line, plain or packed by gzip or zstd.
 
-``source destination``, or ``source destination weight``, separated by blanks and tabs, by commas, or by semicolons.
-Lines that start with # or % are comments. All lines have as many columns as the first one; a fourth one, which KONECT
-has for times, must be of numbers and is not kept. Blocks of lines are parsed natively where they are regular; a block
-with anything else in it is read line by line, and that reading decides what is an error and where.
+``source destination``, or ``source destination weight``, divided as `dialect` says. Lines that start with # or % are
+comments; between names, those before the first edge. All lines have as many columns as the first one; a fourth one,
+which KONECT has for times, must be of numbers and is not kept. Blocks of lines are parsed natively where they are
+regular; a block with anything else in it is read line by line, and that reading decides what is an error and where.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +24,29 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .. import native, schema
 from ..edge_stream import EdgeBlock, Imported, Rows
-from .compressed import TextBlock, lines_of, text_blocks, text_size
+from .compressed import TextBlock, text_blocks, text_size
+from .dialect import LINES, Dialect, TextLine, Words, after, attempt, check_header, is_numbered, number
 from .limits import check_memory, shown
 from .node_arrays import of_array
 
 LARGEST_ID = 10**15  # below it, ids have 15 digits at most
 COLUMNS = ("source", "destination", "weight", "time")
-# A word of a first line that names the columns, without marks between its letters.
-HEADER = re.compile(
-    "(source|src|target)(id)?|(from|to)(node)?(id)?|destination|dst|dest|head|tail|(id|node)[12]"
+WHOLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")  # what may be a whole number
+# Words of a first line that names the columns, in small letters without marks between them.
+SOURCES = "source|src|from|sender|origin|follower|citing|user|customer|author|actor|parent|subject|person|left|start"
+TARGETS = (
+    "target|to|dst|dest|destination|receiver|recipient|followee|friend|cited|item|product|movie|paper|child|object|"
+    "entity|group|right|end"
 )
+OTHERS = "head|tail|node|id|name|vertex|gene|protein|drug|disease|page|account|weight|label"
+ENDING = "s?(node|vertex|id|name|key|code|number|label|index)?"
+SOURCE, TARGET = (
+    re.compile(f"({words}){ENDING}") for words in ("source|src|from", "target|to|dst|dest|destination")
+)
+HEADER = re.compile(f"({SOURCES}|{TARGETS}|{OTHERS}){ENDING}|(id|node|vertex)[12]")
 PIECE = 1 << 18  # names that are written at a time
+HINT = "--header if it names the columns, --no-header if it is an edge"
+EXACT = "\x1f"  # the delimiter of words that keep their blanks and quotes
 
 
 def open_edge_list(
@@ -43,25 +56,31 @@ def open_edge_list(
     first: int | None = None,
     map_ids: bool = False,
     counted: str = "",
+    dialect: Dialect | None = None,
+    keep_numbers: bool = False,
 ) -> Imported:
     """Open an edge list as a stream of edges; whether it is undirected is for the build to find out.
 
     Args: nodes: number of nodes. [default: the largest id plus one] first: number of the first node, 0 or 1. [default:
     0] map_ids: ids are any words, and rows are in the order of their first appearance; the words are kept in the file,
     and in memory while it is read: 30 to 60 bytes a node whose id is a whole number, and for any other word 40 to 75
-    bytes and up to twice its text; half as much again while the table grows. Names with blanks in them need commas or
-    semicolons between the columns, whichever the first line has. counted: where the number of nodes is from, for
-    messages.
+    bytes and up to twice its text; half as much again while the table grows. counted: where the number of nodes is
+    from, for messages. keep_numbers: with a header in the dialect, numbers in the first line are an edge.
 
     Reading raises InputError that names file and line for a word, an id out of range, a missing column, a weight that
     is not finite in single precision, a header, or a bipartite graph of KONECT, whose sides have ids of their own.
     """
     if nodes is not None:
         check_memory(f"{path}: a graph of {nodes} nodes", 8 * nodes)
+    limit = LARGEST_ID if nodes is None or map_ids else nodes
+    rules = LineRules(
+        str(path), first or 0, limit, dialect or Dialect(), counted=counted, keep_numbers=keep_numbers
+    )
     if map_ids:
-        named = _NamedEdges(path, nodes, counted)
-        return Imported(graph_name(path), named, rows=named.rows, directed=None)
-    return Imported(graph_name(path), _NumberedEdges(path, nodes, first or 0, counted), directed=None)
+        rules = replace(rules, dialect=replace(rules.dialect, leading=rules.dialect.comment is None))
+        named = _NamedEdges(path, nodes, rules)
+        return Imported(graph_name(path), named, rows=named.rows, directed=None, notes=rules.notes)
+    return Imported(graph_name(path), _NumberedEdges(path, nodes, rules), directed=None, notes=rules.notes)
 
 
 def warn_of_one_direction(path: Path) -> None:
@@ -85,53 +104,63 @@ def graph_name(path: Path) -> str:
 
 
 class _NumberedEdges:
-    """The stream of an edge list of numbers. Marks: arguments of `text_blocks` after a block, number of columns."""
+    """The stream of an edge list of numbers.
 
-    def __init__(self, path: Path, nodes: int | None, first: int, counted: str) -> None:
-        self._path, self.where, self.nodes, self.total = path, str(path), nodes, text_size(path)
-        self._rules = LineRules(self.where, first, LARGEST_ID if nodes is None else nodes, counted=counted)
+    Marks: arguments of `text_blocks` after a block, and as "head" the columns, the delimiter, and the comments so far.
+    """
+
+    def __init__(self, path: Path, nodes: int | None, rules: LineRules) -> None:
+        self._path, self.where, self.nodes, self.total = path, rules.where, nodes, text_size(path)
+        self._rules = rules
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`."""
         place = dict(mark or {})
-        columns = place.pop("columns", 0)
+        columns, delimiter, comments = place.pop("head", (0, "", 0))
+        rules = self._rules.divided_by(delimiter)
         for block in text_blocks(self._path, **place):
-            columns = columns or self._rules.begin(block)
+            rest = block
+            if not columns:
+                rules, columns, rest, comments = rules.begin(block, comments)
             if columns:
-                found = self._rules.parse(block, columns)
+                found, more = rules.parse(rest, columns)
+                comments += more
                 if len(found.sources):
-                    yield EdgeBlock(*found, mark=block.end | {"columns": columns})
+                    head = [columns, rules.dialect.delimiter, comments]
+                    yield EdgeBlock(*found, mark=block.end | {"head": head})
             if progress is not None:
                 progress(block.done)
+        rules.note_comments(comments)
 
 
 class _NamedEdges:
     """The stream of an edge list between names. It has no marks: rows depend on the names of all lines before."""
 
-    def __init__(self, path: Path, nodes: int | None, counted: str) -> None:
-        self._path, self.where, self._expected, self._counted = path, str(path), nodes, counted
+    def __init__(self, path: Path, nodes: int | None, rules: LineRules) -> None:
+        self._path, self.where, self._expected, self._rules = path, rules.where, nodes, rules
         self.nodes: int | None = None  # until all were read
         self.total = text_size(path)
-        self._rules = LineRules(self.where, 0, LARGEST_ID)
         self._names: Any = None
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`."""
         self._names, self.nodes = native.load().Names(), None
-        columns, delimiter = 0, ""
+        rules, columns, comments = self._rules, 0, 0
         for block in text_blocks(self._path):
+            rest = block
             if not columns:
-                columns = self._rules.begin(block, named=True)
-                delimiter = self._rules.delimiter_of(block.text)
+                rules, columns, rest, comments = rules.begin(block, comments, named=True)
             if columns:
-                found = self._parse(block, columns, delimiter)
+                found, more = self._parse(rules, rest, columns)
+                comments += more
                 if len(found.sources):
                     yield EdgeBlock(*found)
             if progress is not None:
                 progress(block.done)
+        rules.note_comments(comments)
         self.nodes = len(self._names)
         if self._expected not in (None, self.nodes):
-            reason = f", since {self._counted}" if self._counted else ""
+            reason = f", since {self._rules.counted}" if self._rules.counted else ""
             raise InputError(f"{self.where} names {self.nodes} nodes; expected {self._expected}{reason}")
 
     def rows(self) -> Mapping[str, Rows]:
@@ -161,29 +190,38 @@ class _NamedEdges:
         layout = schema.Layout(np.dtype(np.uint8), (int(offsets[-1]),))
         return {schema.NAME_OFFSETS: of_array(offsets), schema.NAME_TEXT: Rows(layout, text)}
 
-    def _parse(self, block: TextBlock, columns: int, delimiter: str) -> Edges:
-        edges = Edges.empty(block.lines, weighted=columns > 2)
-        count, irregular = native.load().parse_names(
-            block.text, columns, delimiter, self._rules.comments, self._names, *edges.arrays()
+    def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int]:
+        """Return the edges of a block, and the number of comments in it."""
+        edges, parse, dialect = (
+            Edges.empty(block.lines, weighted=columns > 2),
+            native.load().parse_names,
+            rules.dialect,
         )
-        if irregular >= 0:
-            number = block.line + native.load().count_lines(block.text[:irregular])
-            _, line = next(self._rules.lines(block.text[irregular:], number))
-            self._refuse(f"{self.where}:{number}", line, columns, delimiter)
-        return edges.cut(count)
+        count, irregular, comments = 0, 0, dialect.comments
+        if dialect.native:
+            into = comments, self._names, *edges.arrays()
+            count, irregular, left_out = parse(block.text, columns, dialect.delimiter, *into)
+        if irregular >= 0:  # the same words, without quotes and comments
+            rows = (_names(rules, line, columns) for line in dialect.lines(block.text, block.line))
+            plain = "".join(EXACT.join(words) + "\n" for words in rows).encode(errors="replace")
+            text, left_out = np.frombuffer(plain, np.uint8), dialect.count_comments(block.text)
+            count, irregular, _ = parse(text, columns, EXACT, [], self._names, *edges.arrays())
+            assert irregular < 0, (self.where, block.line, irregular)
+        return edges.cut(count), left_out
 
-    def _refuse(self, where: str, line: str, columns: int, delimiter: str) -> NoReturn:
-        """Raise InputError for a line that is wrong."""
-        words = [word.strip() for word in line.split(delimiter if delimiter != " " else None)]
-        self._rules.check_columns(where, words, columns)
-        for word in words[:2]:
-            if not all(letter.isprintable() and letter != "\ufffd" for letter in word):
-                raise InputError(
-                    f"{where}: {shown(word)} is not a name; expected UTF-8 without control characters"
-                )
-        for name, word in zip(COLUMNS[2:], words[2:], strict=False):
-            _number(where, name, word)
-        raise InputError(f"{where}: {shown(line)} is not an edge; expected names without control characters")
+
+def _names(rules: LineRules, line: TextLine, columns: int) -> Words:
+    """Return the words of a line. Raises InputError where it is no edge between names."""
+    where = f"{rules.where}:{line.number}"
+    words = rules.dialect.words(where, line.text)
+    rules.check_columns(where, words, columns)
+    for word in words[:2]:
+        if not all((letter.isprintable() and letter != "\ufffd") or letter == "\t" for letter in word):
+            raise InputError(
+                f"{where}: {shown(word)} is not a name; expected UTF-8 without control characters"
+            )
+    numbers = zip(COLUMNS[2:], words[2:], strict=False)
+    return [*words[:2], *(repr(rules.number(where, name, word)) for name, word in numbers)]
 
 
 class Edges(NamedTuple):
@@ -217,79 +255,112 @@ class Edges(NamedTuple):
 class LineRules:
     """Format of the lines of an edge list.
 
-    Fields: where: the file. first, limit: ids are first .. first + limit - 1. delimiters: commas and semicolons
-    separate words, too. comments: characters that begin comments. names: names of the columns. counted: where the limit
-    is from, for messages.
+    Fields: where: the file. first, limit: ids are first .. first + limit - 1. names: names of the columns. counted:
+    where the limit is from, for messages. keep_numbers: as in `open_edge_list`. notes: lines to print once all were
+    read.
     """
 
     where: str
     first: int
     limit: int
-    delimiters: bool = True
-    comments: str = "#%"
+    dialect: Dialect
     names: tuple[str, ...] = COLUMNS
     counted: str = ""
+    keep_numbers: bool = False
+    notes: list[str] = field(default_factory=list)
 
-    def begin(self, block: TextBlock, *, named: bool = False) -> int:
-        """Return the number of columns of the first edge, which is in this block; 0 where there is none yet.
+    def begin(
+        self, block: TextBlock, comments: int, *, named: bool = False
+    ) -> tuple[LineRules, int, TextBlock, int]:
+        """Return the rules with a delimiter, the number of columns, the block from its first edge on, and comments.
 
-        named: ids may be any words. Raises InputError for a first line that is a header, and for bipartite
-        graphs of KONECT.
+        The number of columns is 0 where the block has no edge and no header. comments: their number before the block.
+        named: ids may be any words. Raises InputError for a first line that is a header, if the dialect does not say
+        so, and for bipartite graphs of KONECT.
         """
         if block.line == 1 and _konect_kind(block.text) == "bip":
             raise InputError(
                 f"{self.where}:1: '% bip' is a bipartite graph, both sides of which have ids of their own; number the "
                 "second side after the first, and remove this line"
             )
-        for number, line in self.lines(block.text, block.line):
-            where, words = f"{self.where}:{number}", self._words(line)
-            columns = min(max(len(words), 2), len(self.names))
-            if named:
-                ends = {re.sub("[^a-z0-9]", "", word.lower()) for word in words[:2]}
-                if len(ends) == 2 and all(map(HEADER.fullmatch, ends)):
-                    raise InputError(f"{where}: {shown(line)} is a header; headers need a # in front")
-            elif re.search("[A-Za-z]", line):
-                try:
-                    self._edge(where, line, columns)
-                except InputError as error:
-                    raise InputError(f"{error}; headers need a # in front") from None
-            return columns
-        return 0
+        lines = list(islice(self.dialect.lines(block.text, block.line), LINES))
+        comments += self.dialect.count_comments(block.text[: lines[0].start if lines else None])
+        if not lines:
+            return self, 0, block, comments
+        first, header = lines[0], self.dialect.header
+        where, texts = f"{self.where}:{first.number}", [line.text for line in lines]
+        among = texts[1:] if header and texts[1:] else texts
+        dialect = self.dialect.found(where, among, _fits_names if named else _fits_numbers)
+        words = dialect.words(where, first.text)
+        columns = min(max(len(words), 2), len(self.names))
+        if dialect.leading:
+            dialect = replace(dialect, comment="", leading=False)
+        rules = replace(self, dialect=dialect)
+        numbers = all(map(dialect.is_number, words))
+        if header and numbers and self.keep_numbers:
+            self.note(
+                f"{where}: {shown(first.text)} is an edge; numbers are no header of edges where tables have one"
+            )
+        elif header:
+            self._check_header(where, words, numbers)
+            return rules, columns, after(block, first.end, first.number + 1), comments
+        elif header is None and named and _is_header(dialect, texts):
+            raise InputError(f"{where}: {shown(first.text)} may be a header; {HINT}")
+        elif header is None and re.search("[A-Za-z]", first.text):
+            try:
+                _names(rules, first, columns) if named else rules._edge(where, first.text, columns)
+            except InputError as error:
+                raise InputError(f"{error}; {HINT}") from None
+        return rules, columns, after(block, first.start, first.number), comments
 
-    def delimiter_of(self, text: NDArray[np.uint8]) -> str:
-        """Return the separator of the words of a text's first edge: a comma, a semicolon, or a blank for blanks."""
-        for _, line in self.lines(text, 0):
-            return next((each for each in ",;" if each in line), " ")
-        return " "
+    def _check_header(self, where: str, words: Words, numbers: bool) -> None:
+        """Raise InputError for a header that is none, or names other columns than these."""
+        if numbers and not is_numbered(words):
+            raise InputError(
+                f"{where}: {shown(' '.join(words))} are numbers; expected a header, as --header says"
+            )
+        if numbers:
+            self.note(f"{where}: {shown(' '.join(words))} was passed over as a header")
+        check_header(where, words)
+        ends = [_letters(word) for word in words[:2]]
+        if TARGET.fullmatch(ends[0]) or any(map(SOURCE.fullmatch, ends[1:])) or "weight" in ends:
+            raise InputError(
+                f"{where}: the columns are {', '.join(map(shown, words))}; expected {', '.join(self.names)}, in order"
+            )
 
-    def parse(self, block: TextBlock, columns: int) -> Edges:
-        """Return the edges of a block. Raises InputError that names file and line of the first that is wrong."""
-        edges = Edges.empty(block.lines, weighted=columns > 2)
-        count, irregular = native.load().parse_edges(
-            block.text, columns, self.first, self.limit, self.delimiters, self.comments, *edges.arrays()
-        )
+    def divided_by(self, delimiter: str) -> LineRules:
+        """Return the rules with a delimiter that was found before; "" if none was."""
+        return replace(self, dialect=replace(self.dialect, delimiter=delimiter)) if delimiter else self
+
+    def note(self, line: str) -> None:
+        """Add a line to print, once."""
+        if line not in self.notes:
+            self.notes.append(line)
+
+    def note_comments(self, count: int) -> None:
+        """Add the number of comments that were left out to the lines to print."""
+        if count:
+            self.note(f"{self.where}: left out {count} comment line{'s'[: count > 1]}")
+
+    def parse(self, block: TextBlock, columns: int) -> tuple[Edges, int]:
+        """Return the edges of a block, and the number of comments in it.
+
+        Raises InputError that names file and line of the first that is wrong.
+        """
+        edges, dialect = Edges.empty(block.lines, weighted=columns > 2), self.dialect
+        count, irregular, comments = 0, 0, 0
+        if dialect.native:
+            form = columns, self.first, self.limit, dialect.delimiter, dialect.comments
+            count, irregular, comments = native.load().parse_edges(block.text, *form, *edges.arrays())
         if irregular >= 0:
-            count = 0
-            for number, line in self.lines(block.text, block.line):
-                source, destination, weight = self._edge(f"{self.where}:{number}", line, columns)
+            count, comments = 0, dialect.count_comments(block.text)
+            for line in dialect.lines(block.text, block.line):
+                source, destination, weight = self._edge(f"{self.where}:{line.number}", line.text, columns)
                 edges.sources[count], edges.destinations[count] = source, destination
                 if edges.weight is not None:
                     edges.weight[count] = weight
                 count += 1
-        return edges.cut(count)
-
-    def lines(self, text: NDArray[np.uint8], number: int) -> Iterator[tuple[int, str]]:
-        """Yield number and text of each line that is neither empty nor a comment."""
-        for at, _, whole in lines_of(text, number):
-            line = whole.strip()
-            if line and line[0] not in self.comments:
-                yield at, line
-
-    def _words(self, line: str) -> list[str]:
-        for delimiter in ",;" if self.delimiters else "":
-            if delimiter in line:
-                return [word.strip() for word in line.split(delimiter)]
-        return line.split()
+        return edges.cut(count), comments
 
     def check_columns(self, where: str, words: list[str], columns: int) -> None:
         """Raise InputError unless a line has so many words."""
@@ -297,46 +368,83 @@ class LineRules:
             have = len([word for word in words if word])
             names = self.names[:columns]
             named = f"{', '.join(names[:-1])} and {names[-1]}" if columns > 2 else ", ".join(names)
-            quotes = "; quotes are not read" if any(word[:1] in ('"', "'") for word in words if word) else ""
-            raise InputError(f"{where}: {have} columns; expected {columns}: {named}{quotes}")
+            hint = "; --delimiter says what is between them" if len(words) == 1 else ""
+            raise InputError(f"{where}: {have} columns; expected {columns}: {named}{hint}")
 
     def _edge(self, where: str, line: str, columns: int) -> tuple[int, int, float]:
         """Return source, destination and weight (1 without one) of a line. Raises InputError where it is wrong."""
-        words = self._words(line)
+        words = self.dialect.words(where, line)
         self.check_columns(where, words, columns)
         source, destination = self._node(where, words[0]), self._node(where, words[1])
-        numbers = [_number(where, name, word) for name, word in zip(self.names[2:], words[2:], strict=False)]
+        numbers = [
+            self.number(where, name, word) for name, word in zip(self.names[2:], words[2:], strict=False)
+        ]
         return source, destination, numbers[0] if numbers else 1.0
 
     def _node(self, where: str, word: str) -> int:
         """Return the row of a node id."""
-        if not (word.isascii() and word.lstrip("+-").isdigit() and len(word) - len(word.lstrip("+-")) <= 1):
-            quotes = "; quotes are not read" if word[0] in ('"', "'") else ""
-            raise InputError(f"{where}: {shown(word)} is not a node id; expected a whole number{quotes}")
+        point = self.dialect.point(word)
+        node = Decimal(point) if WHOLE.fullmatch(point) else Decimal("NaN")
+        if node != node.to_integral_value():
+            raise InputError(f"{where}: {shown(word)} is not a node id; expected a whole number")
         expected = f"expected {self.first} .. {self.first + self.limit - 1}"
         if self.counted:
             expected += f", since {self.counted}"
         if len(word) > 400:  # beyond any number, and beyond what int() converts
             raise InputError(f"{where}: a node id of {len(word)} digits is too large; {expected}")
-        node = int(word)
+        name = shown(word)[1:-1] if re.search("[.,eE]", word) else shown(int(node))
         if node < 0:
-            raise InputError(
-                f"{where}: the node id {shown(node)} is negative; nodes are numbered from {self.first}"
-            )
+            raise InputError(f"{where}: the node id {name} is negative; nodes are numbered from {self.first}")
         if node < self.first:
-            raise InputError(f"{where}: the node id {node} is too small; {expected}")
-        if node - self.first >= self.limit:
-            raise InputError(f"{where}: the node id {shown(node)} is too large; {expected}")
-        return node - self.first
+            raise InputError(f"{where}: the node id {name} is too small; {expected}")
+        if node >= self.first + self.limit:
+            raise InputError(f"{where}: the node id {name} is too large; {expected}")
+        return int(node) - self.first
+
+    def number(self, where: str, name: str, word: str) -> float:
+        """Return the number in a column."""
+        value = number(self.dialect.point(word))
+        if value is None:
+            comma = (
+                "; --decimal says that commas are decimal" if re.fullmatch("[+-]?[0-9]*,[0-9]+", word) else ""
+            )
+            raise InputError(f"{where}: {shown(word)} is not a {name}; expected a number{comma}")
+        with np.errstate(over="ignore"):
+            if not np.isfinite(np.float32(value)):
+                raise InputError(f"{where}: the {name} {shown(word)[1:-1]} is not finite in single precision")
+        return value
 
 
-def _number(where: str, name: str, word: str) -> float:
-    """Return the number in a column."""
-    try:
-        value = float(word if word.isascii() and "_" not in word else "")
-    except ValueError:
-        raise InputError(f"{where}: {shown(word)} is not a {name}; expected a number") from None
-    with np.errstate(over="ignore"):
-        if not np.isfinite(np.float32(value)):
-            raise InputError(f"{where}: the {name} {shown(word)[1:-1]} is not finite in single precision")
-    return value
+def _fits_numbers(dialect: Dialect, words: Words) -> bool:
+    """Return whether words may be an edge between numbers; tabs are blanks."""
+    ids_are_whole = not any("," in word for word in words[:2])
+    return (
+        len(words) > 1 and dialect.delimiter != "\t" and ids_are_whole and all(map(dialect.is_number, words))
+    )
+
+
+def _fits_names(dialect: Dialect, words: Words) -> bool:
+    """Return whether words may be an edge between names; between blanks, one with a weight.
+
+    Blanks at a comma or a semicolon are no delimiters.
+    """
+    comma = replace(dialect, decimal=",")
+    return (
+        1 + (dialect.delimiter == " ") < len(words) <= len(COLUMNS)
+        and all(word and (dialect.delimiter not in " \t" or word == word.strip(",;")) for word in words[:2])
+        and all(dialect.is_number(word) or comma.is_number(word) for word in words[2:])
+    )
+
+
+def _letters(word: str) -> str:
+    return re.sub("[^a-z0-9]", "", word.lower())
+
+
+def _is_header(dialect: Dialect, texts: list[str]) -> bool:
+    """Return whether the first of some lines seems to name columns: by its words, or since numbers follow it."""
+    first, *rest = ([*map(str, attempt(dialect, text))][:2] for text in texts)
+    ends = [_letters(word) for word in first]
+    words_above = not any(map(dialect.is_number, first))
+    return (len({*ends}) == 2 and all(map(HEADER.fullmatch, ends))) or (
+        words_above and bool(rest) and all(dialect.is_number(word) for row in rest for word in row)
+    )

@@ -18,6 +18,7 @@ from .. import checks
 from ..edge_stream import EdgeBlock, Imported
 from . import ENTRIES
 from .compressed import TextBlock, head_lines, text_blocks, text_size
+from .dialect import Dialect
 from .edge_list import Edges, LineRules, graph_name
 from .limits import check_memory, read_counts, shown
 
@@ -59,9 +60,8 @@ class _Entries:
             )
         check_memory(f"{path}:{number}: a graph of {rows} nodes", 8 * rows)
         self.nodes = rows
-        self._rules = LineRules(
-            self.where, 1, rows, delimiters=False, comments="%", names=("row", "column", "value")
-        )
+        dialect = Dialect(delimiter=" ", comment="%")
+        self._rules = LineRules(self.where, 1, rows, dialect, names=("row", "column", "value"))
 
     def _kind(self, banner: str) -> tuple[int, bool]:
         """Return the columns of entries, and whether the matrix is symmetric, from the file's first line."""
@@ -84,7 +84,7 @@ class _Entries:
         place = dict(mark or self._begin)
         entries = place.pop("entries", 0)
         for block in text_blocks(self._path, **place):
-            found = self._rules.parse(block, self._columns)
+            found, _ = self._rules.parse(block, self._columns)
             if entries + len(found.sources) > self._expected:
                 number, _ = self._line(block, self._expected - entries)
                 raise InputError(f"{self.where}:{number}: an entry after the last of {self._expected}")
@@ -108,7 +108,8 @@ class _Entries:
 
     def _line(self, block: TextBlock, entry: int) -> tuple[int, str]:
         """Return number and text of the line of an entry of a block."""
-        return next(islice(self._rules.lines(block.text, block.line), entry, None))
+        line = next(islice(self._rules.dialect.lines(block.text, block.line), entry, None))
+        return line.number, line.text
 
     def _edges(self, found: Edges) -> Edges:
         """Return the edges of entries: row to column, or the reverse, and both where the matrix is symmetric."""

@@ -19,9 +19,10 @@ from .. import checks, schema
 from ..edge_stream import Rows
 from ..schema import Layout
 from .array_edges import in_range, offset_runs
+from .dialect import Dialect
 from .limits import check_memory
 from .npy import NUMBERS, PIECE, Archive, Array, open_array
-from .tables import open_parquet, open_table
+from .tables import open_parquet, open_table, table_head
 
 PACKED = (".gz", ".zst")
 TABLES = (".csv", ".tsv", ".txt")
@@ -35,11 +36,14 @@ def node_rows(
     labels: Path | None = None,
     masks: Sequence[Path] | None = None,
     dtype: str = "float32",
+    dialect: Dialect | None = None,
+    notes: list[str] | None = None,
 ) -> tuple[int | None, dict[str, Rows], dict[str, Any]]:
     """Return the number of nodes (None without files), the datasets of nodes by path, and fields of `Imported`.
 
     Args: features: numbers [N, F], stored as dtype, "float32" or "float16", or a sparse matrix [N, F]. labels: integers
-    [N], -1 where unlabelled, or 0 and 1 [N, C]. masks: three files, of 0 and 1 [N] or of node numbers.
+    [N], -1 where unlabelled, or 0 and 1 [N, C]. masks: three files, of 0 and 1 [N] or of node numbers. dialect: of
+    tables of text. notes: takes lines to print.
 
     Raises InputError for other types or shapes; passes over the rows raise it, with row and column, for a value that is
     not finite, or that dtype cannot represent.
@@ -47,6 +51,12 @@ def node_rows(
     rows: dict[str, Rows] = {}
     fields: dict[str, Any] = {}
     counts: dict[Path, int] = {}
+
+    def numbers_of(path: Path, *, keep_numbers: bool = False) -> Rows:
+        return open_numbers(
+            path, dialect or Dialect(), [] if notes is None else notes, keep_numbers=keep_numbers
+        )
+
     if features is not None and features.name.lower().endswith(".npz"):
         if dtype != "float32":
             raise InputError(
@@ -56,15 +66,19 @@ def node_rows(
         rows |= found
         counts[features] = fields["sparse_shape"][0]
     elif features is not None:
-        rows[schema.X] = feature_rows(str(features), open_numbers(features), np.dtype(dtype))
+        rows[schema.X] = feature_rows(str(features), numbers_of(features), np.dtype(dtype))
         counts[features] = rows[schema.X].layout.shape[0]
     if labels is not None:
-        numbers, is_array = open_numbers(labels), labels.name.lower().endswith(".npy")
-        if is_array and numbers.layout.dtype.kind == "f" and len(numbers.layout.shape) == 1:
+        numbers = numbers_of(labels)
+        if (
+            labels.name.lower().endswith(".npy")
+            and numbers.layout.dtype.kind == "f"
+            and len(numbers.layout.shape) == 1
+        ):
             raise InputError(
                 f"{labels} is {numbers.layout}; expected integers [nodes], or 0 and 1 [nodes, classes]"
             )
-        rows[schema.Y], more = label_rows(str(labels), numbers, column=not is_array)
+        rows[schema.Y], more = label_rows(str(labels), numbers)
         fields |= more
         counts[labels] = rows[schema.Y].layout.shape[0]
     first, nodes = next(iter(counts.items()), (None, None))
@@ -75,12 +89,14 @@ def node_rows(
     for mask, file in zip(schema.MASKS, masks or (), strict=False):
         if nodes is None:
             raise InputError(f"{file}: masks need features or labels, which tell the number of nodes")
-        rows[mask] = mask_rows(str(file), open_numbers(file), nodes)
+        rows[mask] = mask_rows(str(file), numbers_of(file, keep_numbers=True), nodes)
     return nodes, rows, fields
 
 
-def open_numbers(path: Path) -> Rows:
+def open_numbers(path: Path, dialect: Dialect, notes: list[str], *, keep_numbers: bool = False) -> Rows:
     """Open a file of numbers by the ending of its name: [N] or [N, F].
+
+    Args: dialect, keep_numbers: of tables of text, as `table_head` takes them. notes: takes lines to print.
 
     Raises InputError for another ending, and for a file that does not hold numbers.
     """
@@ -92,13 +108,21 @@ def open_numbers(path: Path) -> Rows:
         if not array.shape:
             raise InputError(f"{path} is {array}; expected rows of numbers")
         return array.rows()
-    for ending in PACKED:
-        name = name.removesuffix(ending)
-    if name.endswith(TABLES):
-        return open_table(path)
+    if is_text(path):
+        head = table_head(path, dialect, keep_numbers=keep_numbers)
+        notes += [head.note] * bool(head.note)
+        return open_table(path, head=head)
     raise InputError(
         f"{path}: its name does not tell what it is; expected .npy, .csv, .tsv or .txt (and .gz or .zst), or .parquet"
     )
+
+
+def is_text(path: Path) -> bool:
+    """Return whether a file is a table of text, by its name."""
+    name = path.name.lower()
+    for ending in PACKED:
+        name = name.removesuffix(ending)
+    return name.endswith(TABLES)
 
 
 def _sparse_features(path: Path) -> tuple[dict[str, Rows], tuple[int, int]]:
@@ -126,7 +150,12 @@ def check_nodes(where: str | Path, nodes: int) -> None:
 
 
 def label_fields(where: str, y: np.ndarray) -> dict[str, Any]:
-    """Return Graph's fields ``y`` and ``classes`` from integers [N] or from numbers [N, C] of 0 and 1."""
+    """Return Graph's fields ``y`` and ``classes`` from integers [N] or from numbers [N, C] of 0 and 1.
+
+    Numbers [N, 1] are classes, too.
+    """
+    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "fiu":
+        y = _classes(where, y.reshape(-1), 0, False)
     if y.ndim == 1 and y.dtype.kind in "iu":
         return {"y": y.astype(np.int64, copy=False), "classes": max(int(y.max(initial=0)), 0) + 1}
     if y.ndim == 2 and y.shape[1] and y.dtype.kind in NUMBERS:
@@ -211,24 +240,20 @@ def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any]) -> Rows:
     return _converted(rows.pieces, layout.shape, dtype, lambda piece, row: _in_type(where, piece, row, dtype))
 
 
-def label_rows(
-    where: str, rows: Rows, *, column: bool = False, unlabelled: bool = False
-) -> tuple[Rows, dict[str, Any]]:
+def label_rows(where: str, rows: Rows, *, unlabelled: bool = False) -> tuple[Rows, dict[str, Any]]:
     """Return labels, and the fields of `Imported` that belong to them: int64 [N], or float32 [N, C] of 0 and 1.
 
-    Numbers [N] are classes, which are counted in a pass: whole numbers, -1 where unlabelled. Numbers [N, C] are left to
-    be checked as they are written.
-
-    Args: column: numbers [N, 1] are classes, too. unlabelled: NaN stands for a missing label.
+    Numbers [N] and [N, 1] are classes, which are counted in a pass: whole numbers, -1 where unlabelled. Numbers [N, C]
+    are left to be checked as they are written. unlabelled: NaN stands for a missing label.
 
     Raises InputError for other types and shapes, and for a number that is no class.
     """
     layout = rows.layout
     shape, kind = layout.shape, layout.dtype.kind
-    if len(shape) == 2 and shape[1] > column and kind in NUMBERS:
+    if len(shape) == 2 and shape[1] > 1 and kind in NUMBERS:
         several = _converted(rows.pieces, shape, schema.FLOAT32, lambda piece, _: piece)
         return several, {"classes": shape[1], "multilabel": True}
-    if len(shape) != 1 + (len(shape) > 1 and column) or math.prod(shape[1:]) != 1 or kind not in "fiu":
+    if len(shape) not in (1, 2) or math.prod(shape[1:]) != 1 or kind not in "fiu":
         raise InputError(f"{where} is {layout}; expected integers [nodes], or 0 and 1 [nodes, classes]")
     found = _converted(
         rows.pieces,
@@ -285,6 +310,10 @@ def mask_of_nodes(where: str, rows: Rows, nodes: int) -> NDArray[np.bool_]:
             )
         mask[numbers.astype(np.int64)] = True
         row += len(numbers)
+    if (distinct := int(mask.sum())) < row:
+        raise InputError(
+            f"{where} has {row} numbers of {distinct} nodes; expected each node once, or 0 and 1 for each of {nodes}"
+        )
     return mask
 
 

@@ -13,7 +13,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -272,6 +272,12 @@ class Archive:
         self.names = list(self._members)
         self.nbytes = sum(info.file_size for info in infos)
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give arrays other names, which messages do not show, unless there are arrays of these."""
+        renamed = {names.get(name, name): info for name, info in self._members.items()}
+        if len(renamed) == len(self._members):
+            self._members, self.names = renamed, list(renamed)
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array, () if there is none."""
         return self._header(name)[0].shape if name in self._members else ()
@@ -283,7 +289,7 @@ class Archive:
         """
         if name not in self._members:
             return None
-        where = f"{self.path}: {name}"
+        where = f"{self.path}: {self._members[name].filename.removesuffix('.npy')}"
         found, offset = self._header(name, KINDS[kind] if kind == "text" else NUMBERS)
         fits = len(found.shape) == len(shape) and all(
             want in (None, have) for want, have in zip(shape, found.shape, strict=True)

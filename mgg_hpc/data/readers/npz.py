@@ -5,6 +5,11 @@ original of a symmetrised one; ``weight`` [E]. Features are ``x`` [N, F], or ``x
 ``x_shape``. ``y`` is integer [N] (-1 unlabelled), or 0 and 1 [N, C]. ``train_mask``, ``val_mask``, ``test_mask`` are
 bool [N]; ``train_masks`` and so on hold several splits, bool [S, N] or, as PyG has them under either name, [N, S].
 
+Two kinds of archives of benchmarks are read as well. Platonov et al. (roman_empire and others) have ``edges`` [E, 2],
+``node_features``, ``node_labels`` and ``train_masks``; Shchur et al. (gnn-benchmark) the CSR ``adj_indptr``,
+``adj_indices``, ``adj_data``, in which row i lists the destinations of edges from i, with ``attr_matrix`` or
+``attr_data``, ..., and ``labels``.
+
 Other datasets of a graph file have their paths as names: ``edge/NAME`` [E, ...], ``node/id`` [N], ``node/name/offsets``
 [N+1] and ``node/name/text``; and so have its attributes ``graph/name`` (UTF-8, uint8), ``graph/classes`` and
 ``graph/directed``.
@@ -24,22 +29,40 @@ from ..graph import SPLITS, Graph, SparseRows, index_dtype
 from ..schema import Layout
 from ..verify import undirected_if_symmetric
 from . import ENTRIES
-from .array_edges import CompressedEdges, PairedEdges
-from .limits import check_memory
+from .array_edges import CompressedEdges, PairedEdges, ends_of
+from .limits import check_memory, shown
 from .node_arrays import check_nodes, feature_rows, label_rows, sparse_rows
 from .npy import Archive, Array, whole
 
 NAME, CLASSES, DIRECTED = "graph/name", "graph/classes", "graph/directed"
+# Names of arrays in archives of benchmarks, and the project's.
+NODES_OF = {"node_features": "x", "node_labels": "y", "labels": "y", "edge_index": "edges"}
+BENCHMARK = {"adj_data": "weight", "attr_matrix": "x", **NODES_OF} | {
+    f"{theirs}_{part}": f"{ours}{part}"
+    for theirs, ours in (("adj", ""), ("attr", "x_"))
+    for part in ("indptr", "indices", "shape", "data")
+    if (theirs, part) != ("adj", "data")
+}
+KNOWN = {"indptr", "indices", "shape", "weight", "edges", "y", "dir_indptr", "dir_indices"}
+KNOWN |= {"x", "x_indptr", "x_indices", "x_data", "x_shape"} | {
+    f"{name}_mask{s}" for name in SPLITS for s in ("", "s")
+}
 LONGEST_NAME = 1 << 16  # bytes of a graph's name
 
 
 def open_npz(
-    path: Path, *, split: int | None = None, directed: bool = False, transpose: bool = False
+    path: Path,
+    *,
+    split: int | None = None,
+    directed: bool = False,
+    transpose: bool = False,
+    symmetric: bool = False,
 ) -> Imported:
     """Open an archive as a stream of edges and datasets of nodes.
 
-    Args: split: which of several splits becomes the masks. directed: read the directed original. transpose: reverse all
-    edges.
+    Args: split: which of several splits becomes the masks. directed: read the directed original. transpose: entries
+    (i, j) of a matrix are edges j -> i. symmetric: the build adds the reverse of each edge, so that nothing is to be
+    said about archives that list it once.
 
     An entry (i, j) of SciPy's matrices is the edge i -> j. Where the archive does not say whether the graph is
     directed, the build finds out. Raises InputError for a file that is no such archive, or an array whose type or shape
@@ -48,25 +71,75 @@ def open_npz(
     archive = Archive(path)
     if matrix := archive.matrix():
         return _open_matrix(archive, *matrix, transpose=transpose)
-    prefix = "dir_" if directed else ""
-    indptr = archive.need(f"{prefix}indptr", "int", None)
-    indices = archive.need(f"{prefix}indices", "int", None)
-    nodes = len(indptr) - 1
-    check_nodes(indptr.where, nodes)
-    weight = archive.find("weight", "number", len(indices))
-    data = {} if directed else _edge_data(archive, len(indices))
+    if transpose and "adj_indptr" not in archive.names:
+        raise InputError(f"{path} is no matrix whose entries --transpose could reverse: it lists edges")
+    theirs = bool({"edges", "adj_indptr"} & {*archive.names})
+    by_source = ("adj_indptr" in archive.names) != transpose
+    archive.rename(BENCHMARK)
+    notes = _notes(archive, split, one_way=theirs and not symmetric)
+    listed = "edges" in archive.names
+    edges = _listed(archive) if listed else _compressed(archive, directed, by_source)
+    nodes = edges.nodes
+    if nodes is None:
+        return Imported(_name(archive), edges, directed=None, notes=notes)
     x, sparse_shape = _features(archive, nodes)
     y, fields = _labels(archive, nodes)
     stored = archive.find(DIRECTED, "bool")
     known = None if stored is None else bool(stored.whole())
     return Imported(
         _name(archive),
-        CompressedEdges(str(path), indptr, indices, weight=weight, data=data, by_source=transpose),
+        edges,
         {**x, **_masks(archive, nodes, split), **_names(archive, nodes), **y},
         sparse_shape=sparse_shape,
         directed=True if directed else known,
+        notes=notes,
         **fields,
     )
+
+
+def _compressed(archive: Archive, directed: bool, by_source: bool) -> EdgeStream:
+    """Return the edges of a CSR."""
+    prefix = "dir_" if directed else ""
+    indptr = archive.need(f"{prefix}indptr", "int", None)
+    indices = archive.need(f"{prefix}indices", "number", None)
+    nodes = len(indptr) - 1
+    check_nodes(indptr.where, nodes)
+    shape = archive.find("shape", "int", 2)
+    if shape is not None and shape.whole().tolist() != [nodes, nodes]:
+        raise InputError(f"{shape.where} is {shape.whole().tolist()}; expected {[nodes, nodes]}")
+    weight = archive.find("weight", "any number", len(indices))
+    data = {} if directed else _edge_data(archive, len(indices))
+    return CompressedEdges(str(archive.path), indptr, indices, weight=weight, data=data, by_source=by_source)
+
+
+def _listed(archive: Archive) -> EdgeStream:
+    """Return the edges of an array [2, E] or [E, 2]; their nodes are those of features and labels."""
+    ends = ends_of(archive.need("edges", "number", None, None))
+    counts = [archive.shape(name)[0] for name in ("x", "x_indptr", "y") if archive.shape(name)]
+    nodes = counts[0] - ("x" not in archive.names and "x_indptr" in archive.names) if counts else None
+    edges = sum(map(len, ends)) // len(ends)
+    counted = f"the features or labels have {nodes} rows" if counts else ""
+    weight = archive.find("weight", "any number", edges)
+    return PairedEdges(
+        str(archive.path), ends, nodes, weight=weight, data=_edge_data(archive, edges), counted=counted
+    )
+
+
+def _notes(archive: Archive, split: int | None, *, one_way: bool) -> list[str]:
+    """Return lines about arrays that are not read, and, if one_way, about edges that are listed once."""
+    left = [
+        name
+        for name in archive.names
+        if name not in KNOWN and not name.startswith(("edge/", "node/", "graph/"))
+    ]
+    notes = [f"{archive.path}: left out {len(left)} arrays: {', '.join(map(shown, left[:9]))}"] * bool(left)
+    if split is None and "train_masks" in archive.names:
+        notes.append(
+            f"{archive.path}: left out train_masks, which hold several splits; --split 0 takes the first"
+        )
+    if one_way:
+        notes.append(f"{archive.path}: edges are as listed; --symmetric adds reverses, as PyG's loader does")
+    return notes
 
 
 def read_npz(path: Path, *, split: int | None = None, directed: bool = False) -> Graph:
@@ -148,7 +221,7 @@ def _labels(archive: Archive, nodes: int) -> tuple[dict[str, Rows], dict[str, An
     if "y" not in archive.names:
         return {}, {}
     y = archive.need("y", "number", nodes, *[None] * (len(archive.shape("y")) - 1))
-    if y.dtype.kind == "f" and not (len(y.shape) == 2 and y.shape[1]):
+    if y.dtype.kind == "f" and len(y.shape) != 2:
         raise InputError(f"{y.where} is {y}; expected integers [nodes], or 0 and 1 [nodes, classes]")
     rows, fields = label_rows(y.where, y.rows())
     classes = archive.find(CLASSES, "int")

@@ -22,15 +22,17 @@ from .. import schema
 from ..edge_stream import EdgeBlock, EdgeStream, Imported, Rows
 from ..schema import Layout
 from .array_edges import PairedEdges, ends_of
+from .dialect import Dialect
 from .edge_list import open_edge_list
 from .node_arrays import RowReader, check_nodes, feature_rows, label_rows, mask_of_nodes, of_array
 from .npy import Archive
-from .tables import open_table
+from .tables import open_table, table_head
 
 ONE_WAY = ("products", "proteins")  # datasets whose text lists each undirected edge once
 SPLIT_FILES = ("train", "valid", "test")
 KEPT = ("edge_index", "node_feat", "edge_feat", "num_nodes_list", "num_edges_list")
 FEATURE = "feat"  # name of the data of edges
+PLAIN = Dialect(delimiter=",", header=False)  # of its text
 SKIPPED = 1 << 20  # rows that are passed over at a time
 
 Numbers = tuple[str, Rows]  # the file, for messages, and its rows
@@ -58,7 +60,7 @@ def open_ogb(folder: Path, *, feature_type: str | None = None) -> Imported:
         where, values = labels
         if len(values.layout.shape) != 2 or values.layout.shape[0] != nodes:
             raise InputError(f"{where} is {values.layout}; expected [{nodes}, tasks]")
-        rows[schema.Y], fields = label_rows(where, values, column=True, unlabelled=True)
+        rows[schema.Y], fields = label_rows(where, values, unlabelled=True)
     rows |= _masks(folder / "split", nodes)
     return Imported(folder.resolve().name, edges, rows, directed=None, **fields)
 
@@ -72,10 +74,10 @@ def _text(raw: Path, name: str) -> tuple[EdgeStream, Numbers | None, Numbers | N
 
     def table(kind: str, rows: int) -> Numbers | None:
         path = raw / f"{kind}.csv.gz"
-        return (str(path), open_table(path, rows)) if path.is_file() else None
+        return (str(path), open_table(path, rows, table_head(path, PLAIN))) if path.is_file() else None
 
     features, labels = table("node-feat", nodes), table("node-label", nodes)
-    listed_edges = open_edge_list(raw / "edge.csv.gz", nodes=nodes).edges
+    listed_edges = open_edge_list(raw / "edge.csv.gz", nodes=nodes, dialect=PLAIN).edges
     both = name.removeprefix("ogbn_") in ONE_WAY
     edges = _ListedEdges(listed_edges, table("edge-feat", listed), listed, both=both)
     left = {path.name for path in raw.glob("node*.csv.gz")} - {"node-feat.csv.gz", "node-label.csv.gz"}
@@ -112,7 +114,8 @@ def _count(path: Path) -> int:
     """Return the only number in a file."""
     if not path.is_file():
         raise InputError(f"{path} is missing; expected the files of a node-property dataset of OGB")
-    values = np.concatenate([piece.reshape(-1)[:2] for piece in open_table(path).pieces()] or [np.zeros(0)])
+    table = open_table(path, head=table_head(path, PLAIN))
+    values = np.concatenate([piece.reshape(-1)[:2] for piece in table.pieces()] or [np.zeros(0)])
     if len(values) != 1:
         raise InputError(f"{path} has several numbers, or none; expected one, of a single graph")
     if not 0 <= values[0] < 2**53 or values[0] != int(values[0]):
@@ -177,4 +180,4 @@ def _masks(folder: Path, nodes: int) -> dict[str, Rows]:
 
 
 def _mask_pieces(file: Path, nodes: int) -> Iterator[NDArray[Any]]:
-    return of_array(mask_of_nodes(str(file), open_table(file), nodes)).pieces()
+    return of_array(mask_of_nodes(str(file), open_table(file, head=table_head(file, PLAIN)), nodes)).pieces()

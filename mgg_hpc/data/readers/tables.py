@@ -1,18 +1,19 @@
 """Tables of numbers with a row for each node: text, plain or packed by gzip or zstd; and Parquet's files.
 
-Text has one row a line, of numbers that are separated by commas, semicolons, or blanks and tabs; all lines have as many
-as the first. An empty field between commas or semicolons is NaN, and so is a pair of quotes, which pandas writes where
-it is alone in a line. The first line may name the columns, by words that are no numbers. Lines of blanks are passed
-over. Blocks of lines are parsed natively.
+Text has one row a line, of numbers that are divided as `dialect` says; all lines have as many as the first. An empty
+field between delimiters is NaN, and so is a pair of quotes, which pandas writes where it is alone in a line. The first
+line may name the columns, by words that are no numbers, or by any if that is said. Lines of blanks are passed over.
+Blocks of lines are parsed natively where they are regular.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,29 +22,55 @@ from ...errors import InputError
 from .. import checks, native
 from ..edge_stream import Rows
 from ..schema import Layout
-from .compressed import lines_of, text_blocks
+from .compressed import TextBlock, text_blocks
+from .dialect import LINES, MISSING, Dialect, Words, check_header, is_numbered, number
 from .limits import shown
 
 FLOAT64 = np.dtype("<f8")
-BLANKS = " \t\r"
 BATCH_BYTES = 8 << 20  # of a Parquet file's numbers that are converted at a time
 BUFFER = 1 << 20  # bytes that are read of a column of Parquet at a time
 MOST_COLUMNS = 1 << 20
 
 
-def open_table(path: Path, rows: int | None = None) -> Rows:
-    """Open a text as numbers, float64 [rows, columns]. rows: expected number of rows. [default: they are counted]
+class Head(NamedTuple):
+    """What the first lines of a table tell.
+
+    Fields: dialect: with its delimiter. columns: their number. offset, line: of `text_blocks` that begin with the first
+    row. first: words of the first row. note: what was passed over or kept, to print; "" for nothing.
+    """
+
+    dialect: Dialect
+    columns: int
+    offset: int = 0
+    line: int = 1
+    first: Sequence[str] = ()
+    note: str = ""
+
+    @property
+    def may_be_header(self) -> bool:
+        """Whether the first row may be names of columns that are whole numbers."""
+        return (
+            self.dialect.header is None
+            and all(map(str.isdigit, self.first))
+            and len({*self.first}) == self.columns
+        )
+
+
+def open_table(path: Path, rows: int | None = None, head: Head | None = None) -> Rows:
+    """Open a text as numbers, float64 [rows, columns].
+
+    rows: expected number of rows. [default: they are counted] head: from `table_head`. [default: of any dialect]
 
     Raises InputError for a file that cannot be read; passes raise it, with the line, for a row that is wrong, and for
     another number of rows.
     """
-    header, columns = _first_line(path)
+    head = head or table_head(path, Dialect())
     if rows is None:
-        rows = sum(len(piece) for piece in _parsed(path, columns, header))
+        rows = sum(len(piece) for piece in _parsed(path, head))
 
     def pieces() -> Iterator[NDArray[Any]]:
         count = 0
-        for piece in _parsed(path, columns, header):
+        for piece in _parsed(path, head):
             count += len(piece)
             if count > rows:
                 break
@@ -51,62 +78,79 @@ def open_table(path: Path, rows: int | None = None) -> Rows:
         if count != rows:
             raise InputError(f"{path} has {'more' if count > rows else count} rows; expected {rows}")
 
-    return Rows(Layout(FLOAT64, (rows, columns)), pieces)
+    return Rows(Layout(FLOAT64, (rows, head.columns)), pieces)
 
 
-def _first_line(path: Path) -> tuple[bool, int]:
-    """Return whether the first line names the columns, and their number, 1 without a line."""
+def table_head(path: Path, dialect: Dialect, *, keep_numbers: bool = False) -> Head:
+    """Read the first lines of a table. keep_numbers: with a header, numbers in the first line are a row.
+
+    Raises InputError for a first line that may be a header or not, and for a header without all names.
+    """
     for block in text_blocks(path):
-        for _, words in _rows_of(block.text):
-            return not any(map(_is_number, words)) and any(words), len(words)
-    return False, 1
+        lines = list(islice(dialect.lines(block.text, block.line), LINES))
+        if not lines:
+            continue
+        first, header, where = lines[0], dialect.header, f"{path}:{lines[0].number}"
+        texts = [line.text for line in lines]
+        found = dialect.found(where, texts[1:] or texts, _fits)
+        words = found.words(where, first.text)
+        numbers = all(not word or found.is_number(word) for word in words)
+        named = not any(map(found.is_number, words)) and any(words)
+        named = named and not {word.lower() for word in words} <= {*MISSING, ""}
+        if header is None and len(words) > 2 and is_numbered(words):
+            raise InputError(
+                f"{where}: {shown(first.text)} may be the header that pandas writes; --header if it is one, "
+                "--no-header if it is a row"
+            )
+        if header and numbers and not keep_numbers and not is_numbered(words):
+            raise InputError(f"{where}: {shown(first.text)} are numbers; expected a header, as --header says")
+        note, columns, offset, line = "", len(words), block.offset + first.start, first.number
+        passed = named if header is None else header and not (numbers and keep_numbers)
+        if header and numbers:
+            note = f"{where}: {shown(first.text)} was {'passed over as a header' if passed else 'kept'}"
+        if passed:
+            check_header(where, words)
+            offset, line = block.offset + first.end, first.number + 1
+            words = found.words(where, texts[1]) if texts[1:] else []
+        return Head(found, columns, offset, line, words, note)
+    return Head(replace(dialect, delimiter=" "), 1)
 
 
-def _parsed(path: Path, columns: int, header: bool) -> Iterator[NDArray[np.float64]]:
+def _fits(dialect: Dialect, words: Words) -> bool:
+    """Return whether words may be a row."""
+    return len(words) > 1 and all(not word or dialect.is_number(word) for word in words)
+
+
+def _parsed(path: Path, head: Head) -> Iterator[NDArray[np.float64]]:
     """Yield the rows, float64 [k, columns]."""
-    for block in text_blocks(path):
-        text, line = block.text, block.line
-        if header:
-            begin = next((end for end, words in _rows_of(text) if any(words)), None)
-            if begin is None:
-                continue
-            line, header = line + native.load().count_lines(text[:begin]), False
-            text = text[begin:]
-        rows = min(native.load().count_rows(text), len(text) // columns)
+    dialect, columns = head.dialect, head.columns
+    for block in text_blocks(path, offset=head.offset, line=head.line):
+        rows, irregular = min(native.load().count_rows(block.text), len(block.text) // columns), 0
         values = np.empty((rows, columns))
-        _, irregular = native.load().parse_table(text, columns, values.reshape(-1))
+        if dialect.native:
+            form = columns, dialect.delimiter, values.reshape(-1)
+            _, irregular = native.load().parse_table(block.text, *form)
         if irregular >= 0:
-            _refuse(path, text[irregular:], line + native.load().count_lines(text[:irregular]), columns)
-        if rows:
+            values = values[: _parse_lines(path, block, dialect, values)]
+        if len(values):
             yield values
 
 
-def _refuse(path: Path, text: NDArray[np.uint8], number: int, columns: int) -> NoReturn:
-    """Raise InputError for the line with which a text begins."""
-    _, words = next(_rows_of(text))
-    if len(words) != columns:
-        raise InputError(f"{path}:{number}: {len(words)} columns; expected {columns}, as in the first line")
-    at = next((at for at, word in enumerate(words) if word and not _is_number(word)), 0)
-    raise InputError(f"{path}:{number}: {shown(words[at])} in column {at} is not a number")
-
-
-def _rows_of(text: NDArray[np.uint8]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the byte after each line that is not blank, and the line's words."""
-    for _, end, text_line in lines_of(text):
-        if line := text_line.strip(BLANKS):
-            delimiter = next((each for each in ",;" if each in line), None)
-            words = line.split(delimiter) if delimiter else re.split(rf"[{BLANKS}]+", line)
-            yield end, [word.strip(BLANKS) for word in words]
-
-
-def _is_number(word: str) -> bool:
-    if word == '""':
-        return True
-    try:
-        float(word if word.isascii() and "_" not in word and word == word.strip() else "")
-    except ValueError:
-        return False
-    return True
+def _parse_lines(path: Path, block: TextBlock, dialect: Dialect, values: NDArray[np.float64]) -> int:
+    """Fill the first rows of ``values`` [rows, columns] with a block, line by line; return their number."""
+    columns, row = values.shape[1], 0
+    for line in dialect.lines(block.text, block.line):
+        where = f"{path}:{line.number}"
+        words = dialect.words(where, line.text)
+        if len(words) != columns:
+            raise InputError(f"{where}: {len(words)} columns; expected {columns}, as in the first line")
+        found = [number(dialect.point(word)) if word else np.nan for word in words]
+        if None in found:
+            at = found.index(None)
+            raise InputError(f"{where}: {shown(words[at])} in column {at} is not a number")
+        values[row] = found
+        row += 1
+    return row
 
 
 # --- Parquet

@@ -115,7 +115,8 @@ def named_edges(rng: Rng, edges: int, *, numbers: bool | None = None) -> Sound:
     weight = rng.normal(size=edges).astype(np.float32)
     columns = [map(str, words[::2]), map(str, words[1::2]), *[map(repr, weight.tolist())] * weighted]
     lines = [separator.join(line) for line in zip(*columns, strict=True)]
-    text = noisy(rng, lines, ["", "", "\n", "# a comment\n", "  \n"])
+    # A later line that begins with # is an edge of a name.
+    text = "# a comment\n% another\n" + noisy(rng, lines, ["", "", "\n", "  \n"])
     weight = weight if weighted else None
     return Sound(text.encode(), ends.reshape(-1, 2).T, weight, rows=kept, nodes=len(rows))
 
