@@ -103,7 +103,7 @@ def at_vertices(stage: Staged, end: str, tensors: Sequence[Tensor], x: Tensor) -
             values[node] = x
         elif _is_typed(node):
             values[node] = typed_rows(*map(value, node.all_input_nodes[:2]))
-        else:
+        elif not is_data(node):  # types, which edges read
             args, options = fx.map_arg((node.args, node.kwargs), value)
             values[node] = (
                 getattr(args[0], node.target)(*args[1:], **options)
