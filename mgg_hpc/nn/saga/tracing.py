@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,19 +42,56 @@ class NotTraceableError(Exception):
     """An ApplyEdge that is no graph of operations; its text is the reason."""
 
 
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """An operation as it was recorded: as much of `fx.Node` as every call needs, at a fraction of its cost."""
+
+    number: int
+    op: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"%{self.number}"
+
+
 @dataclass(frozen=True)
 class Traced:
     """The operations of one run of ApplyEdge, with the tensors that they read beside values of edges.
 
     tensors: values of the nodes "get_attr", whose targets are their numbers: parameters, and what Python has computed.
-    names: names of the edge data that are read. After `exemplify`, each node of ``graph`` has in ``meta``: "ends", the
-    frozenset of SRC, DST and DATA that it depends on, and "shape", the shape of its value for EDGES edges, or None if
-    it is no tensor; a tensor also has "label", its name in the layer.
+    After `exemplify`, each node of ``graph`` has in ``meta``: "ends", the frozenset of SRC, DST and DATA that it
+    depends on, and "shape", the shape of its value for EDGES edges, or None if it is no tensor; a tensor also has
+    "label", its name in the layer.
     """
 
-    graph: fx.Graph
+    operations: list[Operation]
     tensors: list[Tensor]
-    names: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the edge data that are read."""
+        return list(dict.fromkeys(str(each.args[1]) for each in self.operations if is_data(each)))
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """The operations with their constants, and the form of each tensor: equal for programs that are planned alike."""
+        made = [(each.target, repr(each.args), repr(each.kwargs)) for each in self.operations]
+        return *made, *((each.shape, each.dtype) for each in self.tensors)
+
+    @cached_property
+    def graph(self) -> fx.Graph:
+        """The operations as a graph."""
+        graph, nodes = fx.Graph(), list[fx.Node]()
+
+        def node(arg: Any) -> Any:
+            return nodes[arg.number] if isinstance(arg, Operation) else arg
+
+        for each in self.operations:
+            args, kwargs = (fx.node.map_aggregate(given, node) for given in (each.args, each.kwargs))
+            nodes.append(graph.create_node(each.op, each.target, args, kwargs))  # type: ignore[arg-type]
+        return graph
 
     @property
     def result(self) -> fx.Node:
@@ -62,47 +100,79 @@ class Traced:
         assert isinstance(value, fx.Node)
         return value
 
-    @property
-    def signature(self) -> tuple[Any, ...]:
-        """The operations with their constants, and the form of each tensor: equal for programs that are planned alike."""
-        nodes = [(node.name, node.target, repr(node.args), repr(node.kwargs)) for node in self.graph.nodes]
-        return *nodes, *((each.shape, each.dtype) for each in self.tensors)
-
     def messages(self, edge: Any) -> Tensor:
         """Return the messages of edges."""
         found: Tensor = _Run(self.graph, self.tensors).run(edge)
         return found
 
 
-class _Tracer(fx.proxy.GraphAppendingTracer):
+class _Recorded(fx.Proxy):
+    """A value of edges."""
+
+    def __getattr__(self, name: str) -> fx.proxy.Attribute:
+        return _Attribute(self, name)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> fx.Proxy:
+        tracer = _tracer_of((*args, *(kwargs or {}).values()))
+        if torch.overrides.is_tensor_method_or_property(function):
+            return tracer.create_proxy("call_method", function.__name__, args, kwargs or {})
+        return tracer.create_proxy("call_function", function, args, kwargs or {})
+
+
+class _Attribute(_Recorded, fx.proxy.Attribute):
+    pass
+
+
+def _tracer_of(args: Iterable[Any]) -> Any:
+    """Return the tracer of the first value of edges among arguments; None without one."""
+    found = (
+        arg.tracer if isinstance(arg, fx.Proxy) else _tracer_of(arg)
+        for arg in args
+        if isinstance(arg, (fx.Proxy, list, tuple))
+    )
+    return next((tracer for tracer in found if tracer is not None), None)
+
+
+class _Tracer(fx.proxy.TracerBase):
     """Records operations on values of edges. All else that a stage computes is computed as it runs."""
 
     def __init__(self) -> None:
-        super().__init__(fx.Graph())
+        self.operations: list[Operation] = []
         self.tensors: list[Tensor] = []
         self._versions: list[int] = []
-        self._places: dict[int, fx.Node] = {}  # by id
+        self._places: dict[int, Operation] = {}  # by id
         self._modes = _modes()
+
+    def add(self, op: str, target: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Operation:
+        """Record an operation."""
+        self.operations.append(Operation(len(self.operations), op, target, args, kwargs or {}))
+        return self.operations[-1]
 
     def argument(self, name: str) -> fx.Proxy:
         """Return an argument of the stage."""
-        return fx.Proxy(self.graph.placeholder(name), self)
+        return _Recorded(self.add("placeholder", name), self)  # type: ignore[arg-type]
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, torch.Generator):
             raise DrawsError
+        if isinstance(a, fx.Proxy) and a.tracer is not self:
+            raise NotTraceableError("apply_edge reads values of edges of another call")
         if not isinstance(a, Tensor):
             return super().create_arg(a)
         if id(a) not in self._places:
-            self._places[id(a)] = self.graph.create_node("get_attr", str(len(self.tensors)))
+            self._places[id(a)] = self.add("get_attr", str(len(self.tensors)))
             self.tensors.append(a)
             self._versions.append(_version(a))
         return self._places[id(a)]
 
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *given: Any, **named: Any) -> Any:
         if _modes() != self._modes:
             raise NotTraceableError("apply_edge changes the mode of autograd or autocast")
-        return super().create_node(*args, **kwargs)
+        made = self.add(kind, target, self.create_arg(args), self.create_arg(kwargs))
+        return _Recorded(made, self)  # type: ignore[arg-type]
 
     def check_unchanged(self) -> None:
         """Raise ValueError if a tensor was changed after an operation that reads it was recorded."""
@@ -141,7 +211,7 @@ def traced(layer: torch.nn.Module, device: torch.device) -> Traced:
     try:
         with without_draws(device):
             result: Any = layer.apply_edge(tracer.argument("edge"))  # type: ignore[operator]
-        tracer.graph.output(tracer.create_arg(result))
+        tracer.add("output", "output", (tracer.create_arg(result),))
         if any(isinstance(value, fx.Proxy) for held, _ in before for value in held.values()):
             raise NotTraceableError("apply_edge keeps values of edges")
     except DrawsError:
@@ -152,8 +222,7 @@ def traced(layer: torch.nn.Module, device: torch.device) -> Traced:
             raise
         raise NotTraceableError(f"apply_edge cannot be traced ({_first_line(error)})") from error
     tracer.check_unchanged()
-    names = dict.fromkeys(str(node.args[1]) for node in tracer.graph.nodes if is_data(node))
-    return Traced(tracer.graph, tracer.tensors, tuple(names))
+    return Traced(tracer.operations, tracer.tensors)
 
 
 def exemplify(found: Traced, layer: torch.nn.Module, x: Tensor, data: Mapping[str, Tensor]) -> None:
@@ -200,12 +269,14 @@ def reads_vertex(layer: torch.nn.Module) -> bool:
     vertex, accum = tracer.argument("vertex"), tracer.argument("accum")
     try:
         with torch.random.fork_rng(devices=[]):
-            tracer.graph.output(tracer.create_arg(layer.apply_vertex(vertex, accum)))  # type: ignore[operator]
+            result = tracer.create_arg(layer.apply_vertex(vertex, accum))  # type: ignore[operator]
     except Exception:  # raised by the layer's own code, which gets proxies of tensors
         return True
     finally:
         _restore(before)
-    return bool(vertex.node.users)
+    tracer.add("output", "output", (result,))
+    found = Traced(tracer.operations, tracer.tensors)
+    return bool(next(node for node in found.graph.nodes if node.target == "vertex").users)
 
 
 class DrawsError(ValueError):
@@ -266,10 +337,10 @@ def _changes(node: fx.Node) -> bool:
 def attribute(node: Any, name: str) -> bool:
     """Return whether a node is the attribute of this name of the edge."""
     return (
-        isinstance(node, fx.Node)
+        isinstance(node, (fx.Node, Operation))
         and node.op == "call_function"
         and node.target is getattr
-        and isinstance(node.args[0], fx.Node)
+        and isinstance(node.args[0], (fx.Node, Operation))
         and node.args[0].op == "placeholder"
         and node.args[1] == name
     )
@@ -278,7 +349,7 @@ def attribute(node: Any, name: str) -> bool:
 def is_data(node: Any) -> bool:
     """Return whether a node is edge data of some name."""
     return (
-        isinstance(node, fx.Node)
+        isinstance(node, (fx.Node, Operation))
         and node.op == "call_function"
         and getattr(node.target, "__name__", "") == "getitem"
         and attribute(node.args[0], "data")
