@@ -25,9 +25,7 @@ def made():
 @pytest.fixture
 def graph(made):
     matrix = csr_matrix((np.ones(made.edges, np.float32), made.indices, made.indptr), (NODES, NODES))
-    with mgg.from_scipy(
-        matrix, made.x, made.y, train=made.train, val=made.val, test=made.test
-    ) as found:
+    with mgg.from_scipy(matrix, made.x, made.y, train=made.train, val=made.val, test=made.test) as found:
         yield found
 
 

@@ -82,7 +82,9 @@ class Loss:
                 if mean != 0:
                     break
         if sums == mean and len(labels) > 1:
-            raise InputError(f'{where}: the loss is the same with reduction="sum" and "mean"; it shall use it')
+            raise InputError(
+                f'{where}: the loss is the same with reduction="sum" and "mean"; it shall use it'
+            )
         terms = sums / mean if mean else math.nan
         near = [count for count in (len(labels), labels.numel()) if math.isclose(terms, count, rel_tol=1e-5)]
         return near[0] if near else terms if math.isfinite(terms) else len(labels)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from ...errors import InputError
@@ -35,8 +35,8 @@ class WeightParts:
 class ColumnProgram:
     """The operations that remain on the edges, computed column by column.
 
-    shared: numbers of tensors (`Traced`), in the order of their operands. data: names of edge data and their numbers of columns,
-    in the order of concatenation. weight: the factors that are read. types: (column of the edge data, number of types)
+    shared: numbers of tensors (`Traced`), in the order of their operands. data: names of edge data and their numbers of
+    columns, in the order of concatenation. weight: the factors that are read. types: (column of the edge data, number of types)
     of each column with types of edges.
     """
 

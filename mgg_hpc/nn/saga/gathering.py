@@ -122,9 +122,7 @@ def _joined(columns: list[Tensor]) -> Tensor:
 # ---- a row for each edge in memory, for any ApplyEdge
 
 
-def edges_of(
-    x: Tensor, graph: GraphView, adjacency: Adjacency
-) -> tuple[Edge, Tensor]:
+def edges_of(x: Tensor, graph: GraphView, adjacency: Adjacency) -> tuple[Edge, Tensor]:
     """Return the values of this rank's in-edges, and their destinations, int64 [E]. Collective.
 
     Raises TypeError for a view that cannot list its edges.

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from .operators import (
@@ -181,9 +180,7 @@ def _cut(traced: Traced, moved: set[fx.Node]) -> list[fx.Node]:
     return found
 
 
-def _reads_nothing_new(
-    node: fx.Node, cut: Sequence[fx.Node], result: fx.Node
-) -> bool:
+def _reads_nothing_new(node: fx.Node, cut: Sequence[fx.Node], result: fx.Node) -> bool:
     """Return whether an operator is cheap and would read, on the edges, only rows that are read there anyway."""
     inputs = [arg for arg in node.all_input_nodes if arg.meta["ends"]]
     if node is result or not inputs or node.op == "get_attr" or name_of(node) not in CHEAP:

@@ -87,7 +87,9 @@ class _Run:
         self.layer, self.stage, self.x, self.graph = layer, program.staged, x, graph
         # Tensors that apply_edge has computed, of parameters or others, get gradients as parameters do.
         given = {id(each): each for each in (*layer.parameters(), *tensors) if each.requires_grad}
-        leaves = {key: each if each.is_leaf else each.detach().requires_grad_() for key, each in given.items()}
+        leaves = {
+            key: each if each.is_leaf else each.detach().requires_grad_() for key, each in given.items()
+        }
         self.given, self.parameters = list(given.values()), list(leaves.values())
         self.tensors = [leaves.get(id(each), each) for each in tensors]
         self.trains = False
