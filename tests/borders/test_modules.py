@@ -109,12 +109,8 @@ ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.ELU, Twice, lambda: nn.ReLU(inplace=True), l
 @pytest.fixture(scope="module")
 def graph():
     made = jobs.blocks(NODES)
-    ends = torch.tensor(
-        np.stack([made.indices, np.repeat(np.arange(NODES), np.diff(made.indptr))]), dtype=torch.int64
-    )
-    with mgg.from_scipy(
-        csr_matrix((np.ones(made.edges), made.indices, made.indptr), (NODES, NODES))
-    ) as found:
+    ends = torch.tensor(np.stack([made.indices, np.repeat(np.arange(NODES), np.diff(made.indptr))]), dtype=torch.int64)
+    with mgg.from_scipy(csr_matrix((np.ones(made.edges), made.indices, made.indptr), (NODES, NODES))) as found:
         yield found, ends
 
 
@@ -159,9 +155,7 @@ NETWORKS = {
     "a hook on a Linear": lambda: nn.Sequential(with_hook(nn.Linear(5, 5)), nn.ReLU()),
     "a hook on a ReLU": lambda: nn.Sequential(nn.Linear(5, 5), with_hook(nn.ReLU())),
     "a hook on the Sequential": lambda: with_hook(nn.Sequential(nn.Linear(5, 5))),
-    "a hook before a batch norm": lambda: nn.Sequential(
-        nn.Linear(5, 5), with_hook(nn.BatchNorm1d(5), pre=True)
-    ),
+    "a hook before a batch norm": lambda: nn.Sequential(nn.Linear(5, 5), with_hook(nn.BatchNorm1d(5), pre=True)),
 }
 
 

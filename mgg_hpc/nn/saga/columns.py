@@ -36,8 +36,8 @@ class ColumnProgram:
     """The operations that remain on the edges, computed column by column.
 
     shared: numbers of tensors (`Traced`), in the order of their operands. data: names of edge data and their numbers of
-    columns, in the order of concatenation. weight: the factors that are read. types: (column of the edge data, number of types)
-    of each column with types of edges.
+    columns, in the order of concatenation. weight: the factors that are read. types: (column of the edge data, number
+    of types) of each column with types of edges.
     """
 
     propagation: Propagation

@@ -62,8 +62,9 @@ class Stages(torch.nn.Module):
 class Program:
     """How a layer runs.
 
-    reason: why each edge has a row in memory, or "". staged: its operations, or None if it cannot be traced. linear: the sum of rows that it is, or None. columns: the computation of each edge, or
-    None with rows of edges in memory and for sums of rows.
+    reason: why each edge has a row in memory, or "". staged: its operations, or None if it cannot be traced. linear:
+    the sum of rows that it is, or None. columns: the computation of each edge, or None with rows of edges in memory
+    and for sums of rows.
     """
 
     reason: str

@@ -39,7 +39,8 @@ def applied(
 ) -> StreamedRows:
     """Return a layer's output for this rank's rows. Collective, and so is its backward.
 
-    tensors: the call's (`Traced`). Raises InputError for a program that needs a row for each edge, which do not fit in memory.
+    tensors: the call's (`Traced`). Raises InputError for a program that needs a row for each edge, which do not fit in
+    memory.
     """
     if program.reason:
         raise InputError(

@@ -76,7 +76,7 @@ class Traced:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """The operations with their constants, and the form of each tensor: equal for programs that are planned alike."""
+        """The operations with their constants, and the form of each tensor, which determine the plan."""
         made = [(each.target, repr(each.args), repr(each.kwargs)) for each in self.operations]
         return *made, *((each.shape, each.dtype) for each in self.tensors)
 
