@@ -64,7 +64,7 @@ class Program(saga.Layer):
 
 
 def module_shift(layer, call):
-    global SHIFT
+    global SHIFT  # noqa: PLW0603 - what programs read
     SHIFT = 0.25 + call
 
 
@@ -175,7 +175,9 @@ def test_state_that_changes_between_calls_is_read_in_each_call(name, graph, rng)
         layer.change(layer, call)
         x = torch.tensor(rng.standard_normal((60, 6)), dtype=torch.float32, requires_grad=True)
         found, expected = layer(x, graph), plain(layer, x, ends)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=lambda m: f"call {call}: {m}")
+        torch.testing.assert_close(
+            found, expected, rtol=1e-5, atol=1e-5, msg=lambda m, call=call: f"call {call}: {m}"
+        )
         upstream = torch.tensor(rng.standard_normal((60, 6)), dtype=torch.float32)
         for mine, theirs in zip(
             torch.autograd.grad(found, x, upstream), torch.autograd.grad(expected, x, upstream), strict=True
@@ -190,7 +192,7 @@ RANDOM = {
     "bernoulli": lambda s, a, b: torch.bernoulli(torch.sigmoid(a)),
     "normal_": lambda s, a, b: torch.empty(6).normal_() * a,
     "random": lambda s, a, b: a * random.random(),
-    "numpy": lambda s, a, b: a * float(np.random.rand()),
+    "numpy": lambda s, a, b: a * float(np.random.rand()),  # noqa: NPY002
 }
 
 
@@ -229,9 +231,9 @@ def without_gradient(layer, a, b):
 
 
 def in_place(layer, a, b):
-    h = torch.tanh(layer.lin(a))
+    h = layer.lin(a)
     h.add_(b)
-    return h
+    return torch.tanh(h)
 
 
 def relu_in_place(layer, a, b):
@@ -268,7 +270,9 @@ def test_messages_run_once_in_each_call(name, graph, rng):
     for call in range(CALLS):
         x = torch.tensor(rng.standard_normal((60, 6)), dtype=torch.float32, requires_grad=True)
         found, expected = layer(x, graph), plain(other, x, ends)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=lambda m: f"call {call}: {m}")
+        torch.testing.assert_close(
+            found, expected, rtol=1e-5, atol=1e-5, msg=lambda m, call=call: f"call {call}: {m}"
+        )
         assert layer.t == other.t
         grads = [torch.autograd.grad(out.square().sum(), x)[0] for out in (found, expected)]
         torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
