@@ -25,9 +25,7 @@ def made():
 @pytest.fixture
 def graph(made):
     matrix = csr_matrix((np.ones(made.edges, np.float32), made.indices, made.indptr), (NODES, NODES))
-    with mgg.from_scipy(
-        matrix, made.x, made.y, train=made.train, val=made.val, test=made.test
-    ) as found:
+    with mgg.from_scipy(matrix, made.x, made.y, train=made.train, val=made.val, test=made.test) as found:
         yield found
 
 
@@ -48,7 +46,6 @@ LOSSES = {
     "multi margin": F.multi_margin_loss,
     "multi margin module": nn.MultiMarginLoss(weight=WEIGHT),
     "own": lambda out, y, reduction="mean": F.cross_entropy(out, y, reduction=reduction),
-    "own mean": lambda out, y: F.cross_entropy(out, y),
 }
 LOG = {
     "nll": F.nll_loss,
@@ -67,6 +64,22 @@ def test_losses_are_torchs_means(name, graph, rng):
     torch.testing.assert_close(found, right)
     (mine,), (theirs,) = torch.autograd.grad(found, out, retain_graph=True), torch.autograd.grad(right, out)
     torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (lambda out, y: F.cross_entropy(out, y), "keyword reduction"),
+        (lambda out, y, **_: F.cross_entropy(out, y), "the same with"),
+        (partial(F.cross_entropy, reduction="none"), "'none'"),
+        (nn.CrossEntropyLoss(reduction="none"), "'none'"),
+        (partial(F.cross_entropy, size_average=False), "size_average"),
+        (partial(F.cross_entropy, weight=torch.zeros(CLASSES)), "that count"),
+    ],
+)
+def test_losses_whose_mean_is_unknown_are_refused(fn, said, graph):
+    with pytest.raises(mgg.InputError, match=said):
+        graph.loss(torch.ones(NODES, CLASSES), fn)
 
 
 MULTI_LABEL = {

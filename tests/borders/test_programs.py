@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 
@@ -63,7 +64,7 @@ class Program(saga.Layer):
 
 
 def module_shift(layer, call):
-    global SHIFT
+    global SHIFT  # noqa: PLW0603 - what programs read
     SHIFT = 0.25 + call
 
 
@@ -80,8 +81,14 @@ CASES = {
     "attribute": (lambda s, a, b: torch.exp(s.t * a) + b, lambda s, i: setattr(s, "t", 1 / (1 + i))),
     "annealed": (lambda s, a, b: torch.sigmoid(a / s.t) * b, lambda s, i: setattr(s, "t", s.t * 0.7)),
     "branch": (lambda s, a, b: a * b if s.flag else a + b, lambda s, i: setattr(s, "flag", i % 2 == 1)),
-    "word": (lambda s, a, b: getattr(torch, s.mode)(a) + b, lambda s, i: setattr(s, "mode", ("tanh", "sin")[i % 2])),
-    "object": (lambda s, a, b: s.config.scale * torch.tanh(a * b), lambda s, i: setattr(s.config, "scale", float(i))),
+    "word": (
+        lambda s, a, b: getattr(torch, s.mode)(a) + b,
+        lambda s, i: setattr(s, "mode", ("tanh", "sin")[i % 2]),
+    ),
+    "object": (
+        lambda s, a, b: s.config.scale * torch.tanh(a * b),
+        lambda s, i: setattr(s.config, "scale", float(i)),
+    ),
     "object's list": (
         lambda s, a, b: sum(step * torch.tanh(a - b) for step in s.config.steps),
         lambda s, i: s.config.steps.append(float(i)),
@@ -106,9 +113,15 @@ CASES = {
     ),
     "tensor in place": (lambda s, a, b: s.plain * torch.tanh(a * b), lambda s, i: s.plain.add_(1.0)),
     "global": (lambda s, a, b: halved(torch.tanh(a * b)), module_shift),
-    "global dict": (lambda s, a, b: SETTINGS["rate"] * torch.tanh(a * b), lambda s, i: SETTINGS.update(rate=0.1 * i)),
+    "global dict": (
+        lambda s, a, b: SETTINGS["rate"] * torch.tanh(a * b),
+        lambda s, i: SETTINGS.update(rate=0.1 * i),
+    ),
     "function": (lambda s, a, b: s.kernel(a) * b, kernel_of),
-    "numpy number": (lambda s, a, b: torch.tanh(a * b) * float(s.level), lambda s, i: setattr(s, "level", np.float32(i))),
+    "numpy number": (
+        lambda s, a, b: torch.tanh(a * b) * float(s.level),
+        lambda s, i: setattr(s, "level", np.float32(i)),
+    ),
     "item": (lambda s, a, b: torch.tanh(a * b) * s.decay.item(), lambda s, i: s.decay.fill_(0.1 * i)),
     "counter": (lambda s, a, b: torch.tanh(a * b) * math.cos(s.t), lambda s, i: setattr(s, "t", s.t + 1)),
     "none": (
@@ -123,7 +136,10 @@ CASES = {
         lambda s, a, b: torch.tanh(a * b) * (2.0 if hasattr(s, "once") else 1.0),
         lambda s, i: setattr(s, "once", 1) if i % 2 else s.__dict__.pop("once", None),
     ),
-    "tuple": (lambda s, a, b: torch.tanh(a * b) * s.items[-1], lambda s, i: setattr(s, "items", (1.0, float(i)))),
+    "tuple": (
+        lambda s, a, b: torch.tanh(a * b) * s.items[-1],
+        lambda s, i: setattr(s, "items", (1.0, float(i))),
+    ),
     "set": (
         lambda s, a, b: torch.tanh(a * b) * (2.0 if "x" in s.table else 1.0),
         lambda s, i: s.table.pop("x") if s.table.get("x") else s.table.update(x=1),
@@ -159,7 +175,9 @@ def test_state_that_changes_between_calls_is_read_in_each_call(name, graph, rng)
         layer.change(layer, call)
         x = torch.tensor(rng.standard_normal((60, 6)), dtype=torch.float32, requires_grad=True)
         found, expected = layer(x, graph), plain(layer, x, ends)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=lambda m: f"call {call}: {m}")
+        torch.testing.assert_close(
+            found, expected, rtol=1e-5, atol=1e-5, msg=lambda m, call=call: f"call {call}: {m}"
+        )
         upstream = torch.tensor(rng.standard_normal((60, 6)), dtype=torch.float32)
         for mine, theirs in zip(
             torch.autograd.grad(found, x, upstream), torch.autograd.grad(expected, x, upstream), strict=True
@@ -174,7 +192,7 @@ RANDOM = {
     "bernoulli": lambda s, a, b: torch.bernoulli(torch.sigmoid(a)),
     "normal_": lambda s, a, b: torch.empty(6).normal_() * a,
     "random": lambda s, a, b: a * random.random(),
-    "numpy": lambda s, a, b: a * float(np.random.rand()),
+    "numpy": lambda s, a, b: a * float(np.random.rand()),  # noqa: NPY002
 }
 
 
@@ -184,3 +202,87 @@ def test_randomness_inside_a_program_is_refused_by_name(name, graph):
     layer = Program(RANDOM[name], None)
     with pytest.raises(ValueError, match=r"random|dropout"):
         layer(torch.ones(60, 6), graph)
+
+
+def counted(layer, a, b):
+    layer.t += 1.0
+    return layer.t * torch.tanh(a * b)
+
+
+def counted_untraceable(layer, a, b):
+    layer.t += 1.0
+    return layer.t * torch.tanh(a * b) if a.shape[0] else a
+
+
+def averaged(layer, a, b):
+    layer.decay = layer.decay * 0.9
+    return layer.decay * torch.tanh(a * b)
+
+
+def kept(layer, a, b):
+    layer.last = torch.tanh(a)
+    return layer.last * b
+
+
+def without_gradient(layer, a, b):
+    with torch.no_grad():
+        gate = torch.sigmoid(a)
+    return gate * b
+
+
+def in_place(layer, a, b):
+    h = layer.lin(a)
+    h.add_(b)
+    return torch.tanh(h)
+
+
+def relu_in_place(layer, a, b):
+    h = layer.lin(a)
+    torch.nn.functional.relu(h, inplace=True)
+    return h * b
+
+
+# Messages that change state themselves, and others that a record of operations could miss.
+OWN = {
+    "counter": counted,
+    "counter, not traceable": counted_untraceable,
+    "buffer": averaged,
+    "values that are kept": kept,
+    "no gradient": without_gradient,
+    "in place": in_place,
+    "relu in place": relu_in_place,
+    "softplus": lambda s, a, b: torch.nn.Softplus(beta=2.0)(a) * b,
+    "slope": lambda s, a, b: torch.nn.LeakyReLU(s.t)(a - b),
+    "number of a parameter": lambda s, a, b: torch.tanh(a * b) * s.inner.gain.item(),
+    "branch on a parameter": lambda s, a, b: a * b if s.inner.gain > 0 else a + b,
+    "computed of a parameter": lambda s, a, b: torch.tanh(a * b) * s.inner.gain.exp(),
+    "dropout in evaluation": lambda s, a, b: torch.nn.functional.dropout(a * b, 0.5, training=False),
+    "spectral norm": lambda s, a, b: torch.tanh(s.normed(a)) * b,
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_messages_run_once_in_each_call(name, graph, rng):
+    graph, ends = graph
+    layer = Program(OWN[name], None)
+    layer.normed = torch.nn.utils.spectral_norm(torch.nn.Linear(6, 6))
+    other = copy.deepcopy(layer)
+    for call in range(CALLS):
+        x = torch.tensor(rng.standard_normal((60, 6)), dtype=torch.float32, requires_grad=True)
+        found, expected = layer(x, graph), plain(other, x, ends)
+        torch.testing.assert_close(
+            found, expected, rtol=1e-5, atol=1e-5, msg=lambda m, call=call: f"call {call}: {m}"
+        )
+        assert layer.t == other.t
+        grads = [torch.autograd.grad(out.square().sum(), x)[0] for out in (found, expected)]
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+def test_tensors_that_change_after_they_were_read_are_refused(graph):
+    def changed(layer, a, b):
+        message = layer.plain * torch.tanh(a * b)
+        layer.plain.mul_(0.5)
+        return message
+
+    with pytest.raises(ValueError, match="changes a tensor in place"):
+        Program(changed, None)(torch.ones(60, 6), graph[0])

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,32 +33,129 @@ def check_classes(out: Tensor, labels: Tensor, where: str, at_least: int = 0) ->
             )
 
 
-def summed_loss(fn: Callable[..., Tensor], out: Tensor, labels: Tensor, where: str) -> Tensor:
-    """Return the sum of a loss over rows [k, ...] and their labels, a scalar; without rows 0, with zero gradients.
+@dataclass(frozen=True)
+class Loss:
+    """A loss function of a user, with torch's meaning of its mean.
 
-    fn: called with reduction="sum", as the losses of torch.nn.functional are. where: begins messages. Raises InputError
-    for labels with more classes than ``out`` has, and ValueError for a loss that is not a scalar.
+    fn: called with outputs, labels and reduction="sum" or "mean". base: the function of torch.nn.functional that it
+    calls, or fn. reduction: "mean", "sum", or "batchmean", which divides by the number of rows. weight: of each class,
+    or None. ignored: the label that does not count.
     """
-    one_of_two = out.dim() == 2 and out.shape[1] == 1 and fn not in (F.cross_entropy, F.nll_loss)
-    check_classes(out, labels, where, 2 if one_of_two else 0)
-    mine = fn(out, labels, reduction="sum") if len(labels) else out.sum()
-    if mine.dim():
-        raise ValueError(f'the loss is {list(mine.shape)} and not one number: it shall take reduction="sum"')
-    return mine
+
+    fn: Callable[..., Tensor]
+    base: Any
+    reduction: str
+    weight: Tensor | None
+    ignored: int
+
+    def summed(self, out: Tensor, labels: Tensor, where: str) -> tuple[Tensor, float]:
+        """Return the sum of the loss over rows [k, ...] and their labels, a scalar, and its divisor in the mean.
+
+        Both are 0 without rows, with zero gradients. where: begins messages. Raises InputError for labels with more
+        classes than ``out`` has, and for a loss that does not sum; ValueError for one that is no scalar.
+        """
+        if labels.dim() < out.dim():
+            one_of_two = out.dim() == 2 and out.shape[1] == 1 and self.base not in OF_CLASSES
+            check_classes(out, labels[labels != self.ignored], where, 2 if one_of_two else 0)
+        if not len(labels):
+            return out.sum(), 0
+        mine = self.fn(out, labels, reduction="sum")
+        if mine.dim():
+            raise ValueError(
+                f'the loss is {list(mine.shape)} and not one number: it shall take reduction="sum"'
+            )
+        return mine, self._divisor(out, labels, float(mine.detach()), where)
+
+    def _divisor(self, out: Tensor, labels: Tensor, total: float, where: str) -> float:
+        """Return the number, or the sum of weights, that torch divides a sum by for the mean."""
+        if self.reduction != "mean" or (self.base in OF_CLASSES and labels.dim() == out.dim()):
+            return len(labels)
+        if self.base in OF_CLASSES:
+            if self.weight is None:
+                return len(labels) if self.ignored < 0 else int((labels != self.ignored).sum())
+            return float(self.weight.detach().double()[labels[labels != self.ignored]].sum())
+        if self.base in OF_VALUES and self.weight is None:
+            return labels.numel()
+        with torch.no_grad():
+            for given in (out, out + 1, out * 0):  # a loss of 0 does not tell
+                sums, mean = (float(self.fn(given, labels, reduction=how)) for how in ("sum", "mean"))
+                if mean != 0:
+                    break
+        if sums == mean and len(labels) > 1:
+            raise InputError(
+                f'{where}: the loss is the same with reduction="sum" and "mean"; it shall use it'
+            )
+        terms = sums / mean if mean else math.nan
+        near = [count for count in (len(labels), labels.numel()) if math.isclose(terms, count, rel_tol=1e-5)]
+        return near[0] if near else terms if math.isfinite(terms) else len(labels)
 
 
-def totals(value: Tensor, count: int, collectives: Collectives) -> Tensor:
-    """Return a scalar and a number of terms, each summed over all ranks, float64 [2]. Collective."""
+# By what torch divides the sum: the weights of the classes of labels that count, and the number of values.
+OF_CLASSES = (F.cross_entropy, F.nll_loss)
+OF_VALUES = (
+    F.mse_loss,
+    F.l1_loss,
+    F.smooth_l1_loss,
+    F.huber_loss,
+    F.binary_cross_entropy,
+    F.binary_cross_entropy_with_logits,
+)
+
+
+def loss_of(fn: Callable[..., Tensor], where: str) -> Loss:
+    """Return a function of torch.nn.functional, a partial of one, a loss module, or another function, as a `Loss`.
+
+    where: begins messages. Raises InputError for one that does not sum.
+    """
+    base, options, call = fn, {}, fn
+    if isinstance(fn, torch.nn.Module) and isinstance(getattr(fn, "reduction", None), str):
+        options = {name: getattr(fn, name, None) for name in ("reduction", "weight", "ignore_index")}
+        base = {torch.nn.CrossEntropyLoss: F.cross_entropy, torch.nn.NLLLoss: F.nll_loss}.get(type(fn), fn)
+
+        def call(out: Tensor, labels: Tensor, *, reduction: str) -> Tensor:
+            module: Any = copy(fn)
+            module.reduction = reduction
+            value: Tensor = module(out, labels)
+            return value
+
+    else:
+        while isinstance(base, partial):
+            base, options = base.func, base.keywords | options
+        try:
+            takes = inspect.signature(base.forward if isinstance(base, torch.nn.Module) else base).parameters
+            named = takes.get("reduction")
+            if named is None and all(each.kind is not each.VAR_KEYWORD for each in takes.values()):
+                raise InputError(
+                    f'{where}: the loss does not take reduction="sum"; give a function of torch.nn.functional, a '
+                    "partial of one, a loss module, or a function with a keyword reduction"
+                )
+            if named is not None and named.default == "sum":
+                options = {"reduction": "sum"} | options
+        except (TypeError, ValueError):  # it has no signature
+            pass
+        if options.get("size_average") is not None or options.get("reduce") is not None:
+            raise InputError(f"{where}: size_average and reduce are no longer torch's; give reduction")
+    reduction = options.get("reduction") or "mean"
+    if reduction not in ("mean", "sum", "batchmean"):
+        raise InputError(f'{where}: reduction is {reduction!r}; a loss is one number, by "mean" or "sum"')
+    ignored = options.get("ignore_index")
+    return Loss(call, base, reduction, options.get("weight"), -100 if ignored is None else ignored)
+
+
+def totals(value: Tensor, count: float, collectives: Collectives) -> Tensor:
+    """Return a scalar and its divisor, each summed over all ranks, float64 [2]. Collective."""
     both = torch.stack([value.detach().double(), torch.full_like(value, count, dtype=torch.float64)])
     collectives.sum(as_array(both))
     return both
 
 
-def mean_of_all(mine: Tensor, total: Tensor) -> Tensor:
+def mean_of_all(mine: Tensor, total: Tensor, reduction: str = "mean") -> Tensor:
     """Return total[0] / total[1] in the type of ``mine``, with the gradient 1 / total[1] for ``mine``.
 
-    mine: this rank's part of a sum, a scalar. total: `totals` of it and of the number of its terms.
+    mine: this rank's part of a sum, a scalar. total: `totals` of it and of its divisor. reduction: "sum" divides by 1.
     """
+    if reduction == "sum":
+        total[1] = 1
     mean: Tensor = _Mean.apply(mine, total)
     return mean
 

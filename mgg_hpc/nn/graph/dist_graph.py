@@ -20,7 +20,7 @@ from ...plan.workload import Plan, prefix_sum
 from ...runtime import exchange, mpi
 from ...runtime.backends.base import Backend
 from .. import spans
-from ..autograd.losses import check_classes, mean_of_all, summed_loss, totals
+from ..autograd.losses import check_classes, loss_of, mean_of_all, totals
 from ..inputs.features import input_features
 from ..inputs.host import Input
 from ..spans import first_order, span
@@ -202,17 +202,19 @@ class DistGraph(GraphHandle):
     def loss(self, out: Tensor, fn: Callable[..., Tensor], split: str = "train") -> Tensor:
         """Return the mean of a loss over the labels of a split on all ranks, a scalar. Collective.
 
-        out: [n, ...], outputs for this rank's rows. fn: called as fn(rows of ``out``, labels, reduction="sum"), as the
-        losses of torch.nn.functional are; not called on a rank without labelled rows. split: "train", "val" or "test".
-        Each labelled row counts once, or each of its C labels if y is [n, C]. The value is the same on every rank; its
-        gradient is this rank's part, which `allreduce_gradients` sums. Raises InputError if no rank has labelled rows
-        in the split, or the labels have more classes than ``out``.
+        out: [n, ...], outputs for this rank's rows. fn: a function of torch.nn.functional, a partial of one, a loss
+        module, or another function with a keyword ``reduction``; not called on a rank without labelled rows. The mean
+        is torch's over the rows of all ranks, by weights of classes too; with reduction="sum" in a partial or a module
+        it is the sum. split: "train", "val" or "test". The value is the same on every rank; its gradient is this rank's
+        part, which `allreduce_gradients` sums. Raises InputError if no rank has labels in the split that count, the
+        labels have more classes than ``out``, or ``fn`` does not sum.
         """
         self.check_open()
         with mpi.agree(self.comm):
             chosen, y = self._labelled(out, split, "graph.loss")
-            mine = summed_loss(fn, chosen, y, "graph.loss")
-        return mean_of_all(mine, self._sums(mine, y.numel(), split))
+            loss = loss_of(fn, "graph.loss")
+            mine, divisor = loss.summed(chosen, y, "graph.loss")
+        return mean_of_all(mine, self._sums(mine, divisor, split), loss.reduction)
 
     @torch.no_grad()
     def accuracy(self, out: Tensor, split: str = "val") -> float:
@@ -289,12 +291,12 @@ class DistGraph(GraphHandle):
         labels = y.index_select(0, chosen)
         return out.index_select(0, chosen).to(accumulator(out.dtype)), labels
 
-    def _sums(self, value: Tensor, count: int, split: str) -> Tensor:
+    def _sums(self, value: Tensor, count: float, split: str) -> Tensor:
         """Return (value, count) summed over all ranks. Collective. Raises InputError for a count of 0."""
         both = totals(value, count, self.backend.collectives)
         if both[1] == 0:
             raise InputError(
-                f"{self.part.path}: no rank has labelled rows of the split {split!r} (/node/{split}); "
+                f"{self.part.path}: no rank has labelled rows of the split {split!r} (/node/{split}) that count; "
                 "import the graph with --split-per-class, or set the mask"
             )
         return both

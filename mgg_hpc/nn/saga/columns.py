@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from ...errors import InputError
 from .expression import Expressions, Node
 from .fused import Operands, Propagation
-from .operators import BY_COLUMN, OPTIONS, NotByColumnError, drops, module_options, name_of, takes_last
-from .stages import Moved, Staged, evaluated
+from .operators import BY_COLUMN, OPTIONS, NotByColumnError, name_of, takes_last
+from .stages import Moved, Staged
 from .tracing import DST, SRC, attribute, is_data, width_of
 
 WEIGHT, ESTIMATE = -1, -2  # index of an edge's weight among operands, and of the factor of a sampled edge
@@ -35,20 +35,20 @@ class WeightParts:
 class ColumnProgram:
     """The operations that remain on the edges, computed column by column.
 
-    shared: nodes of parameters, in the order of their operands. data: names of edge data and their numbers of columns,
-    in the order of concatenation. weight: the factors that are read. types: (column of the edge data, number of types)
-    of each column with types of edges.
+    shared: numbers of tensors (`Traced`), in the order of their operands. data: names of edge data and their numbers of
+    columns, in the order of concatenation. weight: the factors that are read. types: (column of the edge data, number
+    of types) of each column with types of edges.
     """
 
     propagation: Propagation
-    shared: tuple[fx.Node, ...]
+    shared: tuple[int, ...]
     data: tuple[tuple[str, int], ...]
     weight: WeightParts
     types: tuple[tuple[int, int], ...]
 
-    def shared_values(self, layer: torch.nn.Module) -> list[Tensor]:
+    def shared_values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the values of ``shared``, [columns] each."""
-        return [value.expand(self.propagation.columns) for value in evaluated(self.shared, layer)]
+        return [tensors[number].reshape(-1).expand(self.propagation.columns) for number in self.shared]
 
     def check_types(self, values: Tensor) -> None:
         """Raise InputError if edge data [E, D] hold a type of edges that `typed_linear` has no matrix for."""
@@ -66,12 +66,11 @@ class ColumnProgram:
 @dataclass
 class _Lowering:
     stage: Staged
-    layer: torch.nn.Module
     columns: int
     weight: WeightParts
     program: Expressions
     numbers: dict[fx.Node, int]
-    shared: list[fx.Node]
+    shared: list[int]
     data: dict[str, tuple[int, int]]  # first column and number of columns
     types: dict[int, int]  # number of types, by column of the edge data
     reads_weight: bool = False
@@ -136,12 +135,15 @@ class _Lowering:
         shape = node.meta["shape"]
         if shape is None or [size for size in shape if size != 1] not in ([], [self.columns]):
             raise NotByColumnError(f"{node} is {shape}, and messages have {self.columns} columns")
-        if node not in self.shared:
-            self.shared.append(node)
-        return self.program.operand("shared", self.shared.index(node), wide=True)
+        if node.op != "get_attr":
+            raise NotByColumnError(f"{node} is computed of no values of edges")
+        number = int(str(node.target))
+        if number not in self.shared:
+            self.shared.append(number)
+        return self.program.operand("shared", self.shared.index(number), wide=True)
 
     def _computed(self, node: fx.Node) -> int:
-        name, shape = name_of(node, self.layer), node.meta["shape"]
+        name, shape = name_of(node), node.meta["shape"]
         if shape is None or (len(shape) == 2 and shape[1] not in (1, self.columns)) or len(shape) > 2:
             raise NotByColumnError(
                 f"{name} gives values {shape} of edges, and messages have {self.columns} columns"
@@ -153,15 +155,13 @@ class _Lowering:
             wide = self._is_wide(node.args[0])  # type: ignore[arg-type]
             return self.program.column_sum(x) if wide and self.columns > 1 else x
         if name == "dropout":
-            if drops(node, self.layer):
-                raise NotByColumnError("dropout draws anew for each edge")
             return self.number(node.args[0])
         if name not in BY_COLUMN:
             raise NotByColumnError(f"{name} is not computed column by column")
         if name in ("add", "sub") and "alpha" in node.kwargs:
             raise NotByColumnError(f"{name} has an alpha")
         given = {key: value for key, value in node.kwargs.items() if key != "inplace" and value is not None}
-        options = {key: given.pop(key) for key in OPTIONS if key in given} | module_options(node, self.layer)
+        options = {key: given.pop(key) for key in OPTIONS if key in given}
         operands = {key: self.number(value) for key, value in given.items()}
         args = [
             arg if name in ("leaky_relu", "elu") and i else self.number(arg)
@@ -182,11 +182,11 @@ class _Lowering:
         return width_of(node) == self.columns
 
 
-def by_column(stage: Staged, layer: torch.nn.Module, weight: WeightParts, accumulator: str) -> ColumnProgram:
+def by_column(stage: Staged, weight: WeightParts, accumulator: str) -> ColumnProgram:
     """Return the operations that remain on the edges as a column program. Raises NotByColumnError if they are none."""
     nodes = [stage.traced.result, *stage.left, *stage.src.values, *stage.dst.values]
     columns = max(width_of(node) for node in nodes if node.meta["shape"] is not None)
-    lowering = _Lowering(stage, layer, columns, weight, Expressions(), {}, [], {}, {})
+    lowering = _Lowering(stage, columns, weight, Expressions(), {}, [], {}, {})
     result = lowering.number(stage.traced.result)
     program = lowering.program
     if stage.traced.result.meta["shape"][1] == columns:

@@ -20,15 +20,15 @@ from .stages import Linear
 from .tracing import EDGES, Edge
 
 
-class Examples(dict[str, Tensor]):
-    """An example of the edge data of each name that a graph has."""
+class EdgeData(dict[str, Tensor]):
+    """The edge data of each name that a graph has, read as they are needed. example: zeros for EDGES edges."""
 
-    def __init__(self, graph: GraphView) -> None:
-        self._graph = graph
+    def __init__(self, graph: GraphView, *, example: bool = False) -> None:
+        self._graph, self._example = graph, example
 
     def __missing__(self, name: str) -> Tensor:
         held = data_of(self._graph, name)
-        return torch.zeros(EDGES, *held.shape[1:], dtype=held.dtype, device=self._graph.device)
+        return held.new_zeros(EDGES, *held.shape[1:]) if self._example else held
 
 
 def data_of(graph: GraphView, name: str) -> Tensor:
@@ -122,12 +122,10 @@ def _joined(columns: list[Tensor]) -> Tensor:
 # ---- a row for each edge in memory, for any ApplyEdge
 
 
-def edges_of(
-    x: Tensor, graph: GraphView, adjacency: Adjacency, names: tuple[str, ...]
-) -> tuple[Edge, Tensor]:
+def edges_of(x: Tensor, graph: GraphView, adjacency: Adjacency) -> tuple[Edge, Tensor]:
     """Return the values of this rank's in-edges, and their destinations, int64 [E]. Collective.
 
-    names: of the edge data. Raises TypeError for a view that cannot list its edges.
+    Raises TypeError for a view that cannot list its edges.
     """
     if isinstance(graph, DistGraph):
         index, rows = graph.edge_index(adjacency.kind), extend(x, graph, graph.adjacency("edges"))
@@ -138,9 +136,8 @@ def edges_of(
             f"tensors of edges of kind {adjacency.kind!r} are not there for {type(graph).__name__}"
         )
     source, target = index
-    data = {name: graph.edge_data(name) for name in names}
     weight = _weights(graph, adjacency, source, target, x)
-    return Edge(rows[source], x[: graph.destinations][target], data, weight), target
+    return Edge(rows[source], x[: graph.destinations][target], EdgeData(graph), weight), target
 
 
 def gathered(

@@ -22,10 +22,11 @@ from .fused import Call, Propagate
 from .operators import NotByColumnError
 from .program import Program, Stages, explained
 from .stages import Staged, at_vertices, linear, staged
-from .tracing import DST, SRC, NotTraceableError, traced
+from .tracing import DST, SRC, NotTraceableError, Traced, exemplify, traced, without_draws
 
 ACCUMULATORS = ("sum", "mean", "max", "concat")
 KINDS = ("edges", "gcn")
+PROGRAMS = 8  # number of programs that a layer keeps
 
 
 class Layer(Stages):
@@ -56,78 +57,78 @@ class Layer(Stages):
     def __init__(self) -> None:
         super().__init__()
         self._programs: dict[tuple[Any, ...], Program] = {}  # the last call's is the last
-        self._names: dict[tuple[Any, ...], tuple[str, ...]] = {}  # of the edge data that programs read
         self._kept: WeakKeyDictionary[Plan, dict[Any, EdgeValues | None]] = WeakKeyDictionary()
 
     def forward(self, x: Input, graph: GraphView) -> Tensor:
         """Return the layer's output for this rank's rows x [n, F]. Collective.
 
-        Attributes that are no tensors are read at the first call with a width, dtype and training mode. Raises
-        ValueError for an unknown accumulator or kind, ValueError or InputError for unknown edge data.
+        `apply_edge` runs once in each call, with the layer's attributes as they are. Raises ValueError for an unknown
+        accumulator or kind, and if `apply_edge` draws random numbers; ValueError or InputError for unknown edge data.
         """
         if isinstance(x, StreamedRows):
             if not isinstance(graph, StreamedGraph):
                 raise TypeError("rows of a graph that is streamed, with another graph")
             with self.on(BlockView(graph, 0, 0)):
-                program = self._program(self.enter(x.example(graph.dtype)), graph)
-            return streamed.applied(self, program, x, graph)
+                program, found = self._program(self.enter(x.example(graph.dtype)), graph)
+            return streamed.applied(self, program, found.tensors if found else [], x, graph)
         rows = as_rows(x, graph)
         with self.on(graph):
             entered = self.enter(rows)
-            program = self._program(entered, graph)
-            accum = self._gathered(entered, graph, program)
+            accum = self._gathered(entered, graph, *self._program(entered, graph))
             return self.apply_vertex(rows[: graph.destinations], accum)
 
     def explain(self, x: Tensor | None = None, graph: GraphView | None = None) -> str:
         """Return the program as text: as it is written, as it runs, and why; of the last call, or for x and a graph."""
         if x is not None and graph is not None:
-            return explained(self, self._program(as_rows(x, graph), graph))
+            return explained(self, self._program(as_rows(x, graph), graph)[0])
         if not self._programs:
             raise ValueError("explain: call the layer first, or give rows and a graph")
         return explained(self, list(self._programs.values())[-1])
 
     # ---- how it runs
 
-    def _program(self, x: Tensor, graph: GraphView) -> Program:
+    def _program(self, x: Tensor, graph: GraphView) -> tuple[Program, Traced | None]:
+        """Run `apply_edge` and return its operations, and how they run; None if they depend on values of edges."""
         if self.accumulator not in ACCUMULATORS:
             raise ValueError(f"accumulator is {self.accumulator!r}; known are {', '.join(ACCUMULATORS)}")
         if self.kind not in KINDS:
             raise ValueError(f"kind is {self.kind!r}; known are {', '.join(KINDS)}")
         parts = gathering.weight_parts(graph, self.kind, self.accumulator)
         streams = isinstance(graph, StreamedGraph)
-        key = x.shape[1], x.dtype, self.training, parts, self.accumulator, self.kind, self.fuse, streams
-        program = self._programs.pop(self._with_shapes(key, graph), None)
+        key: tuple[Any, ...] = x.shape[1], x.dtype, parts, self.accumulator, self.kind, self.fuse, streams
+        found: Traced | None = None
+        program = self._programs.pop(key, None)  # one that cannot be traced
         if program is None:
-            program = self._planned(x, graph, parts)
-            self._names[key] = program.names
-        self._programs[self._with_shapes(key, graph)] = program
-        return program
+            try:
+                found = traced(self, x.device)
+                shapes = [gathering.data_shape(graph, name) for name in found.names]
+                key = *key, found.signature, *shapes
+                program = self._programs.pop(key, None) or self._planned(found, x, graph, parts)
+            except NotTraceableError as error:
+                program = Program(str(error))
+        self._programs[key] = program
+        if len(self._programs) > PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+        return program, found
 
-    def _with_shapes(self, key: tuple[Any, ...], graph: GraphView) -> tuple[Any, ...]:
-        """Return a key with the shapes of the edge data that its programs read, which may differ between graphs."""
-        return key, *(gathering.data_shape(graph, name) for name in self._names.get(key, ()))
-
-    def _planned(self, x: Tensor, graph: GraphView, parts: WeightParts) -> Program:
-        try:
-            operations = traced(self, x, gathering.Examples(graph))
-        except NotTraceableError as error:
-            return Program(str(error), error.names)
-        stage, names = staged(operations, self), operations.names
+    def _planned(self, found: Traced, x: Tensor, graph: GraphView, parts: WeightParts) -> Program:
+        exemplify(found, self, x, gathering.EdgeData(graph, example=True))
+        stage = staged(found)
         # A maximum of rows has kernels of its own, but not on streamed graphs.
         streams = isinstance(graph, StreamedGraph)
         reduces = self.accumulator in (("sum", "mean") if streams else ("sum", "mean", "max"))
-        sums = linear(stage, self, self.accumulator) if reduces else None
+        sums = linear(stage, self.accumulator) if reduces else None
         if sums is not None and self.fuse:
-            return Program("", names, stage, linear=sums)
+            return Program("", stage, linear=sums)
         try:
             columns = self._columns(stage, x.dtype, parts)
             # Raises TooLargeError now, if at all.
             columns.propagation.gradients(SRC, tuple(range(len(stage.src.values))))
         except NotByColumnError as error:
-            return Program(str(error), names, stage)
+            return Program(str(error), stage)
         except TooLargeError:
-            return Program("more values are needed at once than a tape holds", names, stage)
-        return Program("", names, stage, columns=columns)
+            return Program("more values are needed at once than a tape holds", stage)
+        return Program("", stage, columns=columns)
 
     def _columns(self, stage: Staged, dtype: torch.dtype, parts: WeightParts) -> ColumnProgram:
         """Return the operations that remain on the edges. Raises NotByColumnError if edges need rows in memory."""
@@ -137,24 +138,25 @@ class Layer(Stages):
             raise NotByColumnError("'concat' keeps the message of each edge")
         if self.accumulator == "max" and dtype.itemsize == 2:
             raise NotByColumnError("maxima of what is computed from half rows cannot be found again exactly")
-        made = by_column(stage, self, parts, self.accumulator)
+        made = by_column(stage, parts, self.accumulator)
         if self.accumulator == "max" and not made.propagation.program.nodes[made.propagation.result].wide:
             raise NotByColumnError("a maximum of sums over columns is not compared by column")
         return made
 
-    def _gathered(self, x: Tensor, graph: GraphView, program: Program) -> Tensor:
+    def _gathered(self, x: Tensor, graph: GraphView, program: Program, found: Traced | None) -> Tensor:
         """Return the reduced messages of destinations, [n, F']."""
         if program.reason:
             adjacency = graph.adjacency(self.kind)
-            edge, target = gathering.edges_of(x, graph, adjacency, program.names)
-            messages = self.apply_edge(edge)
+            edge, target = gathering.edges_of(x, graph, adjacency)
+            with without_draws(x.device):
+                messages = found.messages(edge) if found else self.apply_edge(edge)
             return gathering.gathered(messages, target, graph.destinations, self.accumulator, self.in_degree)
-        assert program.staged is not None
-        src = at_vertices(program.staged, SRC, self, x)
+        assert program.staged is not None and found is not None
+        src = at_vertices(program.staged, SRC, found.tensors, x)
         if program.linear is not None:
             return gathering.summed(src[0], graph, self.kind, program.linear, self.accumulator)
         assert program.columns is not None
-        dst = at_vertices(program.staged, DST, self, x[: graph.destinations])
+        dst = at_vertices(program.staged, DST, found.tensors, x[: graph.destinations])
         columns = program.columns
         named = columns.data or (columns.weight.by_edge and self.kind == "edges")
         adjacency = graph.adjacency(self.kind, ordered=bool(named))
@@ -167,5 +169,5 @@ class Layer(Stages):
         if key not in kept:
             kept[key] = gathering.edge_columns(graph, adjacency, columns)
         call = Call(columns.propagation, graph, adjacency, kept[key], torch.is_grad_enabled())
-        out: Tensor = Propagate.apply(call, *src, *dst, *columns.shared_values(self))
+        out: Tensor = Propagate.apply(call, *src, *dst, *columns.shared_values(found.tensors))
         return out

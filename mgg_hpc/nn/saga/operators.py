@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -61,7 +60,9 @@ def _elu(of: Expressions, x: int, alpha: float = 1.0) -> int:
     )
 
 
-def _softplus(of: Expressions, x: int) -> int:
+def _softplus(of: Expressions, x: int, beta: int | None = None, threshold: int | None = None) -> int:
+    if any(each is not None and of.value_of(each) != usual for each, usual in ((beta, 1), (threshold, 20))):
+        raise NotByColumnError("softplus with a beta or threshold is not computed column by column")
     falling = of.unary("exp", of.unary("neg", of.unary("abs", x)))
     return of.binary(
         "add", of.unary("leaky_relu", x, 0.0), of.unary("log", of.unary("add_value", falling, 1))
@@ -127,39 +128,17 @@ OPTIONS = ("negative_slope", "alpha")  # keyword arguments that are numbers, not
 
 # Further operators of which each row of the result depends on one row of each operand.
 PRODUCTS = {"linear", "matmul", "mm"}
-BY_ROW = PRODUCTS | {"layernorm", "layer_norm", "cat", "rmsnorm"}
+BY_ROW = PRODUCTS | {"layer_norm", "rms_norm", "cat", "dropout"}  # dropout that drops nothing
 ALONG_ROWS = {"softmax", "log_softmax", "sum", "mean", "norm"}  # over the last dimension
 
-_NAMES = {"leakyrelu": "leaky_relu"}
 
-
-def name_of(node: fx.Node, root: torch.nn.Module) -> str:
-    """Return the operator's name, the same for functions, methods and modules."""
-    if node.op == "call_module":
-        name = type(root.get_submodule(str(node.target))).__name__.lower()
-        return _NAMES.get(name, name)
-    if node.op == "call_method":
-        return str(node.target)
-    return str(getattr(node.target, "__name__", node.target))
-
-
-def module_options(node: fx.Node, root: torch.nn.Module) -> dict[str, Any]:
-    """Return the attributes of a called module that OPTIONS lists, by name; an empty dict for functions."""
-    if node.op != "call_module":
-        return {}
-    module = root.get_submodule(str(node.target))
-    return {name: getattr(module, name) for name in OPTIONS if hasattr(module, name)}
+def name_of(node: fx.Node) -> str:
+    """Return the operator's name, the same for functions and methods."""
+    name = str(getattr(node.target, "__name__", node.target))
+    return name[2:-2] if name.startswith("__") else name
 
 
 def takes_last(node: fx.Node) -> bool:
     """Return whether an operator goes over the last dimension."""
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
     return dim in (1, -1, (1,), (-1,), [1], [-1])
-
-
-def drops(node: fx.Node, layer: torch.nn.Module) -> bool:
-    """Return whether dropout sets any value to 0."""
-    if node.op != "call_module":
-        return True
-    module: Any = layer.get_submodule(str(node.target))
-    return bool(module.training and module.p > 0)

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from ..graph.view import GraphView
 from .columns import ColumnProgram
-from .operators import name_of, typed_linear
+from .operators import name_of
 from .stages import Linear, Staged, computed
 from .tracing import Edge, attribute, is_data, reads_vertex
 
@@ -62,13 +62,12 @@ class Stages(torch.nn.Module):
 class Program:
     """How a layer runs.
 
-    reason: why each edge has a row in memory, or "". names: of the edge data that are read. staged: its operations, or
-    None if it cannot be traced. linear: the sum of rows that it is, or None. columns: the computation of each edge, or
-    None with rows of edges in memory and for sums of rows.
+    reason: why each edge has a row in memory, or "". staged: its operations, or None if it cannot be traced. linear:
+    the sum of rows that it is, or None. columns: the computation of each edge, or None with rows of edges in memory
+    and for sums of rows.
     """
 
     reason: str
-    names: tuple[str, ...]
     staged: Staged | None = None
     linear: Linear | None = None
     columns: ColumnProgram | None = None
@@ -78,7 +77,7 @@ def explained(layer: Stages, program: Program) -> str:
     """Return a layer's program as text, one stage a line, as it is written and as it runs, with the reason."""
     edge = ["  ApplyEdge    (not seen)"]
     if program.staged is not None:
-        edge = _listed("ApplyEdge", list(program.staged.traced.graph.nodes), layer)
+        edge = _listed("ApplyEdge", list(program.staged.traced.graph.nodes))
     return "\n".join(
         [
             f"{type(layer).__name__}, as it is written:",
@@ -87,13 +86,13 @@ def explained(layer: Stages, program: Program) -> str:
             f"  Gather       {layer.accumulator} over in-edges",
             "  ApplyVertex  as it is written",
             "as it runs:",
-            *_running(layer, program),
+            *_running(layer.accumulator, program),
             "  ApplyVertex  as it is written",
         ]
     )
 
 
-def _running(layer: Stages, program: Program) -> list[str]:
+def _running(accumulator: str, program: Program) -> list[str]:
     """Return the lines of the stages before ApplyVertex, as they run."""
     if program.reason or program.staged is None:
         return [
@@ -104,33 +103,33 @@ def _running(layer: Stages, program: Program) -> list[str]:
     for end, moved in (("sources", program.staged.src), ("targets", program.staged.dst)):
         nodes = computed(program.staged.traced, moved.values)
         if any(map(_is_operation, nodes)):
-            lines += _listed(f"at {end}", nodes, layer)
+            lines += _listed(f"at {end}", nodes)
     if program.linear is not None:
         weights = {None: "", "": ", times the weights of edges"}.get(
             program.linear.weight, f", times {program.linear.weight!r} of edges"
         )
         return [
             *lines,
-            f"  Gather       {layer.accumulator} of sources' rows{weights}: the fused aggregation",
+            f"  Gather       {accumulator} of sources' rows{weights}: the fused aggregation",
         ]
     assert program.columns is not None
     tape, _ = program.columns.propagation.forward((), trains=False)
     return [
         *lines,
-        *_listed("propagation", program.staged.left, layer),
-        f"               then {layer.accumulator} over in-edges: one pass, {len(tape.steps)} operators over "
+        *_listed("propagation", program.staged.left),
+        f"               then {accumulator} over in-edges: one pass, {len(tape.steps)} operators over "
         f"{tape.columns} columns, no tensor of edges",
     ]
 
 
-def _listed(stage: str, nodes: list[fx.Node], layer: torch.nn.Module) -> list[str]:
-    lines = [f"{node.name} = {_called(node, layer)}" for node in nodes if _is_operation(node)] or ["edge.src"]
+def _listed(stage: str, nodes: list[fx.Node]) -> list[str]:
+    lines = [f"{node.name} = {_called(node)}" for node in nodes if _is_operation(node)] or ["edge.src"]
     return [f"  {stage if not i else '':12} {line}" for i, line in enumerate(lines)]
 
 
 def _is_operation(node: fx.Node) -> bool:
     """Return whether a node is an operation, not an operand."""
-    return node.op in ("call_function", "call_method", "call_module") and _operand(node) is None
+    return node.op in ("call_function", "call_method") and _operand(node) is None
 
 
 def _operand(node: Any) -> str | None:
@@ -141,16 +140,13 @@ def _operand(node: Any) -> str | None:
     return f"edge.data[{node.args[1]!r}]" if is_data(node) else None
 
 
-def _called(node: fx.Node, layer: torch.nn.Module) -> str:
-    name = str(node.target) if node.op == "call_module" else name_of(node, layer)
-    if node.target is typed_linear:
-        name = "typed_linear"
+def _called(node: fx.Node) -> str:
     args = [_argument(arg) for arg in node.args]
     args += [f"{key}={_argument(value)}" for key, value in node.kwargs.items()]
-    return f"{name}({', '.join(args)})"
+    return f"{name_of(node)}({', '.join(args)})"
 
 
 def _argument(arg: Any) -> str:
     if not isinstance(arg, fx.Node):
         return repr(arg)
-    return _operand(arg) or (str(arg.target) if arg.op == "get_attr" else arg.name)
+    return _operand(arg) or (str(arg.meta["label"]) if arg.op == "get_attr" else arg.name)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from .operators import (
@@ -18,7 +17,6 @@ from .operators import (
     BY_COLUMN,
     BY_ROW,
     PRODUCTS,
-    drops,
     name_of,
     takes_last,
     typed_linear,
@@ -68,15 +66,15 @@ def computed(traced: Traced, values: Sequence[fx.Node], operands: Sequence[fx.No
     return [node for node in traced.graph.nodes if node in found]
 
 
-def staged(traced: Traced, layer: torch.nn.Module) -> Staged:
+def staged(traced: Traced) -> Staged:
     """Return the program in which values that depend on one end of an edge only are computed once for each vertex."""
-    movable = {node for node in traced.graph.nodes if _moves(node, layer)}
+    movable = {node for node in traced.graph.nodes if _moves(node)}
     moved = {node for node in movable if len(node.meta["ends"]) == 1}
     typed = {node for node in traced.graph.nodes if _is_typed(node) and node.args[0] in moved}
     result = traced.result
     while True:
         cut = _cut(traced, moved)
-        back = [node for node in cut if _reads_nothing_new(node, cut, layer, result)]
+        back = [node for node in cut if _reads_nothing_new(node, cut, result)]
         if not back:
             break
         moved -= set(back)
@@ -89,34 +87,30 @@ def staged(traced: Traced, layer: torch.nn.Module) -> Staged:
     return Staged(traced, _moved(ends[SRC], typed), _moved(ends[DST], typed))
 
 
-def at_vertices(stage: Staged, end: str, layer: torch.nn.Module, x: Tensor) -> list[Tensor]:
-    """Return the values that moved to one end, [n, width] each, computed from rows x [n, F]."""
-    moved = stage.src if end == SRC else stage.dst
-    found = zip(evaluated(moved.values, layer, end, x), moved.widths, strict=True)
-    return [(value if value.dim() == 2 else value[:, None]).expand(len(x), width) for value, width in found]
+def at_vertices(stage: Staged, end: str, tensors: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    """Return the values that moved to one end, [n, width] each, computed from rows x [n, F].
 
+    tensors: the call's (`Traced`).
+    """
+    moved, values = stage.src if end == SRC else stage.dst, dict[fx.Node, Any]()
 
-def evaluated(nodes: Sequence[fx.Node], layer: torch.nn.Module, end: str = "", *rows: Tensor) -> list[Tensor]:
-    """Return the values of nodes that depend on parameters only, or also on rows [n, F] of one end."""
-    if not nodes:
-        return []
-    graph = fx.Graph()
-    place = graph.placeholder("rows") if rows else None
-    copies: dict[fx.Node, fx.Node] = {}
+    def value(node: fx.Node) -> Any:
+        return tensors[int(str(node.target))] if node.op == "get_attr" else values[node]
 
-    def copied(node: Any) -> Any:
+    for node in computed(stage.traced, moved.values):
         if attribute(node, end):
-            return place
-        if node not in copies:
-            if _is_typed(node):
-                copies[node] = graph.call_function(typed_rows, (copied(node.args[0]), copied(node.args[1])))
-            else:
-                copies[node] = graph.node_copy(node, copied)
-        return copies[node]
-
-    graph.output([copied(node) for node in nodes])
-    values: list[Tensor] = fx.Interpreter(layer, graph=graph).run(*rows)
-    return values
+            values[node] = x
+        elif _is_typed(node):
+            values[node] = typed_rows(*map(value, node.all_input_nodes[:2]))
+        elif not is_data(node):  # types, which edges read
+            args, options = fx.map_arg((node.args, node.kwargs), value)
+            values[node] = (
+                getattr(args[0], node.target)(*args[1:], **options)
+                if node.op == "call_method"
+                else node.target(*args, **options)
+            )
+    found = zip(map(value, moved.values), moved.widths, strict=True)
+    return [(each if each.dim() == 2 else each[:, None]).expand(len(x), width) for each, width in found]
 
 
 @dataclass(frozen=True)
@@ -126,7 +120,7 @@ class Linear:
     weight: str | None
 
 
-def linear(stage: Staged, layer: torch.nn.Module, accumulator: str) -> Linear | None:
+def linear(stage: Staged, accumulator: str) -> Linear | None:
     """Return the weights if the messages are rows of sources times weights of edges, else None."""
     result = stage.traced.result
     values = [value for value, types in zip(stage.src.values, stage.src.types, strict=True) if not types]
@@ -134,7 +128,7 @@ def linear(stage: Staged, layer: torch.nn.Module, accumulator: str) -> Linear | 
         return None
     if result is values[0]:
         return Linear(None)
-    if name_of(result, layer) != "mul" or accumulator == "max" or len(result.args) != 2:
+    if name_of(result) != "mul" or accumulator == "max" or len(result.args) != 2:
         return None
     factors = [arg for arg in result.args if arg is not values[0]]
     return None if len(factors) != 1 else _weight_of(factors[0])
@@ -154,24 +148,20 @@ def _weight_of(factor: Any) -> Linear | None:
 # ---- values that move
 
 
-def _moves(node: fx.Node, layer: torch.nn.Module) -> bool:
+def _moves(node: fx.Node) -> bool:
     """Return whether a node is a function of one row of one end, or of parameters."""
     ends = node.meta["ends"]
     if attribute(node, SRC) or attribute(node, DST) or node.op == "get_attr":
         return True
-    if node.op not in ("call_function", "call_method", "call_module") or len(ends) > 1 or ends == {DATA}:
+    if node.op not in ("call_function", "call_method") or len(ends) != 1 or ends == {DATA}:
         return False
-    if not ends:
-        return all(_moves(arg, layer) for arg in node.all_input_nodes) and bool(node.all_input_nodes)
-    name = name_of(node, layer)
+    name = name_of(node)
     by_row = name in BY_COLUMN or name in BY_ROW or (name in ALONG_ROWS and takes_last(node))
-    if name in PRODUCTS and node.op != "call_module" and node.args and isinstance(node.args[-1], fx.Node):
-        by_row = by_row and not node.args[1].meta["ends"]  # type: ignore[union-attr]
-    if name == "dropout":
-        by_row = not drops(node, layer)
+    if name in PRODUCTS:
+        by_row = not any(arg.meta["ends"] for arg in node.all_input_nodes[1:])
     if name == "expand":
         by_row = _widens(node)
-    return by_row and all(_moves(arg, layer) for arg in node.all_input_nodes)
+    return by_row and all(_moves(arg) for arg in node.all_input_nodes)
 
 
 def _widens(node: fx.Node) -> bool:
@@ -190,12 +180,10 @@ def _cut(traced: Traced, moved: set[fx.Node]) -> list[fx.Node]:
     return found
 
 
-def _reads_nothing_new(
-    node: fx.Node, cut: Sequence[fx.Node], layer: torch.nn.Module, result: fx.Node
-) -> bool:
+def _reads_nothing_new(node: fx.Node, cut: Sequence[fx.Node], result: fx.Node) -> bool:
     """Return whether an operator is cheap and would read, on the edges, only rows that are read there anyway."""
     inputs = [arg for arg in node.all_input_nodes if arg.meta["ends"]]
-    if node is result or not inputs or node.op == "get_attr" or name_of(node, layer) not in CHEAP:
+    if node is result or not inputs or node.op == "get_attr" or name_of(node) not in CHEAP:
         return False
     return all(arg in cut for arg in inputs)
 

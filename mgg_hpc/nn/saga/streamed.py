@@ -34,18 +34,21 @@ from .tracing import DST, SRC, attribute
 Bounds = tuple[int, int]  # first row of a block, and the row after its last
 
 
-def applied(layer: Stages, program: Program, x: StreamedRows, graph: StreamedGraph) -> StreamedRows:
+def applied(
+    layer: Stages, program: Program, tensors: list[Tensor], x: StreamedRows, graph: StreamedGraph
+) -> StreamedRows:
     """Return a layer's output for this rank's rows. Collective, and so is its backward.
 
-    Raises InputError for a program that needs a row for each edge, which do not fit in memory.
+    tensors: the call's (`Traced`). Raises InputError for a program that needs a row for each edge, which do not fit in
+    memory.
     """
     if program.reason:
         raise InputError(
             f"{type(layer).__name__}: apply_edge has to run in one pass over the edges of a graph that is streamed, "
             f"but needs a row for each edge, because {program.reason}"
         )
-    run = _Run(layer, program, x, graph)
-    token: Tensor = _Streamed.apply(run, torch.is_grad_enabled(), x.token, *run.parameters)
+    run = _Run(layer, program, tensors, x, graph)
+    token: Tensor = _Streamed.apply(run, torch.is_grad_enabled(), x.token, *run.given)
     assert run.out is not None
     return StreamedRows(graph, run.out, token, run.gradient)
 
@@ -78,17 +81,25 @@ class _Run:
     factor per row.
     """
 
-    def __init__(self, layer: Stages, program: Program, x: StreamedRows, graph: StreamedGraph) -> None:
+    def __init__(
+        self, layer: Stages, program: Program, tensors: list[Tensor], x: StreamedRows, graph: StreamedGraph
+    ) -> None:
         assert program.staged is not None
         self.layer, self.stage, self.x, self.graph = layer, program.staged, x, graph
-        self.parameters = [each for each in layer.parameters() if each.requires_grad]
+        # Tensors that apply_edge has computed, of parameters or others, get gradients as parameters do.
+        given = {id(each): each for each in (*layer.parameters(), *tensors) if each.requires_grad}
+        leaves = {
+            key: each if each.is_leaf else each.detach().requires_grad_() for key, each in given.items()
+        }
+        self.given, self.parameters = list(given.values()), list(leaves.values())
+        self.tensors = [leaves.get(id(each), each) for each in tensors]
         self.trains = False
         self.sums: Sums
         if program.linear is not None:
             self.sums = LinearSums(layer, program.staged, program.linear, graph)
         else:
             assert program.columns is not None
-            self.sums = TapeSums(layer, program.staged, program.columns, graph)
+            self.sums = TapeSums(layer, program.staged, program.columns, self.tensors, graph)
         self.sources: Store | None = None
         self._drop_sources: Callable[[], object] = lambda: None
         self.out: Store | None = None
@@ -163,7 +174,7 @@ class _Run:
         values: list[Tensor] = []
         if (self.stage.src if end == SRC else self.stage.dst).values:
             with self.layer.on(BlockView(self.graph, low, high)):
-                values = at_vertices(self.stage, end, self.layer, self.layer.enter(x))
+                values = at_vertices(self.stage, end, self.tensors, self.layer.enter(x))
         return self.sums.scaled(end, values, low, high)
 
     def _summed(self, call: int, rows: Rows) -> list[Tensor]:

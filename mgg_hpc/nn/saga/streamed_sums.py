@@ -170,8 +170,16 @@ class LinearSums(Sums):
 class TapeSums(Sums):
     """Reductions of messages that are computed column by column. Raises InputError for one that cannot be streamed."""
 
-    def __init__(self, layer: Stages, stage: Staged, columns: ColumnProgram, graph: StreamedGraph) -> None:
+    def __init__(
+        self,
+        layer: Stages,
+        stage: Staged,
+        columns: ColumnProgram,
+        tensors: Sequence[Tensor],
+        graph: StreamedGraph,
+    ) -> None:
         super().__init__(layer, graph)
+        self._tensors = tensors
         of = self.of = columns.propagation
         self.columns, self.keeps_sums, self.width = columns, of.reduce == "max", of.width
         targets = len(stage.dst.values)
@@ -207,7 +215,7 @@ class TapeSums(Sums):
         return [*values, self.grid.scale[low:high, None].to(self.graph.dtype)]
 
     def shared(self) -> list[Tensor]:
-        return self.columns.shared_values(self.layer)
+        return self.columns.shared_values(self._tensors)
 
     def forward(self, call: int, rows: Rows, near: list[Tensor], *, trains: bool) -> list[Tensor]:
         made = self.of.forward(self._wrt if trains else (), trains=trains)

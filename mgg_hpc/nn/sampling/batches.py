@@ -26,7 +26,7 @@ from ...plan.workload import Plan
 from ...runtime import mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.sampler import Hop, shuffled
-from ..autograd.losses import mean_of_all, summed_loss, totals
+from ..autograd.losses import loss_of, mean_of_all, totals
 from ..graph.matrix import Adjacency, EdgeValues, LoopFill, index, with_loops
 from ..graph.view import GraphView
 from ..inputs.host import Input
@@ -213,10 +213,9 @@ class Batch:
     def loss(self, out: Tensor, fn: Callable[..., Tensor] = F.cross_entropy) -> Tensor:
         """Return the mean of a loss over the batch's own rows on all ranks, a scalar. Collective.
 
-        out: [b, ...], outputs for this rank's own rows. fn: called as fn(out, labels, reduction="sum"), as the losses
-        of torch.nn.functional are; not called on a rank without rows. The value is the same on every rank; its gradient
-        is this rank's part, which `allreduce_gradients` sums. Raises InputError, the same on all ranks, if there are no
-        labels, a row has none, or ``out`` does not fit.
+        out: [b, ...], outputs for this rank's own rows. fn: as for `DistGraph.loss`; not called on a rank without rows.
+        The value is the same on every rank; its gradient is this rank's part, which `allreduce_gradients` sums. Raises
+        InputError, the same on all ranks, if there are no labels, a row has none, or ``out`` or ``fn`` does not fit.
         """
         y, comm = self.y, self.blocks[0].comm
         with mpi.agree(comm):
@@ -224,11 +223,12 @@ class Batch:
                 raise InputError("batch.loss: the graph has no labels (/node/y)")
             if len(out) != len(y) or (y.dim() > 1 and out.shape != y.shape):
                 raise InputError(f"batch.loss: out is {list(out.shape)}, and batch.y {list(y.shape)}")
-            if y.dim() == 1 and len(y) and int(y.min()) < 0:
+            loss = loss_of(fn, "batch.loss")
+            if y.dim() == 1 and bool(((y < 0) & (y != loss.ignored)).any()):
                 raise InputError("batch.loss: a row of the batch has no label; leave it out of input_nodes")
-            mine = summed_loss(fn, out.to(accumulator(out.dtype)), y, "batch.loss")
-            count = y.numel()
-        return mean_of_all(mine, totals(mine, count, self.blocks[0].backend.collectives))
+            mine, divisor = loss.summed(out.to(accumulator(out.dtype)), y, "batch.loss")
+        total = totals(mine, divisor, self.blocks[0].backend.collectives)
+        return mean_of_all(mine, total, loss.reduction)
 
 
 @dataclass(frozen=True)
