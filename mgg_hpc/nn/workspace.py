@@ -68,7 +68,7 @@ class Workspace:
         """Return uninitialised rows [count, dim] with the padding that kernels need."""
         format = row_format(dim, dtype)
         if self._device != "cpu":
-            return torch.empty(count, format.stride, dtype=dtype, device=self._device)[:, :dim]
+            return _first_columns(torch.empty(count, format.stride, dtype=dtype, device=self._device), dim)
         size = count * format.row_bytes
         room = self._room(size) if self._varying else size
         free = self._free[room]
@@ -78,7 +78,7 @@ class Workspace:
         # torch keeps the array that it was made from for as long as any tensor uses its memory. (NumPy's own
         # slices of it would hold the buffer instead, so none are made.)
         weakref.finalize(lease, free.append, buffer).atexit = False
-        return torch.from_numpy(lease).view(dtype)[:, :dim]
+        return _first_columns(torch.from_numpy(lease).view(dtype), dim)
 
     def _room(self, size: int) -> int:
         """Return the size of the buffer to use for ``size`` bytes: of a free one up to twice as large, or a new one.
@@ -100,6 +100,12 @@ class Workspace:
         counts = np.zeros(self._backend.collectives.size, dtype=np.int64)
         counts[self._backend.collectives.rank] = size // ROW.row_bytes
         return self._backend.rows(counts, ROW, symmetric=False).buffer
+
+
+def _first_columns(rows: Tensor, dim: int) -> Tensor:
+    """Return the first columns as a tensor of its own, not a view, which autograd lets no user change in place."""
+    own = torch.empty(0, dtype=rows.dtype, device=rows.device)
+    return own.set_(rows.untyped_storage(), 0, (len(rows), dim), rows.stride())
 
 
 def _class_of(size: int) -> int:

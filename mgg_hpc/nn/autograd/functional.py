@@ -328,6 +328,11 @@ def linear(
 def as_rows(x: Input, graph: GraphView) -> Tensor:
     """Return features as rows [n, F]. Not collective. Raises ValueError for a wrong number or dtype of rows."""
     check_rows(x, graph)
+    return dense(x, graph)
+
+
+def dense(x: Input, graph: GraphView) -> Tensor:
+    """Return features as a tensor, in rows of the workspace unless they are one."""
     return x if isinstance(x, Tensor) else x.written(graph.workspace.rows(x.shape[0], x.shape[1], x.dtype))
 
 

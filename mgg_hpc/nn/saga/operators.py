@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch.overrides import handle_torch_function, has_torch_function
 
+from ..calls import is_plain
 from .expression import Expressions
 
 
@@ -136,7 +137,12 @@ _NAMES = {"leakyrelu": "leaky_relu"}
 def name_of(node: fx.Node, root: torch.nn.Module) -> str:
     """Return the operator's name, the same for functions, methods and modules."""
     if node.op == "call_module":
-        name = type(root.get_submodule(str(node.target))).__name__.lower()
+        module = root.get_submodule(str(node.target))
+        if not is_plain(
+            module, type(module)
+        ):  # with hooks: no operator, so that it is called on rows of edges
+            return str(node.target)
+        name = type(module).__name__.lower()
         return _NAMES.get(name, name)
     if node.op == "call_method":
         return str(node.target)
