@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeGuard, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
@@ -62,7 +63,7 @@ def layer_call(forward: Callable[..., Any]) -> Callable[..., Any]:
                 f"{_name(self)}(x, graph) takes a graph, as mgg.open returns, and this is {_a(graph)}"
             )
         if graph.streams or not isinstance(x, Tensor):
-            _check_streams(self, x, graph)
+            _check_rows(self, x, graph)
         if torch.is_autocast_enabled(graph.device):
             cast = isinstance(x, Tensor) and x.is_floating_point()
             with torch.autocast(graph.device, enabled=False):
@@ -72,17 +73,24 @@ def layer_call(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _check_streams(layer: torch.nn.Module, x: object, graph: GraphView) -> None:
-    rows = getattr(type(x), "streams", False)
-    if rows and not graph.streams:
-        raise TypeError(f"{_name(layer)}: x has rows of a streamed graph, and the graph is not streamed")
-    if graph.streams and not getattr(layer, "streams", False):
+def _check_rows(layer: torch.nn.Module, x: object, graph: GraphView) -> None:
+    """Raise TypeError unless a layer takes such rows, or features, with such a graph.
+
+    Its attribute ``streams``: True, it takes streamed rows on a streamed graph; False, it does not run on one; absent, it
+    takes rows in memory, whatever the graph.
+    """
+    name, rows, takes = _name(layer), getattr(type(x), "streams", False), getattr(layer, "streams", None)
+    if x is None or isinstance(x, np.ndarray):
+        raise TypeError(f"{name}(x, graph) takes rows as a tensor, and x is {_a(x)}")
+    if graph.streams and takes is False:
         raise TypeError(
-            f"{_name(layer)} does not run on a streamed graph; write it as an mgg.nn.saga.Layer, or open the graph "
-            "without streaming="
+            f"{name} does not run on a streamed graph: write it as an mgg.nn.saga.Layer, or open the graph without "
+            "streaming="
         )
-    if graph.streams and not rows:
-        raise TypeError(f"{_name(layer)}: a streamed graph takes streamed rows, as graph.x, and x is {_a(x)}")
+    if graph.streams and takes and not rows:
+        raise TypeError(f"{name} takes streamed rows on a streamed graph, as graph.x, and x is {_a(x)}")
+    if rows and not (graph.streams and takes):
+        raise TypeError(f"{name} takes rows in memory here, and x is StreamedRows: x.tensor() reads them")
 
 
 def _name(layer: object) -> str:

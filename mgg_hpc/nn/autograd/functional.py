@@ -263,7 +263,9 @@ def _scaled(x: Tensor, scale: Tensor | None, out: Tensor) -> None:
 
 
 def check_rows(x: Input, graph: GraphView) -> None:
-    """Raise ValueError unless x has as many rows as the graph on this rank, of the graph's dtype."""
+    """Raise ValueError unless x [n, F] has as many rows as the graph on this rank, of the graph's dtype."""
+    if len(x.shape) != 2:
+        raise ValueError(f"x is {list(x.shape)}; expected [{graph.rows}, F]")
     if x.shape[0] != graph.rows:
         raise ValueError(f"x has {x.shape[0]} rows; expected {graph.rows}")
     if x.dtype != graph.dtype:

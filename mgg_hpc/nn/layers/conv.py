@@ -29,6 +29,7 @@ from .random import Fill, fill_uniform, glorot
 class Convolution(torch.nn.Module, ABC):
     """Interface of a layer, called as a `SumConvolution` is. kind: of the adjacency that it sums over (`Matrix`)."""
 
+    streams = False
     kind: str
     in_channels: int
     out_channels: int

@@ -26,7 +26,7 @@ from ..inputs.sparse import SparseFeatures
 from ..spans import span
 from ..workspace import Workspace, as_array, as_tensor, row_format
 
-# Names of values of nodes: D^-1/2 of the whole graph with self loops, float64; and uint8. Of edges, if rows have several
+# Names of values of nodes: D^-1/2 of the whole graph with self loops, float64; and uint8. Of edges, if rows have many
 # self loops: weights in the normalised matrix, 0 for all self loops but the last.
 SCALE, LOOP, WEIGHT = "gcn scale", "has a self loop", "gcn weight"
 
