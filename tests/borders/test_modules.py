@@ -109,8 +109,12 @@ ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.ELU, Twice, lambda: nn.ReLU(inplace=True), l
 @pytest.fixture(scope="module")
 def graph():
     made = jobs.blocks(NODES)
-    ends = torch.tensor(np.stack([made.indices, np.repeat(np.arange(NODES), np.diff(made.indptr))]), dtype=torch.int64)
-    with mgg.from_scipy(csr_matrix((np.ones(made.edges), made.indices, made.indptr), (NODES, NODES))) as found:
+    ends = torch.tensor(
+        np.stack([made.indices, np.repeat(np.arange(NODES), np.diff(made.indptr))]), dtype=torch.int64
+    )
+    with mgg.from_scipy(
+        csr_matrix((np.ones(made.edges), made.indices, made.indptr), (NODES, NODES))
+    ) as found:
         yield found, ends
 
 
@@ -138,7 +142,9 @@ def compare(mine, theirs, graph, rng, width):
         (out * upstream).sum().backward(), (right * upstream).sum().backward()
         torch.testing.assert_close(given.grad, expected.grad, rtol=1e-3, atol=1e-3)
         for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
-            torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m: f"{name}: {m}")
+            torch.testing.assert_close(
+                a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}"
+            )
 
 
 @pytest.mark.parametrize("number", range(50))
@@ -155,7 +161,9 @@ NETWORKS = {
     "a hook on a Linear": lambda: nn.Sequential(with_hook(nn.Linear(5, 5)), nn.ReLU()),
     "a hook on a ReLU": lambda: nn.Sequential(nn.Linear(5, 5), with_hook(nn.ReLU())),
     "a hook on the Sequential": lambda: with_hook(nn.Sequential(nn.Linear(5, 5))),
-    "a hook before a batch norm": lambda: nn.Sequential(nn.Linear(5, 5), with_hook(nn.BatchNorm1d(5), pre=True)),
+    "a hook before a batch norm": lambda: nn.Sequential(
+        nn.Linear(5, 5), with_hook(nn.BatchNorm1d(5), pre=True)
+    ),
 }
 
 
@@ -199,7 +207,7 @@ def test_linear_maps_of_layers_are_called_where_they_are_not_plain(layer, change
 
 
 def test_an_mlp_whose_forward_is_its_own_is_called(graph, rng):
-    graph, ends = graph
+    graph, _ = graph
     layer = mgg.nn.GINConv(OwnMLP([5, 6, 5]))
     x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
     plain = mgg.nn.GINConv(mgg.nn.MLP([5, 6, 5]))
@@ -217,7 +225,7 @@ def test_a_hook_on_a_layer_itself_runs(graph):
 
 # What is put in the place of a layer's linear map, from its width to another: not a Linear, or one with a bias.
 IN_PLACE_OF = {
-    "with a bias": lambda a, b: nn.Linear(a, b),
+    "with a bias": nn.Linear,
     "a Sequential": lambda a, b: nn.Sequential(nn.Linear(a, 3), nn.Tanh(), nn.Linear(3, b)),
     "a subclass": Scaled,
     "a hooked Sequential": lambda a, b: with_hook(nn.Sequential(nn.Linear(a, b))),
@@ -233,7 +241,11 @@ def test_other_modules_in_the_place_of_linear_maps(layer, put, graph, rng):
         made = make(lib)
         for name in names:
             old = getattr(made, name)
-            setattr(made, name, IN_PLACE_OF[put](old.in_channels if lib is pyg else old.in_features, old.weight.shape[0]))
+            setattr(
+                made,
+                name,
+                IN_PLACE_OF[put](old.in_channels if lib is pyg else old.in_features, old.weight.shape[0]),
+            )
         return made
 
     compare(*twice(changed, int(rng.integers(2**31))), graph, rng, 5)
@@ -288,7 +300,9 @@ def test_hooks_of_all_modules_run(layer, graph, rng):
     seen = []
     mine, theirs = twice(LAYERS[layer][0], int(rng.integers(2**31)))
     hook = nn.modules.module.register_module_forward_hook(
-        lambda module, given, out: (seen.append(module), out * 2)[1] if isinstance(module, nn.Linear) else None
+        lambda module, given, out: (
+            (seen.append(module), out * 2)[1] if isinstance(module, nn.Linear) else None
+        )
     )
     with hook:
         x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
@@ -319,7 +333,9 @@ def test_linear_maps_of_edge_data_in_gat(change, fill, graph, rng):
     out.square().sum().backward(), right.square().sum().backward()
     torch.testing.assert_close(given.grad, expected.grad, rtol=1e-3, atol=1e-3)
     for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}"
+        )
 
 
 def test_modules_that_take_the_graph_run_inside_containers_that_are_called(graph, rng):
@@ -345,8 +361,12 @@ def test_hooks_run_on_sampled_blocks(layer, graph, rng):
 
     mine, theirs = twice(changed, int(rng.integers(2**31)))
     graph.x = x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
-    [batch] = mgg.NeighborLoader(graph, [-1], batch_size=NODES, input_nodes=torch.arange(NODES), shuffle=False)
-    torch.testing.assert_close(mine(batch.x, batch.blocks[0]), theirs(x, ends)[batch.ids], rtol=1e-4, atol=1e-4)
+    [batch] = mgg.NeighborLoader(
+        graph, [-1], batch_size=NODES, input_nodes=torch.arange(NODES), shuffle=False
+    )
+    torch.testing.assert_close(
+        mine(batch.x, batch.blocks[0]), theirs(x, ends)[batch.ids], rtol=1e-4, atol=1e-4
+    )
 
 
 class Gate(mgg.nn.saga.Layer):
