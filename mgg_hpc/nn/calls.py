@@ -76,8 +76,8 @@ def layer_call(forward: Callable[..., Any]) -> Callable[..., Any]:
 def _check_rows(layer: torch.nn.Module, x: object, graph: GraphView) -> None:
     """Raise TypeError unless a layer takes such rows, or features, with such a graph.
 
-    Its attribute ``streams``: True, it takes streamed rows on a streamed graph; False, it does not run on one; absent, it
-    takes rows in memory, whatever the graph.
+    Its attribute ``streams``: True, it takes streamed rows on a streamed graph; False, it does not run on one; absent,
+    it takes rows in memory, whatever the graph.
     """
     name, rows, takes = _name(layer), getattr(type(x), "streams", False), getattr(layer, "streams", None)
     if x is None or isinstance(x, np.ndarray):

@@ -22,7 +22,19 @@ from ..calls import layer_call
 from ..graph.matrix import Adjacency
 from ..graph.view import GraphView
 from ..inputs.host import Input
-from .networks import Step, Weight, activation, is_linear, matrix, pop_relu, product, reset, steps, through
+from .networks import (
+    Step,
+    Weight,
+    activation,
+    is_linear,
+    matrix,
+    pop_relu,
+    product,
+    reset,
+    steps,
+    taken_apart,
+    through,
+)
 from .random import Fill, fill_uniform, glorot
 
 
@@ -356,9 +368,8 @@ class SAGEConv(SumConvolution):
     @property
     def formula(self) -> Formula:
         root = None if self.lin_r is None else matrix(self.lin_r)
-        rest, lin = [_UNIT_ROWS] if self.normalize else [], self.lin_l
-        weight, bias = (lin.weight, lin.bias) if is_linear(lin) else (lin, None)
-        return Formula(self.aggr, weight, bias, root, rest=rest)
+        rest = [_UNIT_ROWS] if self.normalize else []
+        return Formula(self.aggr, *taken_apart(self.lin_l), root, rest=rest)
 
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
         """Initialise the parameters as torch's Linear does."""

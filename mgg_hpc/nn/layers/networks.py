@@ -249,9 +249,18 @@ def is_linear(step: Step) -> TypeGuard[torch.nn.Linear]:
     return is_plain(step, torch.nn.Linear)
 
 
+def taken_apart(step: torch.nn.Module) -> tuple[Weight, Tensor | None]:
+    """Return weight and bias of a plain Linear, and any other module itself, which is to be called."""
+    held: dict[str, Any] = step._parameters
+    if is_linear(step) and held.get("weight") is not None and "bias" in held:
+        return held["weight"], held["bias"]
+    return step, None
+
+
 def matrix(step: torch.nn.Module) -> Weight:
     """Return the weight of a plain Linear without bias, and any other module itself, which is to be called."""
-    return step.weight if is_linear(step) and step.bias is None else step
+    weight, bias = taken_apart(step)
+    return weight if bias is None else step
 
 
 def product(
