@@ -259,7 +259,7 @@ def propagate(
 def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:
     """Return Kipf and Welling's normalised adjacency as PyG defines it: edges and coefficients w d_u^-1/2 d_v^-1/2.
 
-    One self loop for each node, with the weight of its last one, or 1 where it has none; degrees are weighted in-degrees;
+    One self loop for each node, with the weight of its last one, or 1 where it has none; degrees are weighted;
     0^-1/2 is 0.
     """
     w = np.ones(len(source)) if weight is None else np.asarray(weight, np.float64)

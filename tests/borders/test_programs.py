@@ -80,14 +80,8 @@ CASES = {
     "attribute": (lambda s, a, b: torch.exp(s.t * a) + b, lambda s, i: setattr(s, "t", 1 / (1 + i))),
     "annealed": (lambda s, a, b: torch.sigmoid(a / s.t) * b, lambda s, i: setattr(s, "t", s.t * 0.7)),
     "branch": (lambda s, a, b: a * b if s.flag else a + b, lambda s, i: setattr(s, "flag", i % 2 == 1)),
-    "word": (
-        lambda s, a, b: getattr(torch, s.mode)(a) + b,
-        lambda s, i: setattr(s, "mode", ("tanh", "sin")[i % 2]),
-    ),
-    "object": (
-        lambda s, a, b: s.config.scale * torch.tanh(a * b),
-        lambda s, i: setattr(s.config, "scale", float(i)),
-    ),
+    "word": (lambda s, a, b: getattr(torch, s.mode)(a) + b, lambda s, i: setattr(s, "mode", ("tanh", "sin")[i % 2])),
+    "object": (lambda s, a, b: s.config.scale * torch.tanh(a * b), lambda s, i: setattr(s.config, "scale", float(i))),
     "object's list": (
         lambda s, a, b: sum(step * torch.tanh(a - b) for step in s.config.steps),
         lambda s, i: s.config.steps.append(float(i)),
@@ -112,15 +106,9 @@ CASES = {
     ),
     "tensor in place": (lambda s, a, b: s.plain * torch.tanh(a * b), lambda s, i: s.plain.add_(1.0)),
     "global": (lambda s, a, b: halved(torch.tanh(a * b)), module_shift),
-    "global dict": (
-        lambda s, a, b: SETTINGS["rate"] * torch.tanh(a * b),
-        lambda s, i: SETTINGS.update(rate=0.1 * i),
-    ),
+    "global dict": (lambda s, a, b: SETTINGS["rate"] * torch.tanh(a * b), lambda s, i: SETTINGS.update(rate=0.1 * i)),
     "function": (lambda s, a, b: s.kernel(a) * b, kernel_of),
-    "numpy number": (
-        lambda s, a, b: torch.tanh(a * b) * float(s.level),
-        lambda s, i: setattr(s, "level", np.float32(i)),
-    ),
+    "numpy number": (lambda s, a, b: torch.tanh(a * b) * float(s.level), lambda s, i: setattr(s, "level", np.float32(i))),
     "item": (lambda s, a, b: torch.tanh(a * b) * s.decay.item(), lambda s, i: s.decay.fill_(0.1 * i)),
     "counter": (lambda s, a, b: torch.tanh(a * b) * math.cos(s.t), lambda s, i: setattr(s, "t", s.t + 1)),
     "none": (
@@ -135,10 +123,7 @@ CASES = {
         lambda s, a, b: torch.tanh(a * b) * (2.0 if hasattr(s, "once") else 1.0),
         lambda s, i: setattr(s, "once", 1) if i % 2 else s.__dict__.pop("once", None),
     ),
-    "tuple": (
-        lambda s, a, b: torch.tanh(a * b) * s.items[-1],
-        lambda s, i: setattr(s, "items", (1.0, float(i))),
-    ),
+    "tuple": (lambda s, a, b: torch.tanh(a * b) * s.items[-1], lambda s, i: setattr(s, "items", (1.0, float(i)))),
     "set": (
         lambda s, a, b: torch.tanh(a * b) * (2.0 if "x" in s.table else 1.0),
         lambda s, i: s.table.pop("x") if s.table.get("x") else s.table.update(x=1),

@@ -112,9 +112,7 @@ def test_names(name):
     assert names(text, *options) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["user,item\nu1,i1\n", "Source;Target\na;b\n", "from\tto\nx\ty\n", "user_id,movie_id\n1,2\n"]
-)
+@pytest.mark.parametrize("text", ["user,item\nu1,i1\n", "Source;Target\na;b\n", "from\tto\nx\ty\n", "user_id,movie_id\n1,2\n"])
 def test_a_header_of_names_is_refused_unless_it_is_said(text, capsys):
     with open("n.csv", "w") as file:
         file.write(text)

@@ -190,9 +190,7 @@ def test_layers_and_traversals_are_the_same_by_all_ways_in(way, edges, rng):
     assert mgg("traverse", "sssp", path, "--source", 0, "-o", "d.h5") == 0
     distance = nx.single_source_dijkstra_path_length(nx.DiGraph(shortest(whole)), 0)
     with h5py.File("d.h5") as file:
-        np.testing.assert_allclose(
-            file["distance"][:], [distance.get(i, np.inf) for i in range(NODES)], rtol=1e-6
-        )
+        np.testing.assert_allclose(file["distance"][:], [distance.get(i, np.inf) for i in range(NODES)], rtol=1e-6)
     assert mgg("traverse", "bfs", path, "--source", 0, "-o", "b.h5") == 0
     hops = nx.single_source_shortest_path_length(whole, 0)
     with h5py.File("b.h5") as file:
@@ -201,21 +199,7 @@ def test_layers_and_traversals_are_the_same_by_all_ways_in(way, edges, rng):
     ranks = nx.pagerank(whole, tol=1e-14, max_iter=1000)
     with h5py.File("r.h5") as file:
         np.testing.assert_allclose(file["rank"][:], [ranks[i] for i in range(NODES)], rtol=1e-5)
-    assert (
-        mgg(
-            "traverse",
-            "pagerank",
-            path,
-            "--unweighted",
-            "--dtype",
-            "float64",
-            "--tolerance",
-            1e-10,
-            "-o",
-            "q.h5",
-        )
-        == 0
-    )
+    assert mgg("traverse", "pagerank", path, "--unweighted", "--dtype", "float64", "--tolerance", 1e-10, "-o", "q.h5") == 0
     ranks = nx.pagerank(whole, tol=1e-14, max_iter=1000, weight=None)
     with h5py.File("q.h5") as file:
         np.testing.assert_allclose(file["rank"][:], [ranks[i] for i in range(NODES)], rtol=1e-5)
