@@ -152,7 +152,7 @@ def _beside(what: str, wanted: dict[str, torch.Tensor]) -> list[str]:
 
 
 def drawn_edges(rng: np.random.Generator, nodes: int, *, directed: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Sources and destinations with duplicates, self loops (one a node at most), nodes without edges and a hub."""
+    """Sources and destinations with duplicates, self loops (several for some nodes), nodes without edges and a hub."""
     connected = rng.permutation(nodes)[: nodes - nodes // 6]
     source, destination = rng.choice(connected, (2, 4 * nodes))
     destination[: nodes // 2] = connected[0]
@@ -160,7 +160,7 @@ def drawn_edges(rng: np.random.Generator, nodes: int, *, directed: bool) -> tupl
     source = np.append(source, source[repeated])
     destination = np.append(destination, destination[repeated])
     other = source != destination
-    loops = rng.permutation(connected)[: nodes // 4]
+    loops = rng.choice(connected, nodes // 3)
     if not directed:
         source, destination = np.append(source, destination), np.append(destination, source)
         other = np.tile(other, 2)

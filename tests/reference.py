@@ -259,12 +259,17 @@ def propagate(
 def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:
     """Return Kipf and Welling's normalised adjacency as PyG defines it: edges and coefficients w d_u^-1/2 d_v^-1/2.
 
-    Self loops with weight 1 where a node has none; degrees are weighted in-degrees with them; 0^-1/2 is 0.
+    One self loop for each node, with the weight of its last one, or 1 where it has none; degrees are weighted;
+    0^-1/2 is 0.
     """
     w = np.ones(len(source)) if weight is None else np.asarray(weight, np.float64)
-    without = np.setdiff1d(np.arange(nodes), source[source == destination])
-    source, destination = np.append(source, without), np.append(destination, without)
-    w = np.append(w, np.ones(len(without)))
+    loops = np.ones(nodes)
+    for u, v, value in zip(source, destination, w, strict=True):
+        if u == v:
+            loops[u] = value
+    others, own = source != destination, np.arange(nodes)
+    source, destination = np.append(source[others], own), np.append(destination[others], own)
+    w = np.append(w[others], loops)
     degree = np.zeros(nodes)
     np.add.at(degree, destination, w)
     root = np.array([d**-0.5 if d > 0 else 0.0 for d in degree])

@@ -311,16 +311,16 @@ nb::tuple add_self_loops(int64_t first, Flat<const int64_t> indptr, Flat<const I
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t edges = offset[row + 1] - offset[row];
       const int64_t loops = std::count(source + offset[row], source + offset[row + 1], static_cast<Id>(first + row));
-      new_offset[row + 1] = replace ? edges - loops + 1 : edges + (loops == 0);
+      new_offset[row + 1] = edges - loops + 1;
     }
     for (int64_t row = 0; row < rows; ++row) new_offset[row + 1] += new_offset[row];
     out.reset(new Id[new_offset[rows]]);
 #pragma omp parallel for schedule(static, 1024) if (indices.size() > few)
     for (int64_t row = 0; row < rows; ++row) {
       const Id self = static_cast<Id>(first + row);
-      int64_t at = new_offset[row];
+      int64_t at = new_offset[row], loops = offset[row + 1] - offset[row] + 1 - (new_offset[row + 1] - at);
       for (int64_t e = offset[row]; e < offset[row + 1]; ++e)
-        if (!(replace && source[e] == self)) out[at++] = source[e];
+        if (source[e] != self || (--loops == 0 && !replace)) out[at++] = source[e];
       if (at < new_offset[row + 1]) out[at] = self;
     }
   }
@@ -337,9 +337,9 @@ void bind_ids(nb::module_& m) {
 Return owners int32 [C], rows within owners int32 [E], the destinations and counts of runs int32 [R], their bounds by
 owner int64 [C + 1], the place of each edge int64 [E] or None, the halo int32 [H] and its bounds by rank int64 [P + 1].)");
   m.def("add_self_loops", &add_self_loops<Id>, "first"_a, "indptr"_a.noconvert(), "indices"_a.noconvert(), "replace"_a,
-        R"(Return the CSR (indptr, indices) of rows `first` and following with self loops after each row's other edges.
+        R"(Return the CSR (indptr, indices) of rows `first` and following with exactly one self loop in each row.
 
-replace: exactly one in each row; otherwise one where there is none.)");
+replace: it comes after the row's other edges; otherwise the row's last self loop stays where it is, if there is one.)");
 }
 
 }  // namespace

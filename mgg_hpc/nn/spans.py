@@ -47,6 +47,11 @@ def first_order(backward: Callable[..., _Result]) -> Callable[..., _Result]:
             raise RuntimeError(
                 "layers of mgg_hpc have first gradients alone: call backward or grad without create_graph=True"
             )
+        if torch.is_autocast_enabled(
+            device := gradients[0].device.type
+        ):  # the caller's; layers compute without
+            with torch.autocast(device, enabled=False):
+                return checked(ctx, *gradients)
         with layer(getattr(ctx, "layer", "")):
             return backward(ctx, *gradients)
 

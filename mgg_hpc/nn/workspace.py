@@ -68,7 +68,7 @@ class Workspace:
         """Return uninitialised rows [count, dim] with the padding that kernels need."""
         format = row_format(dim, dtype)
         if self._device != "cpu":
-            return torch.empty(count, format.stride, dtype=dtype, device=self._device)[:, :dim]
+            return _own(torch.empty(count, format.stride, dtype=dtype, device=self._device), dim, dtype)
         size = count * format.row_bytes
         room = self._room(size) if self._varying else size
         free = self._free[room]
@@ -78,7 +78,7 @@ class Workspace:
         # torch keeps the array that it was made from for as long as any tensor uses its memory. (NumPy's own
         # slices of it would hold the buffer instead, so none are made.)
         weakref.finalize(lease, free.append, buffer).atexit = False
-        return torch.from_numpy(lease).view(dtype)[:, :dim]
+        return _own(torch.from_numpy(lease), dim, dtype)
 
     def _room(self, size: int) -> int:
         """Return the size of the buffer to use for ``size`` bytes: of a free one up to twice as large, or a new one.
@@ -100,6 +100,14 @@ class Workspace:
         counts = np.zeros(self._backend.collectives.size, dtype=np.int64)
         counts[self._backend.collectives.rank] = size // ROW.row_bytes
         return self._backend.rows(counts, ROW, symmetric=False).buffer
+
+
+def _own(rows: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    """Return the first columns of new rows as a tensor, not as a view, which users could not change in place."""
+    if rows.dtype == dtype and rows.shape[1] == dim:
+        return rows
+    own = torch.empty(0, dtype=dtype, device=rows.device)
+    return own.set_(rows.untyped_storage(), 0, (len(rows), dim), rows.stride())
 
 
 def _class_of(size: int) -> int:

@@ -13,7 +13,7 @@ Weight = NDArray[np.float32] | None
 def with_self_loops(
     first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer], weight: Weight
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], Weight]:
-    """Add each row's missing self loop after its other edges, with weight 1; existing ones stay as they are.
+    """Add each row's missing self loop after its other edges, with weight 1; of several, keep the last.
 
     GCN sums over this matrix (Kipf and Welling, ICLR 2017); PyG's ``add_remaining_self_loops`` does the same. indptr
     int64 [n + 1], indices [E], weight float32 [E] or None: in-edge CSR of rows first_row .. first_row + n - 1.
@@ -23,8 +23,21 @@ def with_self_loops(
     )
     if weight is None:
         return new_indptr, new_indices, None
-    missing = np.diff(new_indptr) != np.diff(indptr)
-    return new_indptr, new_indices, np.insert(weight, indptr[1:][missing], np.float32(1))
+    added = np.diff(new_indptr) - np.diff(indptr)
+    ends = indptr[1:][added > 0]
+    if (added < 0).any():
+        earlier = earlier_self_loops(first_row, indptr, indices)
+        weight, ends = np.delete(weight, earlier), ends - np.searchsorted(earlier, ends)
+    return new_indptr, new_indices, np.insert(weight, ends, np.float32(1))
+
+
+def earlier_self_loops(
+    first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer]
+) -> NDArray[np.int64]:
+    """Return the positions of all self loops but the last of each row, ascending; `with_self_loops` leaves them out."""
+    row = np.repeat(np.arange(first_row, first_row + len(indptr) - 1, dtype=indices.dtype), np.diff(indptr))
+    loops = np.flatnonzero(indices == row)
+    return loops[:-1][row[loops[1:]] == row[loops[:-1]]]
 
 
 def with_one_self_loop(

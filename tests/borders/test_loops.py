@@ -1,4 +1,4 @@
-"""Habits of torch's training loops give what they give with torch: losses, in-place operations, modes, autocast, compile."""
+"""Habits of torch's training loops work as with torch: losses, in-place changes, inference, autocast, compile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_matrix
 from torch import nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
 
 import mgg_hpc as mgg
+from mgg_hpc.nn import aggregation
+from mgg_hpc.nn.layers.random import Draws
 
 NODES, CLASSES = 90, 4
 
@@ -27,6 +31,27 @@ def graph(made):
     matrix = csr_matrix((np.ones(made.edges, np.float32), made.indices, made.indptr), (NODES, NODES))
     with mgg.from_scipy(matrix, made.x, made.y, train=made.train, val=made.val, test=made.test) as found:
         yield found
+
+
+def hooked(layer):
+    layer.lin.register_forward_hook(lambda module, given, out: out / 2)
+    return layer
+
+
+class Summed(mgg.nn.saga.Layer):
+    """A program that returns its sums as they are."""
+
+    def __init__(self, accumulator="sum", *, kind="edges", gates=False, fuse=True):
+        super().__init__()
+        self.accumulator, self.kind, self.gates, self.fuse = accumulator, kind, gates, fuse
+        self.lin = nn.Linear(12, 12)
+
+    def apply_edge(self, edge):
+        rows = self.lin(edge.src)
+        return torch.sigmoid(rows + edge.dst) * edge.weight if self.gates else rows
+
+    def apply_vertex(self, vertex, accum):
+        return accum
 
 
 WEIGHT = torch.tensor([0.2, 1.0, 3.0, 0.5])
@@ -110,11 +135,26 @@ LAYERS = {
     "sage normalize": lambda: mgg.nn.SAGEConv(12, 6, normalize=True),
     "gat": lambda: mgg.nn.GATConv(12, 3, heads=2),
     "gat mean": lambda: mgg.nn.GATConv(12, 6, heads=2, concat=False),
+    "gat without bias": lambda: mgg.nn.GATConv(12, 3, heads=2, bias=False),
+    "gat residual": lambda: mgg.nn.GATConv(12, 3, heads=2, bias=False, residual=True),
+    "dot gat": lambda: mgg.nn.GATConv(12, 3, heads=2, attention="dot"),
+    "gin batch norm": lambda: mgg.nn.GINConv(nn.Sequential(nn.Linear(12, 6), mgg.nn.BatchNorm(6))),
+    "gcn with a hook": lambda: hooked(mgg.nn.GCNConv(12, 6)),
+    "mlp": lambda: mgg.nn.MLP([12, 8, 6], norm="batch"),
+    "batch norm": lambda: mgg.nn.BatchNorm(12),
+    "dropout": lambda: mgg.nn.Dropout(0.5, draws=Draws(1)),  # the same draws
+    "program": Summed,
+    "program of means": lambda: Summed("mean"),
+    "program of maxima": lambda: Summed("max"),
+    "program by column": lambda: Summed(gates=True),
+    "program with rows of edges": lambda: Summed(gates=True, fuse=False),
+    "program of maxima by column": lambda: Summed("max", gates=True),
+    "normalised program": lambda: Summed(kind="gcn", gates=True),
 }
 IN_PLACE = {
     "relu": lambda h: F.relu(h, inplace=True),
     "relu_": lambda h: h.relu_(),
-    "module": lambda h: nn.ReLU(inplace=True)(h),
+    "module": nn.ReLU(inplace=True),
     "row": lambda h: (h.__setitem__(0, 0), h)[1],
     "add": lambda h: h.add_(1),
     "dropout": lambda h: F.dropout(h, 0.0, inplace=True),
@@ -171,6 +211,54 @@ def test_a_graph_that_was_opened_in_inference_mode_trains(name, made):
         assert all(each.grad is not None for each in (x, *layer.parameters()))
 
 
+def test_operations_on_edges_train_after_inference_mode(graph):
+    def run(x):
+        adjacency = graph.adjacency("edges")
+        scores = aggregation.dot_products(x, x, graph, adjacency, heads=2)
+        weights = aggregation.edge_softmax(scores, adjacency) + aggregation.edge_sums(
+            x[:, :2], x[:, 2:4], graph, adjacency
+        )
+        rows = mgg.extend(x, graph)[graph.edge_index("gcn")[0]]
+        return (
+            aggregation.aggregate(x, graph, adjacency, edge_weight=weights).sum()
+            + rows.sum() * graph.edge_index().sum()
+        )
+
+    with torch.inference_mode():
+        first = run(graph.x).clone()
+    x = graph.x.clone().requires_grad_()
+    out = run(x)
+    torch.testing.assert_close(out.detach(), first)
+    out.backward()
+
+
+def test_batches_train_after_inference_mode(graph):
+    loader = mgg.NeighborLoader(graph, [3], batch_size=16)
+    layer = Summed(kind="gcn", gates=True)
+    for batch in loader:
+        x = batch.x.clone()
+        with torch.inference_mode():
+            first = layer(x, batch.blocks[0]).clone()
+        out = layer(x, batch.blocks[0])
+        torch.testing.assert_close(out.detach(), first)
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_features_of_a_graph_opened_in_inference_mode_are_saved(name, made):
+    matrix = csr_matrix((np.ones(made.edges, np.float32), made.indices, made.indptr), (NODES, NODES))
+    with torch.inference_mode():
+        opened = mgg.from_scipy(matrix, made.x, made.y, train=made.train, val=made.val, test=made.test)
+        layer = LAYERS["gcn"]()
+        layer(opened.x, opened)
+    with opened as graph:
+        layer = LAYERS[name]()
+        out = layer(graph.x, graph)
+        if out.requires_grad:
+            graph.loss(out, F.cross_entropy).backward()
+        assert all(each.grad is not None for each in layer.parameters())
+
+
 def test_attention_with_edge_data_trains_after_inference_mode(made, tmp_path):
     from mgg_hpc.data import writer
 
@@ -190,13 +278,27 @@ def test_autocast_runs_layers(name, dtype, graph):
     torch.manual_seed(0)
     layer = LAYERS[name]()
     exact = layer(graph.x, graph)
+    lin = nn.Linear(12, 12)
     with torch.autocast("cpu", dtype):
-        h = nn.Linear(12, 12)(graph.x)  # half
+        h = lin(graph.x)  # half
         assert h.dtype == dtype
         out = layer(h, graph)
-    assert out.isfinite().all() and out.shape == exact.shape
-    out.float().sum().backward()
-    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
+        assert out.isfinite().all() and out.shape == exact.shape
+        loss = out.float().square().sum()
+        loss.backward(retain_graph=True)  # as torch's own operations do, in half precision in part
+    rough = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    loss.backward()
+    found = [p.grad.clone() for p in layer.parameters()]
+    assert lin.weight.grad is not None
+    layer.zero_grad()
+    wanted = layer(h.detach().float(), graph)
+    torch.testing.assert_close(out, wanted)
+    if wanted.requires_grad:
+        wanted.square().sum().backward()
+    for near, mine, parameter in zip(rough, found, layer.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad)
+        assert (near - mine).norm() <= 0.1 * mine.norm() + 1e-3
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -206,32 +308,99 @@ def test_compiled_layers_give_the_same(name, graph):
     torch.testing.assert_close(compiled(graph.x, graph), layer(graph.x, graph))
     model = torch.compile(lambda x: F.relu(layer(x, graph)) * 2, backend="eager")
     torch.testing.assert_close(model(graph.x), F.relu(layer(graph.x, graph)) * 2)
+    grads = []
+    for run in (model, lambda x: F.relu(layer(x, graph)) * 2):
+        x = graph.x.clone().requires_grad_()
+        run(x).sum().backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(*grads)
 
 
-def test_two_self_loops_on_a_node_are_pygs(rng):
-    from torch_geometric.nn import GCNConv
+def multigraph(rng, *, weighted: bool):
+    """Return random edges with duplicates and several self loops on some nodes, weights, and the number of nodes."""
+    nodes = int(rng.integers(1, 12))
+    ends = np.append(
+        rng.integers(nodes, size=(2, 4 * nodes)), np.tile(rng.integers(nodes, size=nodes), (2, 1)), axis=1
+    )
+    ends = ends[:, rng.permutation(ends.shape[1])]
+    return (
+        torch.tensor(ends),
+        torch.tensor(rng.uniform(0.1, 2, ends.shape[1]).astype(np.float32)) if weighted else None,
+        nodes,
+    )
 
-    for _ in range(10):
-        nodes = int(rng.integers(1, 12))
-        u, v = rng.integers(nodes, size=(2, 4 * nodes))
-        loops = rng.integers(nodes, size=nodes)
-        u, v = np.append(u, loops), np.append(v, loops)
-        w = rng.uniform(0.1, 2, len(u)).astype(np.float32)
-        from torch_geometric.data import Data
 
-        ends = torch.tensor(np.stack([u, v]))
-        theirs = GCNConv(3, 2)
-        mine = mgg.nn.GCNConv(3, 2)
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("number", range(10))
+def test_self_loops_of_multigraphs_are_pygs(number, weighted, rng):
+    ends, weight, nodes = multigraph(rng, weighted=weighted)
+    for make in (
+        lambda lib: lib.GCNConv(3, 2),
+        lambda lib: lib.GCNConv(3, 7),
+        lambda lib: lib.GATConv(3, 2, heads=2),
+    ):
+        mine, theirs = make(mgg.nn), make(pyg)
         mine.load_state_dict(theirs.state_dict())
         x = torch.tensor(rng.standard_normal((nodes, 3)), dtype=torch.float32)
-        with mgg.from_pyg(Data(edge_index=ends, edge_weight=torch.tensor(w), num_nodes=nodes)) as graph:
-            torch.testing.assert_close(mine(x, graph), theirs(x, ends, torch.tensor(w)), rtol=1e-5, atol=1e-5)
+        given, expected = x.clone().requires_grad_(), x.clone().requires_grad_()
+        with mgg.from_pyg(Data(x=x, edge_index=ends, edge_weight=weight, num_nodes=nodes)) as graph:
+            right = theirs(expected, ends, *([weight] if isinstance(theirs, pyg.GCNConv) else []))
+            out = mine(given, graph)
+            torch.testing.assert_close(out, right, rtol=1e-5, atol=1e-5)
+            out.square().sum().backward(), right.square().sum().backward()
+            torch.testing.assert_close(given.grad, expected.grad, rtol=1e-4, atol=1e-4)
+            [batch] = mgg.NeighborLoader(
+                graph, [-1], batch_size=nodes, input_nodes=torch.arange(nodes), shuffle=False
+            )
+            torch.testing.assert_close(mine(batch.x, batch.blocks[0]), right[batch.ids], rtol=1e-5, atol=1e-5)
 
 
-def test_a_layer_on_a_streamed_graph_says_what_it_takes(tmp_path, made):
+def test_estimates_count_the_last_self_loop_alone():
+    ends = torch.tensor([[0, 0, 0, 1, 2, 3], [0, 0, 0, 0, 0, 0]])
+    weight = torch.tensor([5.0, 7.0, 2.0, 1.0, 1.0, 1.0])
+    layer = mgg.nn.GCNConv(2, 2)
+    with mgg.from_pyg(Data(x=torch.rand(4, 2), edge_index=ends, edge_weight=weight, num_nodes=4)) as graph:
+        right = layer(graph.x, graph)[:1]
+        loader = mgg.NeighborLoader(graph, [3], batch_size=1, input_nodes=torch.tensor([0]))
+        found = torch.stack([layer(batch.x, batch.blocks[0]) for _ in range(2000) for batch in loader]).mean(
+            0
+        )
+    torch.testing.assert_close(found, right, rtol=0.05, atol=0.05)
+
+
+CONVOLUTIONS = [
+    name for name in LAYERS if "program" not in name and name not in ("mlp", "batch norm", "dropout")
+]
+
+
+def test_layers_and_streamed_graphs_say_what_they_take(graph, tmp_path, made):
     from mgg_hpc.data import writer
 
     writer.write(tmp_path / "g.h5", made)
-    with mgg.open(tmp_path / "g.h5", streaming=mgg.Streaming(memory="1M")) as graph:
-        with pytest.raises((TypeError, ValueError, mgg.InputError), match="stream"):
-            mgg.nn.GCNConv(12, 4)(torch.ones(NODES, 12), graph)
+    x = torch.ones(NODES, 12)
+    with mgg.open(tmp_path / "g.h5", streaming=mgg.Streaming(memory=1 << 20)) as streamed:
+        for name in CONVOLUTIONS:
+            for rows in (x, streamed.x):
+                with pytest.raises(TypeError, match="does not run on a streamed graph: "):
+                    LAYERS[name]()(rows, streamed)
+        for make in LAYERS.values():
+            with pytest.raises(TypeError, match="takes rows in memory here"):
+                make()(streamed.x, graph)
+        with pytest.raises(TypeError, match="takes streamed rows on a streamed graph"):
+            Summed()(x, streamed)
+        with pytest.raises(TypeError, match="takes rows in memory here"):
+            mgg.nn.Dropout()(streamed.x, streamed)
+        assert mgg.nn.MLP([12, 3])(x, streamed).shape == (NODES, 3)
+        torch.testing.assert_close(Summed()(streamed.x, streamed).tensor().shape, (NODES, 12))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_say_what_they_take(name, graph):
+    edges = graph.edge_index()
+    for rows, other, match in (
+        (graph.x, edges, r"\(x, graph\) takes a graph, as mgg.open returns, and this is a Tensor"),
+        (None, graph, "takes rows as a tensor, and x is a NoneType"),
+        (graph.x.numpy(), graph, "takes rows as a tensor, and x is a ndarray"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            LAYERS[name]()(rows, other)

@@ -109,8 +109,12 @@ ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.ELU, Twice, lambda: nn.ReLU(inplace=True), l
 @pytest.fixture(scope="module")
 def graph():
     made = jobs.blocks(NODES)
-    ends = torch.tensor(np.stack([made.indices, np.repeat(np.arange(NODES), np.diff(made.indptr))]), dtype=torch.int64)
-    with mgg.from_scipy(csr_matrix((np.ones(made.edges), made.indices, made.indptr), (NODES, NODES))) as found:
+    ends = torch.tensor(
+        np.stack([made.indices, np.repeat(np.arange(NODES), np.diff(made.indptr))]), dtype=torch.int64
+    )
+    with mgg.from_scipy(
+        csr_matrix((np.ones(made.edges), made.indices, made.indptr), (NODES, NODES))
+    ) as found:
         yield found, ends
 
 
@@ -138,7 +142,9 @@ def compare(mine, theirs, graph, rng, width):
         (out * upstream).sum().backward(), (right * upstream).sum().backward()
         torch.testing.assert_close(given.grad, expected.grad, rtol=1e-3, atol=1e-3)
         for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
-            torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m: f"{name}: {m}")
+            torch.testing.assert_close(
+                a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}"
+            )
 
 
 @pytest.mark.parametrize("number", range(50))
@@ -155,7 +161,9 @@ NETWORKS = {
     "a hook on a Linear": lambda: nn.Sequential(with_hook(nn.Linear(5, 5)), nn.ReLU()),
     "a hook on a ReLU": lambda: nn.Sequential(nn.Linear(5, 5), with_hook(nn.ReLU())),
     "a hook on the Sequential": lambda: with_hook(nn.Sequential(nn.Linear(5, 5))),
-    "a hook before a batch norm": lambda: nn.Sequential(nn.Linear(5, 5), with_hook(nn.BatchNorm1d(5), pre=True)),
+    "a hook before a batch norm": lambda: nn.Sequential(
+        nn.Linear(5, 5), with_hook(nn.BatchNorm1d(5), pre=True)
+    ),
 }
 
 
@@ -199,7 +207,7 @@ def test_linear_maps_of_layers_are_called_where_they_are_not_plain(layer, change
 
 
 def test_an_mlp_whose_forward_is_its_own_is_called(graph, rng):
-    graph, ends = graph
+    graph, _ = graph
     layer = mgg.nn.GINConv(OwnMLP([5, 6, 5]))
     x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
     plain = mgg.nn.GINConv(mgg.nn.MLP([5, 6, 5]))
@@ -213,3 +221,172 @@ def test_a_hook_on_a_layer_itself_runs(graph):
     before = layer(torch.ones(NODES, 5), graph)
     with_hook(layer)
     torch.testing.assert_close(layer(torch.ones(NODES, 5), graph), before / 2)
+
+
+# What is put in the place of a layer's linear map, from its width to another: not a Linear, or one with a bias.
+IN_PLACE_OF = {
+    "with a bias": nn.Linear,
+    "a Sequential": lambda a, b: nn.Sequential(nn.Linear(a, 3), nn.Tanh(), nn.Linear(3, b)),
+    "a subclass": Scaled,
+    "a hooked Sequential": lambda a, b: with_hook(nn.Sequential(nn.Linear(a, b))),
+}
+
+
+@pytest.mark.parametrize("put", IN_PLACE_OF)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_other_modules_in_the_place_of_linear_maps(layer, put, graph, rng):
+    make, names = LAYERS[layer]
+
+    def changed(lib):
+        made = make(lib)
+        for name in names:
+            old = getattr(made, name)
+            setattr(
+                made,
+                name,
+                IN_PLACE_OF[put](old.in_channels if lib is pyg else old.in_features, old.weight.shape[0]),
+            )
+        return made
+
+    compare(*twice(changed, int(rng.integers(2**31))), graph, rng, 5)
+
+
+def patched(module):
+    module.forward = lambda x, call=module.forward: 3 * call(x)
+    return module
+
+
+def of_kwargs(module):
+    module.register_forward_hook(lambda module, given, options, out: out + 1, with_kwargs=True)
+    return module
+
+
+def of_gradients(module):
+    module.register_full_backward_hook(lambda module, given, gradient: tuple(2 * each for each in given))
+    return module
+
+
+def before_gradients(module):
+    module.register_full_backward_pre_hook(lambda module, gradient: tuple(2 * each for each in gradient))
+    return module
+
+
+FURTHER = {
+    "forward of the instance": lambda: nn.Sequential(patched(nn.Linear(5, 5)), nn.ReLU()),
+    "forward of a ReLU": lambda: nn.Sequential(nn.Linear(5, 5), patched(nn.ReLU())),
+    "forward of a batch norm": lambda: nn.Sequential(nn.Linear(5, 5), patched(nn.BatchNorm1d(5))),
+    "hook with kwargs": lambda: nn.Sequential(of_kwargs(nn.Linear(5, 5)), nn.ReLU()),
+    "backward hook": lambda: nn.Sequential(of_gradients(nn.Linear(5, 5)), nn.Tanh()),
+    "backward pre-hook": lambda: nn.Sequential(nn.Tanh(), before_gradients(nn.Linear(5, 5))),
+    "lazy": lambda: nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.Linear(5, 5)),
+    "PyG's own": lambda: pyg.MLP([5, 7, 5], act="relu", norm="layer_norm"),
+    "scripted": lambda: legacy(nn.Sequential(nn.Linear(5, 5), nn.ReLU()), torch.jit.script),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_networks_in_gin(name, graph, rng):
+    def made(lib):
+        layer = lib.GINConv(FURTHER[name]())
+        if name == "lazy":
+            layer.nn(torch.ones(2, 5))
+        return layer
+
+    compare(*twice(made, int(rng.integers(2**31))), graph, rng, 5)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_hooks_of_all_modules_run(layer, graph, rng):
+    seen = []
+    mine, theirs = twice(LAYERS[layer][0], int(rng.integers(2**31)))
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, given, out: (
+            (seen.append(module), out * 2)[1] if isinstance(module, nn.Linear) else None
+        )
+    )
+    with hook:
+        x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
+        out = mine(x, graph[0])
+    assert len(seen) == len(LAYERS[layer][1])
+    for name in LAYERS[layer][1]:  # PyG's Linear is another class
+        getattr(theirs, name).register_forward_hook(lambda module, given, out: out * 2)
+    torch.testing.assert_close(out, theirs(x, graph[1]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("fill", ["mean", "max", 0.5])
+def test_linear_maps_of_edge_data_in_gat(change, fill, graph, rng):
+    graph, ends = graph
+    data = torch.tensor(rng.standard_normal((ends.shape[1], 3)), dtype=torch.float32)
+
+    def made(lib):
+        layer = lib.GATConv(5, 4, heads=2, edge_dim=3, fill_value=fill, residual=True)
+        for name in ("lin_edge", "res"):
+            setattr(layer, name, CHANGES[change](getattr(layer, name)))
+        return layer
+
+    mine, theirs = twice(made, int(rng.integers(2**31)))
+    x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
+    given, expected = data.clone().requires_grad_(), data.clone().requires_grad_()
+    out, right = mine(x, graph, edge_attr=given), theirs(x, ends, expected)
+    torch.testing.assert_close(out, right, rtol=1e-4, atol=1e-4)
+    out.square().sum().backward(), right.square().sum().backward()
+    torch.testing.assert_close(given.grad, expected.grad, rtol=1e-3, atol=1e-3)
+    for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
+        torch.testing.assert_close(
+            a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def test_modules_that_take_the_graph_run_inside_containers_that_are_called(graph, rng):
+    graph, _ = graph
+    inside = lambda: [nn.Linear(5, 6), mgg.nn.BatchNorm(6), nn.ReLU(), mgg.nn.MLP([6, 4, 5])]  # noqa: E731
+    layer, plain = mgg.nn.GINConv(Skip(*inside())), mgg.nn.GINConv(nn.Sequential(*inside()))
+    plain.load_state_dict(layer.state_dict())
+    x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
+    sums = mgg.nn.GINConv(nn.Identity())(x, graph)
+    torch.testing.assert_close(layer(x, graph), sums + plain(x, graph), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_hooks_run_on_sampled_blocks(layer, graph, rng):
+    graph, ends = graph
+    make, names = LAYERS[layer]
+
+    def changed(lib):
+        made = make(lib)
+        for name in names:
+            with_hook(getattr(made, name))
+        return made
+
+    mine, theirs = twice(changed, int(rng.integers(2**31)))
+    graph.x = x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
+    [batch] = mgg.NeighborLoader(
+        graph, [-1], batch_size=NODES, input_nodes=torch.arange(NODES), shuffle=False
+    )
+    torch.testing.assert_close(
+        mine(batch.x, batch.blocks[0]), theirs(x, ends)[batch.ids], rtol=1e-4, atol=1e-4
+    )
+
+
+class Gate(mgg.nn.saga.Layer):
+    """A program whose edges pass through a module."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def apply_edge(self, edge):
+        return self.module(edge.src + edge.dst)
+
+    def apply_vertex(self, vertex, accum):
+        return accum
+
+
+@pytest.mark.parametrize("make", [nn.Tanh, lambda: nn.Linear(5, 5), nn.ReLU, nn.Sigmoid])
+def test_hooks_in_programs_run(make, graph, rng):
+    module = make()
+    graph, _ = graph
+    x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
+    plain = Gate(module)(x, graph)
+    torch.testing.assert_close(Gate(with_hook(module))(x, graph), plain / 2)

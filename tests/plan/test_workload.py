@@ -197,7 +197,7 @@ def test_a_plan_of_a_matrix_has_its_entries_in_one_chunk_of_its_own(rng, rank):
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 def test_self_loops_are_added_and_replaced(rng, kind, replace):
-    """Behind the others of a row; its degree is a sum of weights."""
+    """Behind the others of a row, unless there are some, of which the last stays; its degree is a sum of weights."""
     degree = rng.integers(0, 6, 300) * (rng.random(300) < 0.7)
     indptr, first = workload.prefix_sum(degree), (1 << 40) if kind is np.int64 else 1000
     indices = (first + rng.integers(0, 300, int(indptr[-1]))).astype(kind)
@@ -208,7 +208,8 @@ def test_self_loops_are_added_and_replaced(rng, kind, replace):
     for v, own in enumerate(range(first, first + 300)):
         part = slice(indptr[v], indptr[v + 1])
         row = list(zip(indices[part].tolist(), weight[part].tolist(), strict=True))
-        row = [each for each in row if each[0] != own or not replace]
+        last = max((at for at, (u, _) in enumerate(row) if u == own and not replace), default=-1)
+        row = [each for at, each in enumerate(row) if each[0] != own or at == last]
         wanted.append(row if any(u == own for u, _ in row) else [*row, (own, 1.0)])
     ends, values = zip(*(each for row in wanted for each in row), strict=True)
     arrays = workload.prefix_sum(np.array([*map(len, wanted)])), np.array(ends, kind), np.float32(values)

@@ -277,7 +277,8 @@ def _targets(plan: Plan, device: torch.device | str) -> Tensor:
     if plan not in _target_of:
         segments = plan.segments[np.argsort(plan.segments["first_edge"], kind="stable")]
         target = np.repeat(segments["destination"].astype(np.int64), segments["count"])
-        _target_of[plan] = torch.from_numpy(target).to(device)
+        with torch.inference_mode(False):
+            _target_of[plan] = torch.from_numpy(target).to(device)
     return _target_of[plan]
 
 

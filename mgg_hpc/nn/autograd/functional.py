@@ -263,7 +263,9 @@ def _scaled(x: Tensor, scale: Tensor | None, out: Tensor) -> None:
 
 
 def check_rows(x: Input, graph: GraphView) -> None:
-    """Raise ValueError unless x has as many rows as the graph on this rank, of the graph's dtype."""
+    """Raise ValueError unless x [n, F] has as many rows as the graph on this rank, of the graph's dtype."""
+    if len(x.shape) != 2:
+        raise ValueError(f"x is {list(x.shape)}; expected [{graph.rows}, F]")
     if x.shape[0] != graph.rows:
         raise ValueError(f"x has {x.shape[0]} rows; expected {graph.rows}")
     if x.dtype != graph.dtype:
@@ -328,6 +330,11 @@ def linear(
 def as_rows(x: Input, graph: GraphView) -> Tensor:
     """Return features as rows [n, F]. Not collective. Raises ValueError for a wrong number or dtype of rows."""
     check_rows(x, graph)
+    return dense(x, graph)
+
+
+def dense(x: Input, graph: GraphView) -> Tensor:
+    """Return features as a tensor, in rows of the workspace unless they are one."""
     return x if isinstance(x, Tensor) else x.written(graph.workspace.rows(x.shape[0], x.shape[1], x.dtype))
 
 

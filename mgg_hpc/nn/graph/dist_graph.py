@@ -81,16 +81,24 @@ class DistGraph(GraphHandle):
         self._ends: list[Callable[[], None]] = []
         self._widest = widest
         self._edge_index: dict[str, Tensor] = {}  # by kind
-        super().__init__(
-            backend, counts, part.slice.ids, (), dtype=dtype, widest=widest, publishes=publishes, comm=comm
-        )
-        self.x = self._input()
-        rows, device = part.slice, self.device
-        self.y = None if rows.y is None else torch.from_numpy(rows.y).to(device)
-        self.train, self.val, self.test = (
-            torch.from_numpy(np.zeros(self.rows, bool) if mask is None else mask).to(device)
-            for mask in (rows.train, rows.val, rows.test)
-        )
+        with torch.inference_mode(False):
+            super().__init__(
+                backend,
+                counts,
+                part.slice.ids,
+                (),
+                dtype=dtype,
+                widest=widest,
+                publishes=publishes,
+                comm=comm,
+            )
+            self.x = self._input()
+            rows, device = part.slice, self.device
+            self.y = None if rows.y is None else torch.from_numpy(rows.y).to(device)
+            self.train, self.val, self.test = (
+                torch.from_numpy(np.zeros(self.rows, bool) if mask is None else mask).to(device)
+                for mask in (rows.train, rows.val, rows.test)
+            )
         open_graphs.append(self)
         _close_at_exit()
 
@@ -178,8 +186,9 @@ class DistGraph(GraphHandle):
         own = (indices >= low) & (indices < low + self.rows)
         source = np.where(own, indices - low, self.rows + np.searchsorted(halo, indices))
         destination = np.repeat(np.arange(self.rows), np.diff(indptr))
-        listed = torch.from_numpy(np.stack([source, destination]).astype(np.int64))
-        return self._edge_index.setdefault(kind, listed.to(self.device))
+        with torch.inference_mode(False):
+            listed = torch.from_numpy(np.stack([source, destination]).astype(np.int64))
+            return self._edge_index.setdefault(kind, listed.to(self.device))
 
     def edge_weight(self) -> Tensor | None:
         """Return the weights of `edge_index`'s edges, float32 [E]; None if the graph has none."""

@@ -110,7 +110,8 @@ class GraphHandle(GraphView):
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
         made = self._by_kind.get(kind)
         if made is None or (ordered and made.order is None and not made.values):
-            self._by_kind[kind] = made = self._planned(kind, ordered)
+            with torch.inference_mode(False):
+                self._by_kind[kind] = made = self._planned(kind, ordered)
         return made
 
     def _planned(self, kind: str, ordered: bool) -> Adjacency:

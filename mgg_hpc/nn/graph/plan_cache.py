@@ -35,7 +35,7 @@ from ...plan.layout import CHUNK, SEGMENT
 from ...plan.workload import HaloLists, Plan, SplitEdges
 from .matrix import Matrix, Unplanned
 
-VERSION = 1  # of the content; files of other versions are ignored
+VERSION = 2  # of the content; files of other versions are ignored
 LEAST_EDGES = 1 << 22  # edges of a rank, on average, for "auto": fewer are planned sooner than they are read
 FREE_SHARE = 0.25  # of the device's free bytes, the most that a file may take
 

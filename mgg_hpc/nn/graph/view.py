@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,7 +28,7 @@ class GraphView(ABC):
     backend: stores and sums the rows. dtype: torch type of the rows. device: torch's name of the backend's device.
     ids: int64 [rows], original ids of the nodes, as an array of the backend. workspace: memory of the rows that calls
     return. comm: communicator of all ranks, or None. rank: this rank's number. ranks: number of ranks that exchange
-    rows; 1 if none do.
+    rows; 1 if none do. streams: whether rows are in stores (`StreamedGraph`).
     """
 
     backend: Backend
@@ -38,6 +39,7 @@ class GraphView(ABC):
     comm: Any
     rank: int
     ranks: int
+    streams = False
 
     @property
     @abstractmethod
@@ -85,8 +87,9 @@ class GraphView(ABC):
         if isinstance(data, Tensor):
             return self._in_order(adjacency, data.to(self.device, wide), fill)
         if (data, fill) not in adjacency.values:
-            named = self.edge_data(data).to(self.device, wide)
-            adjacency.values[data, fill] = self._in_order(adjacency, named, fill)
+            with torch.inference_mode(False):  # what is kept can be saved for a backward
+                named = self.edge_data(data).to(self.device, wide)
+                adjacency.values[data, fill] = self._in_order(adjacency, named, fill)
         return adjacency.values[data, fill]
 
     def _in_order(self, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> EdgeValues:

@@ -18,12 +18,14 @@ from ...runtime.backends.arguments import RngKey, Rows
 from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
 from ..autograd.functional import check_rows, linear
+from ..calls import layer_call
 from ..graph.matrix import Adjacency, LoopFill, check_fill
 from ..graph.view import GraphView, first_rows
 from ..inputs.host import Input
 from ..spans import first_order, span
 from ..workspace import accumulator, as_array, row_format
 from .conv import Convolution
+from .networks import matrix, product
 from .random import Dropout, Fill, dropped, fill_uniform, glorot
 
 MOST_HEADS = 1024  # number of heads with different dropout draws (semantics.h, draw_edge)
@@ -120,6 +122,7 @@ class GATConv(Convolution):
         stored = row_format(1, dtype).dtype
         return how.forward_rows(stored).format.dim, how.backward_rows(stored).format.dim
 
+    @layer_call
     def forward(
         self,
         x: Input,
@@ -143,11 +146,19 @@ class GATConv(Convolution):
             )
         adjacency = self.chosen(graph, adjacency, ordered=edge_attr is not None)
         check_rows(x, graph)
-        h, source, target = linear(x, self._weights(), None, graph), None, None
+        source = target = None
         additive, wide = self.attention == "additive", accumulator(graph.dtype)
-        if additive:
-            h, source, target = h.split((self.heads * self.out_channels, self.heads, self.heads), 1)
-            # Rows of halves carry their scores unrounded.
+        if isinstance(matrix(self.lin), Tensor):
+            h = linear(x, self._weights(), None, graph)
+            if additive:
+                h, source, target = h.split((self.heads * self.out_channels, self.heads, self.heads), 1)
+        else:
+            h = product(x, self.lin, None, graph)
+            if h.shape[1] != self.heads * self.out_channels:
+                raise ValueError(f"lin returns {h.shape[1]} columns, not {self.heads} x {self.out_channels}")
+            if additive:
+                source, target = (self._by_head(h.to(wide), att) for att in self._scores())
+        if source is not None and target is not None:  # rows of halves carry their scores unrounded
             source, target = source.to(wide), target[: graph.destinations].to(wide)
         drops = self.attention_dropout.key()
         ids = None if drops is None else graph.ids
@@ -155,11 +166,13 @@ class GATConv(Convolution):
         bias, edge = self.bias if self.concat else None, self._edge_data(graph, adjacency, edge_attr)
         keeps = torch.is_grad_enabled()  # always False within a Function
         out: Tensor = _Attention.apply(h, source, target, bias, *edge, graph, adjacency, how, keeps)
+        if keeps and self.concat and bias is None and self.res is None:
+            out = out.clone()  # the backward reads the sums, and the caller may change what it gets in place
         if not self.concat:
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
             out = out if self.bias is None else out + self.bias.to(out.dtype)
         if self.res is not None:
-            out = out + linear(first_rows(x, graph.destinations), self.res.weight, None, graph)
+            out = out + product(first_rows(x, graph.destinations), matrix(self.res), None, graph)
         return dropped(out.relu(), graph, key, rectified=True) if relu else out
 
     def _edge_data(
@@ -176,6 +189,10 @@ class GATConv(Convolution):
             raise ValueError(
                 f"edge_attr has {values.forward.shape[1]} columns, and edge_dim is {self.edge_dim}"
             )
+        if not isinstance(matrix(self.lin_edge), Tensor):
+            both = torch.cat([values.backward, values.forward])
+            backward, forward = self._by_head(self.lin_edge(both), self.att_edge).chunk(2)
+            return backward, torch.eye(self.heads, dtype=both.dtype, device=both.device), forward.detach()
         of_heads = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
         weight = (self.att_edge.transpose(0, 1) @ of_heads).squeeze(1).T
         return values.backward, weight, values.forward
@@ -188,6 +205,10 @@ class GATConv(Convolution):
         of_heads = self.lin.weight.view(self.heads, self.out_channels, self.in_channels)
         scores = [(att.transpose(0, 1) @ of_heads).squeeze(1) for att in self._scores()]
         return torch.cat([self.lin.weight, *scores])
+
+    def _by_head(self, rows: Tensor, att: Tensor) -> Tensor:
+        """Return the products [n, heads] of rows [n, heads * out] with a vector of each head, [1, heads, out]."""
+        return (rows.unflatten(1, (self.heads, self.out_channels)) * att).sum(2)
 
     def _scores(self) -> list[Tensor]:
         """Return att_src and att_dst, or nothing for dot products."""
@@ -235,17 +256,20 @@ class _Attention(torch.autograd.Function):
                 )
         out = graph.workspace.rows(n, how.columns, graph.dtype)
         tensors = {"score": target_score} if how.additive else {"h": h[:n]}
-        # The backward subtracts values as large as the sums, so half rows must not be rounded with the bias in them.
-        later = bias is not None and graph.dtype.itemsize == 2
+        # The backward reads the sums without the bias, of which half rows must not be rounded with it either, and the
+        # caller may change the result in place.
+        later = bias is not None and (keeps or graph.dtype.itemsize == 2)
         tensors["bias"] = None if later else bias
         with span("forward: attend"):
             tensors["edge_score"] = None if in_edges is None else _edge_scores(in_edges, edge_weight)
             graph.edge_kernels.attend(plan, _at(how, plan), rows, as_array(out), **_arrays(tensors | kept))
-        ctx.call, ctx.layer, ctx.biased = (graph, adjacency, how), spans.current(), not later
+        ctx.call, ctx.layer = (graph, adjacency, how), spans.current()
         ctx.save_for_backward(
             h, source_score, target_score, bias, out_edges, edge_weight, out, *kept.values()
         )
-        return out + bias.to(out.dtype) if later else out
+        if not later:
+            return out
+        return torch.add(out, bias.to(out.dtype), out=graph.workspace.rows(n, how.columns, graph.dtype))
 
     @staticmethod
     @first_order
@@ -258,7 +282,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     graph, adjacency, how = ctx.call
     h, source_score, target_score, bias, out_edges, edge_weight, out, log_sum, *parts = ctx.saved_tensors
     gradient = gradient if gradient.stride(1) == 1 else gradient.contiguous()
-    dot = _head_products(gradient, out, how, bias if ctx.biased else None)
+    dot = _head_products(gradient, out, how)
     source_gradient = target_gradient = None
     back = graph.workspace.rows(len(h), how.columns, graph.dtype)
     layout = how.backward_rows(row_format(1, graph.dtype).dtype)
@@ -339,8 +363,8 @@ def _published(
     return published
 
 
-def _head_products(a: Tensor, b: Tensor, how: Attention, less: Tensor | None = None) -> Tensor:
-    """Return [n, H]: the dot product of the rows of a and b - less over each head's columns, in the accumulator type.
+def _head_products(a: Tensor, b: Tensor, how: Attention) -> Tensor:
+    """Return [n, H]: the dot product of the rows of a and b over each head's columns, in the accumulator type.
 
     On CPUs ROWS_AT_ONCE rows at a time, so that their products stay in a cache.
     """
@@ -349,8 +373,7 @@ def _head_products(a: Tensor, b: Tensor, how: Attention, less: Tensor | None = N
     step = ROWS_AT_ONCE if a.device.type == "cpu" else max(1, n)
     for first in range(0, n, step):
         own = slice(first, first + step)
-        right = b[own].to(wide)
-        products = a[own].to(wide) * (right if less is None else right - less.to(wide))
+        products = a[own].to(wide) * b[own].to(wide)
         torch.sum(products.view(-1, how.heads, how.channels), 2, out=out[own])
     return out
 

@@ -16,18 +16,32 @@ import torch
 from torch import Tensor
 
 from ...runtime.backends.arguments import RngKey
-from ..autograd.aggregation import aggregate, unweighted
-from ..autograd.functional import as_rows, convolution, linear, transform_first
+from ..autograd.aggregation import aggregate, scaled_sum, unweighted
+from ..autograd.functional import as_rows, convolution, transform_first
+from ..calls import layer_call
 from ..graph.matrix import Adjacency
 from ..graph.view import GraphView
 from ..inputs.host import Input
-from .networks import Step, is_linear, pop_relu, reset, steps, through
+from .networks import (
+    Step,
+    Weight,
+    activation,
+    is_linear,
+    matrix,
+    pop_relu,
+    product,
+    reset,
+    steps,
+    taken_apart,
+    through,
+)
 from .random import Fill, fill_uniform, glorot
 
 
 class Convolution(torch.nn.Module, ABC):
     """Interface of a layer, called as a `SumConvolution` is. kind: of the adjacency that it sums over (`Matrix`)."""
 
+    streams = False
     kind: str
     in_channels: int
     out_channels: int
@@ -94,15 +108,17 @@ class Formula:
 
     reduce: "sum", with the weights and scales of the adjacency, "mean" or "max". weight: W [out, in], or None for the
     identity. bias: b [out]. root: V [out, in]. eps: [1]. A term whose parameter is None is left out. rest: modules that
-    are applied to the result, one after another.
+    are applied to the result, one after another. A module in the place of W or V, whose linear map is not plain, is
+    called, with its own bias. ahead: call W's before the reduction, as in PyG.
     """
 
     reduce: str = "sum"
-    weight: Tensor | None = None
+    weight: Weight | None = None
     bias: Tensor | None = None
-    root: Tensor | None = None
+    root: Weight | None = None
     eps: Tensor | None = None
     rest: Sequence[Step] = ()
+    ahead: bool = False
 
 
 class SumConvolution(Convolution):
@@ -118,11 +134,13 @@ class SumConvolution(Convolution):
 
     def transforms_first(self, wants_gradient: bool) -> bool:
         """Return whether fewer values move if W is applied before the reduction. wants_gradient: as in `exchanged`."""
-        weight = self.formula.weight
-        if weight is None or self.formula.reduce == "max":
-            return False
+        formula = self.formula
+        weight = formula.weight
+        if not isinstance(weight, Tensor) or formula.reduce == "max":
+            return formula.ahead
         return transform_first(weight.shape[1], weight.shape[0], wants_gradient)
 
+    @layer_call
     def forward(
         self,
         x: Input,
@@ -138,25 +156,30 @@ class SumConvolution(Convolution):
         possible. key: random key of dropout after the ReLU. Raises ValueError for an adjacency of another kind.
         """
         formula, adjacency = self.formula, self.chosen(graph, adjacency)
-        if formula.weight is None or formula.reduce == "max":
-            rows = as_rows(x, graph)
-            reduced = aggregate(rows, graph, adjacency, formula.reduce)
-            return self.update(rows, reduced, graph, transformed=False, relu=relu, key=key)
         before = adjacency.scale
         after = None if before is None else before[: graph.destinations]
+        weight, root = formula.weight, formula.root
+        if not isinstance(weight, Tensor) or isinstance(root, torch.nn.Module) or formula.reduce == "max":
+            rows, first = as_rows(x, graph), formula.ahead
+            sent = self.message(rows, graph, transform=first)
+            if before is None:
+                reduced = aggregate(sent, graph, adjacency, formula.reduce)
+            else:
+                reduced = scaled_sum(sent * before[:, None].to(sent.dtype), graph, adjacency, after)
+            return self.update(rows, reduced, graph, transformed=first, relu=relu, key=key)
         if formula.reduce == "mean":
             adjacency, after = unweighted(adjacency), adjacency.inverse_degree
-        rest = [*formula.rest, *_activation(relu, key)]
+        rest = [*formula.rest, *activation(relu, key)]
         fused, along = pop_relu(rest)
         out = convolution(
             x,
-            formula.weight,
+            weight,
             formula.bias,
             graph,
             adjacency,
             before=before,
             after=after,
-            root=formula.root,
+            root=root,
             eps=formula.eps,
             relu=fused,
             key=along,
@@ -166,7 +189,7 @@ class SumConvolution(Convolution):
     def message(self, x: Tensor, graph: GraphView, *, transform: bool) -> Tensor:
         """Return the rows to reduce, for rows x [n, in]. transform: apply W (`transforms_first`)."""
         weight = self.formula.weight
-        return linear(x, weight, None, graph) if transform and weight is not None else x
+        return product(x, weight, None, graph) if transform and weight is not None else x
 
     def update(
         self,
@@ -183,17 +206,17 @@ class SumConvolution(Convolution):
         transformed: whether W was applied to the messages. relu, key: as in `forward`.
         """
         formula, out = self.formula, reduced
-        rest = [*formula.rest, *_activation(relu, key)]
+        rest = [*formula.rest, *activation(relu, key)]
         own = x if len(x) == graph.destinations else x[: graph.destinations]
         if formula.eps is not None:
             out = out + (1 + formula.eps).to(x.dtype) * self.message(own, graph, transform=transformed)
         if formula.weight is not None and not transformed:
             fused, along = pop_relu(rest) if formula.root is None else (False, None)
-            out = linear(out, formula.weight, formula.bias, graph, relu=fused, key=along)
+            out = product(out, formula.weight, formula.bias, graph, relu=fused, key=along)
         elif formula.bias is not None:
             out = out + formula.bias.to(out.dtype)
         if formula.root is not None:
-            out = out + linear(own, formula.root, None, graph)
+            out = out + product(own, formula.root, None, graph)
         return through(rest, out, graph)
 
     @property
@@ -208,10 +231,11 @@ class SumConvolution(Convolution):
     @property
     def saves_by_blocks(self) -> bool:
         formula = self.formula
-        if formula.weight is None or formula.reduce == "max":
+        if not isinstance(formula.weight, Tensor) or formula.reduce == "max":
             return False
         # Where the sum comes first, the gradient of V takes the place of the rows after dropout if it is as wide.
-        as_wide = formula.root is not None and formula.weight.shape[0] == formula.weight.shape[1]
+        out_channels, in_channels = self._widths
+        as_wide = formula.root is not None and out_channels == in_channels
         return as_wide or self.transforms_first(wants_gradient=False)
 
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> tuple[int, int]:
@@ -233,13 +257,9 @@ class SumConvolution(Convolution):
     @property
     def _widths(self) -> tuple[int, int]:
         """Output and input width of W, which layers of models have."""
-        assert self.formula.weight is not None
-        return self.formula.weight.shape[0], self.formula.weight.shape[1]
-
-
-def _activation(relu: bool, key: RngKey | None) -> list[Step]:
-    """Return ReLU and dropout after it as steps of a network."""
-    return [torch.nn.ReLU(), *([key] if key else [])] if relu else []
+        weight = self.formula.weight
+        assert isinstance(weight, Tensor)
+        return weight.shape[0], weight.shape[1]
 
 
 class GCNConv(SumConvolution):
@@ -271,7 +291,8 @@ class GCNConv(SumConvolution):
 
     @property
     def formula(self) -> Formula:
-        return Formula(weight=self.lin.weight, bias=self.bias)
+        weight = matrix(self.lin)
+        return Formula(weight=weight, bias=self.bias, ahead=not isinstance(weight, Tensor))
 
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
         """Initialise weights as Glorot and Bengio do, and the bias to 0."""
@@ -283,8 +304,8 @@ class GCNConv(SumConvolution):
 class GINConv(SumConvolution):
     """Graph isomorphism (Xu et al., ICLR 2019): nn((A + (1 + eps) I) X).
 
-    nn: any module of rows. If it begins with a Linear, that is applied before or after the sum, whichever moves fewer
-    values. Parameters ``nn.*``, and ``eps`` [1], a buffer unless ``train_eps``.
+    nn: any module of rows. If it begins with a plain Linear (without hooks or computed weights), that is applied before
+    or after the sum, whichever moves fewer values. Parameters ``nn.*``, and ``eps`` [1], a buffer unless ``train_eps``.
     """
 
     kind = "edges"
@@ -346,9 +367,9 @@ class SAGEConv(SumConvolution):
 
     @property
     def formula(self) -> Formula:
-        root = None if self.lin_r is None else self.lin_r.weight
+        root = None if self.lin_r is None else matrix(self.lin_r)
         rest = [_UNIT_ROWS] if self.normalize else []
-        return Formula(self.aggr, self.lin_l.weight, self.lin_l.bias, root, rest=rest)
+        return Formula(self.aggr, *taken_apart(self.lin_l), root, rest=rest)
 
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
         """Initialise the parameters as torch's Linear does."""

@@ -14,8 +14,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from ...runtime.backends.arguments import RngKey
 from .. import spans
 from ..autograd import recompute
-from ..autograd.functional import linear, through_relu
+from ..autograd.functional import dense, linear, through_relu
+from ..calls import is_plain, layer_call, on_graph
 from ..graph.view import GraphView
+from ..inputs.host import Input
 from ..spans import first_order, span
 from ..workspace import accumulator, as_array
 from .random import Dropout, Fill, dropped, fill_linear, fill_uniform
@@ -86,7 +88,8 @@ class BatchNorm(torch.nn.BatchNorm1d):
         super().__init__(num_features, eps, momentum)
         self.register_load_state_dict_pre_hook(_without_module)
 
-    def forward(self, x: Tensor, graph: GraphView, *, relu: bool = False) -> Tensor:  # type: ignore[override]
+    @layer_call
+    def forward(self, x: Tensor, graph: GraphView, *, relu: bool = False) -> Tensor:
         """Return normalised rows [n, num_features] of this rank's rows x. relu: apply ReLU. Collective in training.
 
         Raises ValueError for another width, and in training for fewer than two rows on all ranks.
@@ -164,32 +167,38 @@ class MLP(torch.nn.Module):
         self.lins = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in pairs)
         self.norms = torch.nn.ModuleList(normalisation(norm, width) for width in channels[1:-1])
 
+    @layer_call
     def forward(self, x: Tensor, graph: GraphView) -> Tensor:
         """Return [n, channels[-1]] for this rank's rows x [n, channels[0]]. Collective with batch norm."""
-        return through(steps(self), x, graph)
+        return through(self._steps(), x, graph)
+
+    def _steps(self) -> list[torch.nn.Module]:
+        *first, last = self.lins
+        between = zip(first, self.norms, strict=True)
+        found = [step for lin, norm in between for step in (lin, norm, torch.nn.ReLU())]
+        return [step for step in found if not is_plain(step, torch.nn.Identity)] + [last]
 
 
 Step = torch.nn.Module | RngKey
+Weight = Tensor | torch.nn.Module  # of a linear map; a module that is not a plain Linear is called
 
 
 def steps(network: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the modules that a network applies one after another; only itself for other than Sequential and MLP."""
-    if isinstance(network, torch.nn.Sequential):
+    """Return the modules that a network applies one after another: a plain Sequential's or MLP's, or itself."""
+    if is_plain(network, torch.nn.Sequential):
         return [step for child in network for step in steps(child)]
-    if isinstance(network, MLP):
-        *first, last = network.lins
-        between = zip(first, network.norms, strict=True)
-        found = [step for lin, norm in between for step in (lin, norm, torch.nn.ReLU())]
-        return [step for step in found if not isinstance(step, torch.nn.Identity)] + [last]
-    return [] if isinstance(network, torch.nn.Identity) else [network]
+    if is_plain(network, MLP):
+        return network._steps()
+    return [] if is_plain(network, torch.nn.Identity) else [network]
 
 
 def through(network: Sequence[Step], x: Tensor, graph: GraphView) -> Tensor:
     """Apply modules to rows x [n, F], one after another. An RngKey means dropout of the output of a ReLU.
 
-    A ReLU is fused with the linear map or batch norm before it, and dropout with both. torch's BatchNorm1d is computed
-    over all ranks' rows. Modules of other packages see only this rank's rows. Raises ValueError on several ranks for
-    torch's dropout and other batch norms, whose results would depend on the division into ranks.
+    A ReLU is fused with the linear map or batch norm before it, and dropout with both, if they are plain (`is_plain`);
+    other modules are called. torch's BatchNorm1d is computed over all ranks' rows. Modules of other packages see only
+    this rank's rows. Raises ValueError on several ranks for torch's dropout and batch norms that are not plain, whose
+    results would depend on the division into ranks.
     """
     left = list(network)
     while left:
@@ -199,23 +208,24 @@ def through(network: Sequence[Step], x: Tensor, graph: GraphView) -> Tensor:
         elif is_linear(step):
             relu, key = pop_relu(left)
             x = linear(x, step.weight, step.bias, graph, relu=relu, key=key)
-        elif isinstance(step, torch.nn.BatchNorm1d):
+        elif is_plain(step, BatchNorm) or is_plain(step, torch.nn.BatchNorm1d):
             relu, key = pop_relu(left)
             x = dropped(normalised(step, x, graph, relu=relu), graph, key, rectified=True)
-        elif isinstance(step, (Dropout, MLP)):
+        elif isinstance(step, (Dropout, BatchNorm, MLP)):
             x = step(x, graph)
         else:
             _check_alone(step, graph)
-            x = step(x)
+            with on_graph(graph):
+                x = step(x)
     return x
 
 
 def pop_relu(left: list[Step]) -> tuple[bool, RngKey | None]:
     """Remove a leading ReLU, and dropout after it, from ``left``; return whether there was one, and the random key."""
-    if not left or not isinstance(left[0], torch.nn.ReLU):
+    if not left or not is_plain(left[0], torch.nn.ReLU):
         return False, None
     left.pop(0)
-    if not left or not (isinstance(left[0], RngKey) or type(left[0]) is Dropout):
+    if not left or not (isinstance(left[0], RngKey) or is_plain(left[0], Dropout)):
         return True, None
     step = left.pop(0)
     return True, step if isinstance(step, RngKey) else cast(Dropout, step).key()
@@ -225,7 +235,8 @@ def _check_alone(step: torch.nn.Module, graph: GraphView) -> None:
     """Raise ValueError for a module whose result would depend on the number of ranks."""
     for inside in step.modules() if graph.backend.collectives.size > 1 else ():
         draws = isinstance(inside, _DropoutNd) and inside.training and inside.p > 0
-        sums = isinstance(inside, TorchBatchNorm) and (inside.training or inside.running_mean is None)
+        sums = isinstance(inside, TorchBatchNorm) and not isinstance(inside, BatchNorm)
+        sums = sums and (inside.training or inside.running_mean is None)
         if draws or sums:
             name, ours = type(inside).__name__, "Dropout" if draws else "BatchNorm"
             raise ValueError(
@@ -234,8 +245,42 @@ def _check_alone(step: torch.nn.Module, graph: GraphView) -> None:
 
 
 def is_linear(step: Step) -> TypeGuard[torch.nn.Linear]:
-    """Return whether a module is exactly torch's Linear, not a subclass."""
-    return type(step) is torch.nn.Linear
+    """Return whether a module is a plain Linear, so that a product with its weight takes the place of a call."""
+    return is_plain(step, torch.nn.Linear)
+
+
+def taken_apart(step: torch.nn.Module) -> tuple[Weight, Tensor | None]:
+    """Return weight and bias of a plain Linear, and any other module itself, which is to be called."""
+    held: dict[str, Any] = step._parameters
+    if is_linear(step) and held.get("weight") is not None and "bias" in held:
+        return held["weight"], held["bias"]
+    return step, None
+
+
+def matrix(step: torch.nn.Module) -> Weight:
+    """Return the weight of a plain Linear without bias, and any other module itself, which is to be called."""
+    weight, bias = taken_apart(step)
+    return weight if bias is None else step
+
+
+def product(
+    x: Input,
+    weight: Weight,
+    bias: Tensor | None,
+    graph: GraphView,
+    *,
+    relu: bool = False,
+    key: RngKey | None = None,
+) -> Tensor:
+    """Return `linear` of rows x, or of a module in the place of the weight its result, which has no further bias."""
+    if isinstance(weight, Tensor):
+        return linear(x, weight, bias, graph, relu=relu, key=key)
+    return through([*steps(weight), *activation(relu, key)], dense(x, graph), graph)
+
+
+def activation(relu: bool, key: RngKey | None) -> list[Step]:
+    """Return ReLU and dropout after it as steps of a network."""
+    return [torch.nn.ReLU(), *([key] if key else [])] if relu else []
 
 
 def reset(network: torch.nn.Module, fill: Fill = fill_uniform) -> None:

@@ -19,6 +19,7 @@ from ...runtime.backends.native import uniform
 from .. import spans
 from ..autograd import recompute
 from ..autograd.functional import dropped_rows, through_relu
+from ..calls import layer_call
 from ..graph.view import GraphView
 from ..inputs.host import HostFeatures, Input
 from ..spans import first_order, span
@@ -159,6 +160,7 @@ class Dropout(torch.nn.Module):
         self.p, self.stream = p, next(_unseeded.streams) if stream is None else stream
         self.draws, self.counts = draws or Draws(_unseeded.seed, epoch=0), draws is None
 
+    @layer_call
     def forward(
         self, x: Input, graph: GraphView, *, rectified: bool = False, in_blocks: bool = False
     ) -> Input:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...plan.workload import Plan
 from ..autograd.functional import as_rows
+from ..calls import layer_call
 from ..graph.matrix import EdgeValues
 from ..graph.view import GraphView
 from ..inputs.host import Input
@@ -54,11 +55,14 @@ class Layer(Stages):
     ...         return torch.relu(accum)
     """
 
+    streams = True
+
     def __init__(self) -> None:
         super().__init__()
         self._programs: dict[tuple[Any, ...], Program] = {}  # the last call's is the last
         self._kept: WeakKeyDictionary[Plan, dict[Any, EdgeValues | None]] = WeakKeyDictionary()
 
+    @layer_call
     def forward(self, x: Input, graph: GraphView) -> Tensor:
         """Return the layer's output for this rank's rows x [n, F]. Collective.
 
@@ -66,8 +70,7 @@ class Layer(Stages):
         accumulator or kind, and if `apply_edge` draws random numbers; ValueError or InputError for unknown edge data.
         """
         if isinstance(x, StreamedRows):
-            if not isinstance(graph, StreamedGraph):
-                raise TypeError("rows of a graph that is streamed, with another graph")
+            assert isinstance(graph, StreamedGraph)  # `layer_call` has compared them
             with self.on(BlockView(graph, 0, 0)):
                 program, found = self._program(self.enter(x.example(graph.dtype)), graph)
             return streamed.applied(self, program, found.tensors if found else [], x, graph)
@@ -75,7 +78,9 @@ class Layer(Stages):
         with self.on(graph):
             entered = self.enter(rows)
             accum = self._gathered(entered, graph, *self._program(entered, graph))
-            return self.apply_vertex(rows[: graph.destinations], accum)
+            out = self.apply_vertex(rows[: graph.destinations], accum)
+            # The backward of a maximum reads it, and the caller may change what it gets in place.
+            return out.clone() if out is accum and self.accumulator == "max" else out
 
     def explain(self, x: Tensor | None = None, graph: GraphView | None = None) -> str:
         """Return the program as text: as it is written, as it runs, and why; of the last call, or for x and a graph."""

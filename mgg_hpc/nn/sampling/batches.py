@@ -32,7 +32,7 @@ from ..graph.view import GraphView
 from ..inputs.host import Input
 from ..spans import span
 from ..workspace import accumulator, as_array, row_format
-from .source import LOOP, SCALE, Source
+from .source import LOOP, SCALE, WEIGHT, Source
 
 MOST_STEPS = 1 << 32  # steps of a training that have different draws
 MOST_DRAWN = 1 << 30  # edges of a row
@@ -113,7 +113,7 @@ class Block(GraphView):
                     self._hop.factor,
                     by_edge=self._weighted,
                     dtype=row_format(1, accumulator(self.dtype)).dtype,
-                    weight=held.weight if kind == "gcn" else None,
+                    weight=held.edges.get(WEIGHT, held.weight) if kind == "gcn" else None,
                     edge=self._hop.edge,
                 )
                 self._plans[kind] = block_plans(
@@ -127,6 +127,7 @@ class Block(GraphView):
                 )
         return self._plans[kind]
 
+    @torch.inference_mode(False)
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
         if kind not in self._made:
             plans, wide = self.plan(kind), accumulator(self.dtype)

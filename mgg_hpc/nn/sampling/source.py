@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import InputError
+from ...plan import adjacency
 from ...runtime import mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend
@@ -25,8 +26,9 @@ from ..inputs.sparse import SparseFeatures
 from ..spans import span
 from ..workspace import Workspace, as_array, as_tensor, row_format
 
-# Names of values of nodes: D^-1/2 of the whole graph with self loops, float64; and uint8.
-SCALE, LOOP = "gcn scale", "has a self loop"
+# Names of values of nodes: D^-1/2 of the whole graph with self loops, float64; and uint8. Of edges, if rows have many
+# self loops: weights in the normalised matrix, 0 for all self loops but the last.
+SCALE, LOOP, WEIGHT = "gcn scale", "has a self loop", "gcn weight"
 
 
 class SharedEdges:
@@ -92,8 +94,8 @@ class SharedEdges:
         with self.used() as held:
             if name == "weight" and held.weight is not None:
                 return held.weight[edge]
-            if name not in held.edges:
-                known = ", ".join(held.edges) or "none"
+            if name not in self.names:
+                known = ", ".join(sorted(self.names)) or "none"
                 raise ValueError(f"these batches have data of edges {known}, and not {name!r} (edge_data=)")
             return held.edges[name][edge]
 
@@ -114,11 +116,17 @@ def _structure(comm: Any, part: Part, *, names: frozenset[str], kind: str) -> Sh
     with mpi.agree(comm):
         given = {name: edge_data_of(part, name) for name in sorted(names)}
         nodes: dict[str, NDArray[Any]] = {}
+        several = False  # whether a row has several self loops
         if kind in ("", "gcn"):
             indptr, _, _, scale = weighted_edges("gcn", first, rows.indptr, rows.indices, rows.weight)
             assert scale is not None  # of a "gcn" matrix
-            nodes = {SCALE: scale, LOOP: (np.diff(indptr) == np.diff(rows.indptr)).astype(np.uint8)}
+            nodes = {SCALE: scale, LOOP: (np.diff(indptr) <= np.diff(rows.indptr)).astype(np.uint8)}
+            several = bool((np.diff(indptr) < np.diff(rows.indptr)).any())
         numbered = bool((rows.ids == np.arange(first, first + len(rows.ids))).all())
+    edges = {name: values for name, values in given.items() if name != "weight"}
+    if any(comm.allgather(several)):
+        edges[WEIGHT] = np.ones(len(rows.indices), np.float32) if rows.weight is None else rows.weight.copy()
+        edges[WEIGHT][adjacency.earlier_self_loops(first, rows.indptr, rows.indices)] = 0
     return share(
         comm,
         part.bounds,
@@ -127,7 +135,7 @@ def _structure(comm: Any, part: Part, *, names: frozenset[str], kind: str) -> Sh
         weight=rows.weight if kind in ("", "gcn") or "weight" in names else None,
         ids=None if all(comm.allgather(numbered)) else rows.ids,
         nodes=nodes,
-        edges={name: values for name, values in given.items() if name != "weight"},
+        edges=edges,
     )
 
 

@@ -83,6 +83,8 @@ class StreamedGraph(DistGraph):
     that left memory or returned. pace: counts the bytes of all stores.
     """
 
+    streams = True
+
     def __init__(
         self,
         comm: Any,

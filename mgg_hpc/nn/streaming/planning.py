@@ -168,7 +168,8 @@ class Grids:
                 return made
             # Freed before the next one is made, unless layers still use it.
             del made, self._made[kind]
-        self._made[kind] = self._planned(kind, need)
+        with torch.inference_mode(False):
+            self._made[kind] = self._planned(kind, need)
         return self._made[kind]
 
     def _planned(self, kind: str, need: Need) -> Grid:

@@ -101,6 +101,8 @@ class StreamedRows:
     token: stands for the rows in autograd. gradient: of the rows.
     """
 
+    streams = True
+
     def __init__(self, graph: Stores, store: Store, token: Tensor, gradient: Gradient | None = None) -> None:
         self.graph, self.store, self.token = graph, store, token
         self.gradient = gradient or Gradient()

@@ -57,7 +57,8 @@ class DeviceArrays:
 
     def zeros(self, nbytes: int) -> Any:
         """Return zeros, uint8 [nbytes], aligned to 256 bytes."""
-        return self._torch.zeros(nbytes, dtype=self._torch.uint8, device="cuda")
+        with self._torch.inference_mode(False):  # they may be written in other modes later
+            return self._torch.zeros(nbytes, dtype=self._torch.uint8, device="cuda")
 
     def uploaded(self, array: NDArray[Any]) -> Any:
         """Return a copy of a NumPy array."""
