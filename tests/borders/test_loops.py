@@ -94,7 +94,7 @@ def test_losses_are_torchs_means(name, graph, rng):
 @pytest.mark.parametrize(
     ("fn", "said"),
     [
-        (lambda out, y: F.cross_entropy(out, y), "keyword reduction"),
+        (lambda out, y: F.cross_entropy(out, y), "keyword reduction"),  # noqa: PLW0108 - it takes no reduction
         (lambda out, y, **_: F.cross_entropy(out, y), "the same with"),
         (partial(F.cross_entropy, reduction="none"), "'none'"),
         (nn.CrossEntropyLoss(reduction="none"), "'none'"),

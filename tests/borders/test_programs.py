@@ -157,7 +157,9 @@ CASES = {
 def graph():
     made = jobs.directed_weighted(60)
     ends = torch.tensor(np.stack([made.indices, np.repeat(np.arange(60), np.diff(made.indptr))]))
-    with mgg.from_scipy(csr_matrix((np.ones(made.edges), made.indices, made.indptr), (60, 60)), transpose=True) as found:
+    with mgg.from_scipy(
+        csr_matrix((np.ones(made.edges), made.indices, made.indptr), (60, 60)), transpose=True
+    ) as found:
         yield found, ends
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import h5py
 import networkx as nx
@@ -78,14 +79,14 @@ Dgl.__module__ = "dgl.heterograph"
 
 
 def text(u, v, w):
-    with open("e.txt", "w") as file:
+    with Path("e.txt").open("w") as file:
         file.writelines(f"{a} {b} {float(c)!r}\n" for a, b, c in zip(u, v, w, strict=True))
     assert mgg("import", "e.txt", "--nodes", NODES, "-o", "text.h5") == 0
     return "text.h5"
 
 
 def market(u, v, w):
-    with open("m.mtx", "w") as file:
+    with Path("m.mtx").open("w") as file:
         file.write(f"%%MatrixMarket matrix coordinate real general\n{NODES} {NODES} {len(u)}\n")
         file.writelines(f"{a + 1} {b + 1} {float(c)!r}\n" for a, b, c in zip(u, v, w, strict=True))
     assert mgg("import", "m.mtx", "-o", "market.h5") == 0
@@ -314,7 +315,7 @@ def test_labels_of_one_column_are_classes_by_all_ways():
     made = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3, y=torch.tensor(y))
     np.savez("a.npz", indptr=[0, 0, 1, 2], indices=[0, 1], y=y)
     np.save("y.npy", y)
-    with open("e.txt", "w") as file:
+    with Path("e.txt").open("w") as file:
         file.write("0 1\n1 2\n")
     assert mgg("import", "a.npz", "-o", "a.h5") == 0
     assert mgg("import", "e.txt", "--labels", "y.npy", "-o", "b.h5") == 0
