@@ -139,7 +139,7 @@ def from_pyg(data: Any, *, split: int | None = None) -> Graph:
     objects, heterogeneous graphs, and masks of several splits without ``split``.
     """
     where = "from_pyg"
-    edges = getattr(data, "edge_index", None)
+    edges: Any = getattr(data, "edge_index", None)
     if getattr(edges, "ndim", 0) != 2 or len(edges) != 2:
         raise InputError(f"{where}: {type(data).__name__} has no edge_index [2, edges] of one graph")
     source, destination = (_array(end) for end in edges)
@@ -226,7 +226,7 @@ def save(
 
 def _converter(graph: Any) -> Callable[..., Graph]:
     """Return the function for the library that defines the graph's class, or one of its base classes."""
-    converters = {
+    converters: dict[str, Callable[..., Graph]] = {
         "torch_geometric": from_pyg,
         "dgl": from_dgl,
         "networkx": from_networkx,

@@ -68,7 +68,8 @@ class Part:
 
         weight: [E] in the order of ``graph.indices``.
         """
-        graph, mine = self.graph, np.bincount(self.graph.indices, weight, self.graph.sources)
+        graph = self.graph
+        mine: NDArray[Any] = np.bincount(graph.indices, weight, graph.sources)
         found = mine[graph.slot]
         if graph.lists is not None:
             arrived = exchange.send(self.comm, mine[graph.halo], graph.lists.receive_counts[0])

@@ -107,7 +107,8 @@ def loss_of(fn: Callable[..., Tensor], where: str) -> Loss:
 
     where: begins messages. Raises InputError for one that does not sum.
     """
-    base, options, call = fn, {}, fn
+    base: Any = fn
+    options, call = {}, fn
     if isinstance(fn, torch.nn.Module) and isinstance(getattr(fn, "reduction", None), str):
         options = {name: getattr(fn, name, None) for name in ("reduction", "weight", "ignore_index")}
         base = {torch.nn.CrossEntropyLoss: F.cross_entropy, torch.nn.NLLLoss: F.nll_loss}.get(type(fn), fn)

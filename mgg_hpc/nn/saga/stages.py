@@ -104,10 +104,11 @@ def at_vertices(stage: Staged, end: str, tensors: Sequence[Tensor], x: Tensor) -
             values[node] = typed_rows(*map(value, node.all_input_nodes[:2]))
         elif not is_data(node):  # types, which edges read
             args, options = fx.map_arg((node.args, node.kwargs), value)
+            target: Any = node.target
             values[node] = (
-                getattr(args[0], node.target)(*args[1:], **options)
+                getattr(args[0], target)(*args[1:], **options)
                 if node.op == "call_method"
-                else node.target(*args, **options)
+                else target(*args, **options)
             )
     found = zip(map(value, moved.values), moved.widths, strict=True)
     return [(each if each.dim() == 2 else each[:, None]).expand(len(x), width) for each, width in found]

@@ -114,12 +114,17 @@ class _Recorded(fx.Proxy):
 
     @classmethod
     def __torch_function__(
-        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls,
+        function: Any,
+        types: Any,
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
     ) -> fx.Proxy:
-        tracer = _tracer_of((*args, *(kwargs or {}).values()))
+        args, kwargs = args or (), kwargs or {}
+        tracer = _tracer_of((*args, *kwargs.values()))
         if torch.overrides.is_tensor_method_or_property(function):
-            return tracer.create_proxy("call_method", function.__name__, args, kwargs or {})
-        return tracer.create_proxy("call_function", function, args, kwargs or {})
+            return tracer.create_proxy("call_method", function.__name__, args, kwargs)
+        return tracer.create_proxy("call_function", function, args, kwargs)
 
 
 class _Attribute(_Recorded, fx.proxy.Attribute):
