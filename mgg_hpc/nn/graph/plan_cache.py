@@ -275,7 +275,7 @@ def _bytes(key: Mapping[str, Any], arrays: Mapping[str, Pieces]) -> Iterator[mem
 def _arrays(file: Any, size: int, key: Mapping[str, Any]) -> Arrays:
     """Return the arrays of an unbuffered file of ``size`` bytes. Raises ValueError if its digest or key differs."""
     data = np.fromfile(file, np.uint8, size)
-    if xxhash.xxh3_128(data[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:].tobytes():
+    if xxhash.xxh3_128(data[:-DIGEST_BYTES].data).digest() != data[-DIGEST_BYTES:].tobytes():
         raise ValueError("another digest")
     end = len(MAGIC) + 8  # from here on the file is as it was written
     begin, end = end, end + int.from_bytes(data[len(MAGIC) : end].tobytes(), "little")
