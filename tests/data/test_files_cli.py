@@ -134,7 +134,7 @@ def test_outputs_that_cannot_be(command, capsys):
         ("import a.npz --feature-type float16", "--feature-type needs --features"),
         ("import ogbn --format ogb --seed 1", "--seed does not go with the format ogb"),
         ("import bad.txt --edge-data a", "--edge-data a: expected NAME=FILE.npy"),
-        ("import bad.txt --edge-data weight=a.npy", "--edge-data: data of edges is named 'weight'"),
+        ("import bad.txt --edge-data a/b=a.npy", "--edge-data: data of edges is named 'a/b'"),
         ("import a.npz --edge-data a=a.npy", "--edge-data does not go with the format npz"),
         ("import bad.txt --name=", "--name '' is no name"),
         ("import bad.txt --name a\x1bb", "--name 'a\\x1bb' is no name"),

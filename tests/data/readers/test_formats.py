@@ -157,7 +157,7 @@ SMALL = [
     ("names.txt", "% asym unweighted\n% 1 2 2\n1 2\n", ([0], [1], None)),
     ("names.txt", "source,x\nx,target\n", ([0, 1], [1, 2], None)),
     ("names.txt", "a b\nx,y z;w\n", ([0, 2], [1, 3], None)),
-    ("matrix.mtx", BOM + HEAD.encode() + b"\n3 3 1\n3 2\n", EDGE),
+    ("matrix.mtx", BOM + HEAD.encode() + b"\n3 3 1\n2 3\n", EDGE),
     ("edges.npy", np.array([[1, 2], [3, 4]]), ([1, 2], [3, 4], None)),
     # Entries that are stored twice are two edges.
     ("matrix.mtx", HEAD + "\r\n\r\n 3  3\t3 \r\n3 1\r\n 3\t1 \r\n% end\r\n1 1", ([2, 2, 0], [0, 0, 0], None)),
