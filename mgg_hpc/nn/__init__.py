@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f".{_MODULES[name]}", __name__)
-    return getattr(module, name, module)
+    return module if _MODULES[name].endswith(name) else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from reference import ELEMENTWISE
 
-from mgg_hpc.nn.saga.expression import LEAVES, Expressions
+from mgg_hpc.nn.saga.expression import Expressions
 
 COLUMNS = 5
 FUNCTIONS = {
@@ -71,7 +71,7 @@ def computed(of: Expressions, known: dict[int, np.ndarray], numbers: list[int]) 
             values[number] = np.repeat(arguments[0], COLUMNS)
         elif node.op == "column_sum":
             values[number] = np.broadcast_to(arguments[0], COLUMNS).sum(keepdims=True)
-        elif node.op not in LEAVES:
+        elif node.op in ELEMENTWISE:
             values[number] = ELEMENTWISE[node.op](*arguments, node.value)
         assert node.wide or len(values[number]) == 1
     return [values[each] for each in numbers]

@@ -17,17 +17,16 @@ _FOLDED: dict[str, Callable[[float, float], float]] = {
     "mul_value": operator.mul,
 }
 _SYMMETRIC = ("add", "mul")
-LEAVES = ("src", "dst", "edge", "shared", "const")
 
 
 @dataclass(frozen=True)
 class Node:
     """An operator, or an operand.
 
-    op: an element of `runtime.backends.tape.OPS` or LEAVES. args: numbers of nodes. value: a constant of the operator,
-    or the value of "const". index: number of an operand among those of its end. wide: whether it has a value for each
-    column, or a single one. type: for an operand with columns for each type, the index of the "edge" operand that
-    selects them; else -1.
+    op: an element of `runtime.backends.tape.OPS`, or "src", "dst", "edge", "shared" or "const". args: numbers of nodes.
+    value: a constant of the operator, or the value of "const". index: number of an operand among those of its end.
+    wide: whether it has a value for each column, or a single one. type: for an operand with columns for each type, the
+    index of the "edge" operand that selects them; else -1.
     """
 
     op: str
