@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 from weakref import WeakSet
 
-import numpy as np
 import torch
-import xxhash
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -17,10 +15,11 @@ from ..data import libraries
 from ..data.graph import Graph, SparseRows
 from ..errors import InputError
 from ..runtime import backends, mpi
+from .gradients import digest, sum_gradients
 from .graph.dist_graph import DistGraph, open_graphs
 from .graph.loading import Part, check_symmetric, load_part, sliced
 from .streaming.graph import StreamedGraph, Streaming
-from .workspace import as_array, row_format
+from .workspace import row_format
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
@@ -172,20 +171,7 @@ def _digests(graph: Graph) -> dict[str, int]:
         "the val masks": (graph.val,),
         "the test masks": (graph.test,),
     }
-    return {name: _digest(*arrays) for name, arrays in fields.items()}
-
-
-def _digest(*arrays: Any) -> int:
-    """Return a digest of the types, shapes and bytes of arrays or tensors, some of which may be None."""
-    digest = xxhash.xxh3_64()
-    for each in arrays:
-        array = as_array(each.cpu()) if isinstance(each, Tensor) else each
-        if array is None:
-            digest.update(b"None")
-            continue
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.intdigest()
+    return {name: digest(*arrays) for name, arrays in fields.items()}
 
 
 # ---- gradients
@@ -196,44 +182,29 @@ _alike: WeakSet[torch.nn.Module] = WeakSet()  # models whose parameters were fou
 def allreduce_gradients(model: torch.nn.Module, graph: DistGraph | None = None) -> None:
     """Replace the gradient of each parameter by its sum over all ranks, the same bits on each rank. Collective.
 
-    Call it between backward and the optimiser's step. All gradients are sent in one exchange. A gradient that is None
-    on this rank counts as zero; one that is None on all ranks stays None. graph: its ranks take part. [default: the
-    graph that was opened last] Raises InputError if no graph is open, and, at the first call for a model, if its
-    parameters differ between ranks.
+    Call it between backward and the optimiser's step, after a loss of your own: a backward of `DistGraph.loss` or
+    `Batch.loss` has summed them already, and they stay as they are. All gradients are sent in one exchange. A gradient
+    that is None on this rank counts as zero; one that is None on all ranks stays None. graph: its ranks take part.
+    [default: the graph that was opened last] Raises InputError if no graph is open, and, at the first call for a model,
+    if its parameters differ between ranks.
     """
     if graph is None:
         if not open_graphs:
             raise InputError("allreduce_gradients: no graph is open; open one first (mgg.open)")
         graph = open_graphs[-1]
-    parameters = [each for each in model.parameters() if each.requires_grad]
-    if graph.ranks == 1 or not parameters:
+    if graph.ranks == 1:
         return
     if model not in _alike:
         _check_alike(model, graph)
         _alike.add(model)
-    # One type for all, so that one exchange is enough; after the values, the number of ranks with each gradient.
-    double = any(each.dtype == torch.float64 for each in parameters)
-    sizes = [*(each.numel() for each in parameters), len(parameters)]
-    flat = torch.zeros(sum(sizes), dtype=torch.float64 if double else torch.float32, device=graph.device)
-    *sums, holders = flat.split(sizes)
-    for number, parameter in enumerate(parameters):
-        if parameter.grad is not None:
-            sums[number].copy_(parameter.grad.reshape(-1))
-            holders[number] = 1
-    graph.backend.collectives.sum(as_array(flat))
-    for parameter, total, holding in zip(parameters, sums, holders, strict=True):
-        if parameter.grad is None:
-            if holding == 0:
-                continue
-            parameter.grad = torch.empty_like(parameter)
-        parameter.grad.copy_(total.view_as(parameter))
+    sum_gradients([each for each in model.parameters() if each.requires_grad], graph.backend.collectives)
 
 
 def _check_alike(model: torch.nn.Module, graph: DistGraph) -> None:
     """Raise InputError, the same on all ranks, if parameters or persistent buffers differ between ranks."""
     parameters = {name for name, _ in model.named_parameters()}
     tensors = {name: each for name, each in model.state_dict().items() if isinstance(each, Tensor)}
-    every = graph.comm.allgather([(name, tuple(each.shape), _digest(each)) for name, each in tensors.items()])
+    every = graph.comm.allgather([(name, tuple(each.shape), digest(each)) for name, each in tensors.items()])
     for rank, theirs in enumerate(every):
         if [each[:2] for each in theirs] != [each[:2] for each in every[0]]:
             raise InputError(

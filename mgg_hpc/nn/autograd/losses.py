@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from ...errors import InputError
 from ...runtime.backends.base import Collectives
+from ..gradients import Backward, check_alike, form_of, parameters_of
+from ..graph.view import GraphView
 from ..spans import first_order
 from ..workspace import as_array
 
@@ -143,31 +145,48 @@ def loss_of(fn: Callable[..., Tensor], where: str) -> Loss:
     return Loss(call, base, reduction, options.get("weight"), -100 if ignored is None else ignored)
 
 
-def totals(value: Tensor, count: float, collectives: Collectives) -> Tensor:
-    """Return a scalar and its divisor, each summed over all ranks, float64 [2]. Collective."""
-    both = torch.stack([value.detach().double(), torch.full_like(value, count, dtype=torch.float64)])
-    collectives.sum(as_array(both))
-    return both
+def totals(value: Tensor, *numbers: float, collectives: Collectives) -> Tensor:
+    """Return a scalar and numbers, each summed over all ranks, float64 [1 + numbers]. Collective."""
+    every = torch.stack(
+        [value.detach().double(), *(value.new_tensor(each, dtype=torch.float64) for each in numbers)]
+    )
+    collectives.sum(as_array(every))
+    return every
 
 
-def mean_of_all(mine: Tensor, total: Tensor, reduction: str = "mean") -> Tensor:
-    """Return total[0] / total[1] in the type of ``mine``, with the gradient 1 / total[1] for ``mine``.
+def mean_of_all(
+    mine: Tensor, divisor: float, graph: GraphView, where: str, reduction: str = "mean"
+) -> tuple[Tensor, float]:
+    """Return the sum of ``mine`` over all ranks divided by the sum of divisors, and that sum. Collective.
 
-    mine: this rank's part of a sum, a scalar. total: `totals` of it and of its divisor. reduction: "sum" divides by 1.
+    mine: this rank's part of a sum, a scalar. When a backward of the result ends, gradients of parameters are summed
+    over ranks. where: begins messages. reduction: "sum" does not divide. Raises InputError, the same on all ranks, if
+    the parameters behind ``mine`` are not the same on all ranks, and for torch's batch norms.
     """
-    if reduction == "sum":
-        total[1] = 1
-    mean: Tensor = _Mean.apply(mine, total)
-    return mean
+    collectives, comm = graph.backend.collectives, graph.comm
+    parameters = parameters_of(mine, where) if comm.size > 1 else []
+    form = form_of(parameters)
+    total = totals(mine, divisor, form, form**2, collectives=collectives)
+    if total[2] ** 2 != total[3] * comm.size:
+        raise InputError(f"{where}: the loss depends on other parameters on one rank than on another")
+    if parameters:
+        check_alike(parameters, collectives, comm, where)
+    end = Backward(parameters, collectives) if parameters else None
+    mean: Tensor = _Mean.apply(
+        mine, total[0], torch.ones_like(total[1]) if reduction == "sum" else total[1], end
+    )
+    return mean, float(total[1])
 
 
 class _Mean(autograd.Function):
     @staticmethod
-    def forward(ctx: Any, mine: Tensor, total: Tensor) -> Tensor:
-        ctx.count = total[1].to(mine.dtype)
-        return (total[0] / total[1]).to(mine.dtype)
+    def forward(ctx: Any, mine: Tensor, total: Tensor, divisor: Tensor, backward: Backward | None) -> Tensor:
+        ctx.divisor, ctx.end = divisor.to(mine.dtype), backward
+        return (total / divisor).to(mine.dtype)
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient / ctx.count, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        if ctx.end is not None:
+            ctx.end.begin()
+        return gradient / ctx.divisor, None, None, None

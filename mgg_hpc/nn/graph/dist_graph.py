@@ -214,16 +214,19 @@ class DistGraph(GraphHandle):
         out: [n, ...], outputs for this rank's rows. fn: a function of torch.nn.functional, a partial of one, a loss
         module, or another function with a keyword ``reduction``; not called on a rank without labelled rows. The mean
         is torch's over the rows of all ranks, by weights of classes too; with reduction="sum" in a partial or a module
-        it is the sum. split: "train", "val" or "test". The value is the same on every rank; its gradient is this rank's
-        part, which `allreduce_gradients` sums. Raises InputError if no rank has labels in the split that count, the
-        labels have more classes than ``out``, or ``fn`` does not sum.
+        it is the sum. split: "train", "val" or "test". The value is the same on every rank. Each backward
+        ends with the gradients of all parameters summed over ranks, which takes part of all ranks. Raises InputError if
+        no rank has labels in the split that count, the labels have more classes than ``out``, ``fn`` does not sum, or
+        parameters differ between ranks (compared at call 1, 2, 4, 8 and so on).
         """
         self.check_open()
         with mpi.agree(self.comm):
             chosen, y = self._labelled(out, split, "graph.loss")
             loss = loss_of(fn, "graph.loss")
             mine, divisor = loss.summed(chosen, y, "graph.loss")
-        return mean_of_all(mine, self._sums(mine, divisor, split), loss.reduction)
+        mean, terms = mean_of_all(mine, divisor, self, "graph.loss", loss.reduction)
+        self._check_count(terms, split)
+        return mean
 
     @torch.no_grad()
     def accuracy(self, out: Tensor, split: str = "val") -> float:
@@ -237,8 +240,9 @@ class DistGraph(GraphHandle):
             chosen, y = self._labelled(out, split, "graph.accuracy")
             check_classes(chosen, y, "graph.accuracy")
         right = (chosen.argmax(1) == y) if y.dim() == 1 else ((chosen > 0) == (y > 0))
-        total = self._sums(right.sum(), y.numel(), split)
-        return float(total[0] / total[1])
+        hits, count = totals(right.sum(), y.numel(), collectives=self.backend.collectives).tolist()
+        self._check_count(count, split)
+        return float(hits / count)
 
     def gather(self, rows: Tensor, *, everywhere: bool = False) -> Tensor | None:
         """Return all ranks' rows [n, ...] as one host tensor [N, ...] in the user's numbering. Collective.
@@ -300,15 +304,13 @@ class DistGraph(GraphHandle):
         labels = y.index_select(0, chosen)
         return out.index_select(0, chosen).to(accumulator(out.dtype)), labels
 
-    def _sums(self, value: Tensor, count: float, split: str) -> Tensor:
-        """Return (value, count) summed over all ranks. Collective. Raises InputError for a count of 0."""
-        both = totals(value, count, self.backend.collectives)
-        if both[1] == 0:
+    def _check_count(self, count: float, split: str) -> None:
+        """Raise InputError for a split without labelled rows."""
+        if count == 0:
             raise InputError(
                 f"{self.part.path}: no rank has labelled rows of the split {split!r} (/node/{split}) that count; "
                 "import the graph with --split-per-class, or set the mask"
             )
-        return both
 
 
 # ---- rows of a rank and of its halo, for layers of other libraries

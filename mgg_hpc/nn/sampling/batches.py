@@ -26,7 +26,7 @@ from ...plan.workload import Plan
 from ...runtime import mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.sampler import Hop, shuffled
-from ..autograd.losses import loss_of, mean_of_all, totals
+from ..autograd.losses import loss_of, mean_of_all
 from ..graph.matrix import Adjacency, EdgeValues, LoopFill, index, with_loops
 from ..graph.view import GraphView
 from ..inputs.host import Input
@@ -215,8 +215,9 @@ class Batch:
         """Return the mean of a loss over the batch's own rows on all ranks, a scalar. Collective.
 
         out: [b, ...], outputs for this rank's own rows. fn: as for `DistGraph.loss`; not called on a rank without rows.
-        The value is the same on every rank; its gradient is this rank's part, which `allreduce_gradients` sums. Raises
-        InputError, the same on all ranks, if there are no labels, a row has none, or ``out`` or ``fn`` does not fit.
+        The value is the same on every rank, and a backward sums gradients over ranks, as for `DistGraph.loss`. Raises
+        InputError, the same on all ranks, if there are no labels, a row has none, ``out`` or ``fn`` does not fit, or
+        parameters differ between ranks.
         """
         y, comm = self.y, self.blocks[0].comm
         with mpi.agree(comm):
@@ -228,8 +229,7 @@ class Batch:
             if y.dim() == 1 and bool(((y < 0) & (y != loss.ignored)).any()):
                 raise InputError("batch.loss: a row of the batch has no label; leave it out of input_nodes")
             mine, divisor = loss.summed(out.to(accumulator(out.dtype)), y, "batch.loss")
-        total = totals(mine, divisor, self.blocks[0].backend.collectives)
-        return mean_of_all(mine, total, loss.reduction)
+        return mean_of_all(mine, divisor, self.blocks[0], "batch.loss", loss.reduction)[0]
 
 
 @dataclass(frozen=True)

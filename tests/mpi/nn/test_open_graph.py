@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from dataclasses import replace
@@ -77,7 +78,6 @@ def trained(graph, steps=3):
         optimizer.zero_grad()
         loss = graph.loss(net(graph.x, graph), F.cross_entropy)
         loss.backward()
-        mgg.allreduce_gradients(net, graph)
         optimizer.step()
         losses.append(loss.item())
     net.eval()
@@ -274,6 +274,99 @@ def test_dropout_needs_no_run(rng, comm):
             module.eval()
             assert module(graph.x, graph) is graph.x
             module.train()
+
+
+def own_loss(out, graph):
+    """The loss of the training rows, whose gradient is this rank's part."""
+    mine = graph.train.nonzero()[:, 0]
+    count = mpi.world().allreduce(len(mine)) if graph.ranks > 1 else len(mine)
+    return F.cross_entropy(out[mine], graph.y[mine], reduction="sum") / count
+
+
+def of_two_losses(out, graph, *_):
+    (graph.loss(out, F.cross_entropy) + 0.5 * graph.loss(2 * out, F.cross_entropy)).backward()
+
+
+def in_two_backwards(out, graph, *_):
+    graph.loss(out, F.cross_entropy).backward(retain_graph=True)
+    graph.loss(2 * out, F.cross_entropy).backward()
+
+
+def summed_twice(out, graph, net):
+    graph.loss(out, F.cross_entropy).backward()
+    mgg.allreduce_gradients(net, graph)
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    mgg.allreduce_gradients(net, graph)
+
+
+def of_its_own(out, graph, net):
+    own_loss(out, graph).backward()
+    mgg.allreduce_gradients(net, graph)
+
+
+def by_turns(out, graph, net):
+    """The gradients of the first loss are sums already; those of the second are not, and are added to them."""
+    graph.loss(out, F.cross_entropy).backward(retain_graph=True)
+    earlier = [each.grad.clone() for each in net.parameters()]
+    net.zero_grad(set_to_none=False)
+    own_loss(out, graph).backward()
+    mgg.allreduce_gradients(net, graph)
+    for parameter, each in zip(net.parameters(), earlier, strict=True):
+        parameter.grad += each
+
+
+def without_parameters(out, graph, net):
+    """Gradients of other tensors are a rank's own, and leave those of parameters alone."""
+    loss = graph.loss(out, F.cross_entropy)
+    (mine,) = torch.autograd.grad(loss, [out], retain_graph=True)
+    assert mine.shape == out.shape
+    loss.backward()
+
+
+LOOPS = [of_two_losses, in_two_backwards, summed_twice, of_its_own, by_turns, without_parameters]
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("backward", LOOPS)
+def test_gradients_are_sums_at_the_end_of_each_backward(rng, comm, backward, to_none):
+    matrix, fields = drawn(rng)
+    fields["train"][: NODES // 2] = False
+
+    def stepped(graph):
+        mgg.manual_seed(3)
+        net = Net().double()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+        for _ in range(4):
+            optimizer.zero_grad(set_to_none=to_none)
+            backward(net(graph.x, graph), graph, net)
+            optimizer.step()
+        return [each.detach() for each in net.parameters()]
+
+    options = {"dtype": "float64", "threads": 1}
+    with mgg.from_scipy(matrix, **fields, comm=alone(), **options) as whole:
+        wanted = stepped(whole)
+    with mgg.from_scipy(matrix, **fields, comm=comm, **options) as graph:
+        same(comm, stepped(graph), wanted)
+
+
+def test_losses_of_models_that_differ_between_ranks_are_refused(rng, comm):
+    matrix, fields = drawn(rng)
+    with mgg.from_scipy(matrix, **fields, comm=comm) as graph:
+
+        def refused(said, *layers, x=graph.x):
+            with pytest.raises(mgg.InputError, match=said) if comm.size > 1 else contextlib.nullcontext():
+                graph.loss(torch.nn.Sequential(*layers)(x), F.cross_entropy)
+
+        torch.manual_seed(1)
+        linear = torch.nn.Linear(9, 3)
+        for _ in range(2):
+            graph.loss(linear(graph.x), F.cross_entropy).backward()
+        with torch.no_grad():
+            linear.bias += comm.rank
+        graph.loss(linear(graph.x), F.cross_entropy)  # the third
+        refused("rank 1 differ from rank 0's", linear)
+        refused("other parameters", torch.nn.Linear(9, 3, bias=comm.rank == 0))
+        refused(r"BatchNorm .* use mgg\.nn\.BatchNorm", torch.nn.BatchNorm1d(9), torch.nn.Linear(9, 3))
 
 
 def test_gradients_are_summed_in_one_exchange(rng, comm, monkeypatch):

@@ -1,0 +1,144 @@
+"""Gradients of losses over all ranks: each rank has a part, and parameters get the sum at the end of a backward.
+
+As in torch's DistributedDataParallel (Li et al., VLDB 2020), nothing is left to do between backward and the optimiser's
+step. A backward begins at a loss, where gradients of earlier ones are set aside, and ends with one exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+from torch.autograd import Variable
+from torch.nn import Parameter
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..errors import InputError
+from ..runtime.backends.base import Collectives
+from .workspace import as_array
+
+# Of parameters: whether their gradient is a sum over ranks, to which no backward has added since.
+_whole: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+_losses: WeakKeyDictionary[Collectives, int] = WeakKeyDictionary()  # number of losses so far
+
+
+def parameters_of(loss: Tensor, where: str) -> list[Parameter]:
+    """Return the parameters that a loss depends on, in an order that is the same on all ranks.
+
+    Raises InputError, which begins with ``where``, for batch norms of torch, whose statistics are of one rank's rows.
+    """
+    found, seen, nodes = list[Parameter](), set[Any](), [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if "BatchNormBackward" in node.name() and getattr(node, "_saved_training", False):
+            raise InputError(
+                f"{where}: torch's BatchNorm has the statistics of this rank's rows alone; use mgg.nn.BatchNorm"
+            )
+        parameter = getattr(node, "variable", None)
+        if isinstance(parameter, Parameter):
+            found.append(parameter)
+        nodes += [each for each, _ in node.next_functions]
+    return found
+
+
+def form_of(parameters: Sequence[Tensor]) -> int:
+    """Return a number below 2^20 for the shapes of parameters."""
+    return xxhash.xxh3_64_intdigest(str([tuple(each.shape) for each in parameters]).encode()) % 2**20
+
+
+def digest(*arrays: Any) -> int:
+    """Return a digest of the types, shapes and bytes of arrays or tensors, some of which may be None."""
+    found = xxhash.xxh3_64()
+    for each in arrays:
+        array = as_array(each.cpu()) if isinstance(each, Tensor) else each
+        if array is None:
+            found.update(b"None")
+            continue
+        found.update(f"{array.dtype} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.intdigest()
+
+
+def check_alike(parameters: Sequence[Tensor], collectives: Collectives, comm: Any, where: str) -> None:
+    """Compare the parameters of a loss between ranks, at its call 1, 2, 4, 8 and so on. Collective.
+
+    where: begins messages. Raises InputError, the same on all ranks, if they differ.
+    """
+    _losses[collectives] = number = _losses.get(collectives, 0) + 1
+    if number & (number - 1):
+        return
+    every = comm.allgather(digest(*parameters))
+    wrong = [rank for rank, theirs in enumerate(every) if theirs != every[0]]
+    if wrong:
+        raise InputError(
+            f"{where}: the parameters of rank {wrong[0]} differ from rank 0's; call mgg.manual_seed on all ranks "
+            "before the model is made, take the same steps, and keep rows of a rank's own in tensors, not Parameters"
+        )
+
+
+def sum_gradients(parameters: Sequence[Tensor], collectives: Collectives) -> None:
+    """Replace gradients by their sums over all ranks, in one exchange. Collective.
+
+    Gradients that are such sums already stay as they are. One that is None on this rank counts as zero; one that is
+    None on all ranks stays None.
+    """
+    parameters = [each for each in parameters if not _whole.get(each)]
+    if not parameters:
+        return
+    # One type for all, so that one exchange is enough; after the values, the number of ranks with each gradient.
+    double = any(each.dtype == torch.float64 for each in parameters)
+    sizes = [*(each.numel() for each in parameters), len(parameters)]
+    dtype = torch.float64 if double else torch.float32
+    flat = torch.zeros(sum(sizes), dtype=dtype, device=parameters[0].device)
+    *sums, holders = flat.split(sizes)
+    for number, parameter in enumerate(parameters):
+        if parameter.grad is not None:
+            sums[number].copy_(parameter.grad.reshape(-1))
+            holders[number] = 1
+    collectives.sum(as_array(flat))
+    for parameter, total, holding in zip(parameters, sums, holders.tolist(), strict=True):
+        if parameter.grad is None:
+            if not holding:
+                continue
+            parameter.grad = torch.empty_like(parameter)
+        parameter.grad.copy_(total.view_as(parameter))
+        _mark(parameter, whole=True)
+
+
+def _mark(parameter: Tensor, *, whole: bool) -> None:
+    if parameter not in _whole:
+        parameter.register_post_accumulate_grad_hook(partial(_mark, whole=False))
+    _whole[parameter] = whole
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The sum over ranks that ends each backward of a loss. parameters: of the loss, in the same order on all ranks."""
+
+    parameters: list[Parameter]
+    collectives: Collectives
+
+    def begin(self) -> None:
+        """Set gradients aside until the backward ends, when those of this backward are summed and added to them."""
+        before = [each.grad for each in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = None
+            _mark(parameter, whole=False)
+        Variable._execution_engine.queue_callback(partial(self._end, before))
+
+    @torch.no_grad()
+    def _end(self, before: list[Tensor | None]) -> None:
+        sum_gradients(self.parameters, self.collectives)
+        for parameter, earlier in zip(self.parameters, before, strict=True):
+            if earlier is not None:
+                parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
