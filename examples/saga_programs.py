@@ -137,7 +137,6 @@ def main() -> None:
             out = net(graph)
             loss = graph.loss(out, torch.nn.functional.cross_entropy)
             loss.backward()
-            mgg.allreduce_gradients(net)
             adam.step()
             accuracy = graph.accuracy(out, "val")
             if graph.rank == 0:

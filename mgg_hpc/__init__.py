@@ -2,10 +2,10 @@
 
 For training loops of one's own: `open` and `from_pyg`, `from_dgl`, `from_networkx`, `from_scipy` give this rank's part
 of a graph, `nn` has the layers, `NeighborLoader` makes mini-batches for them, `Streaming` says how graphs stream that
-are larger than memory, `allreduce_gradients` sums gradients over ranks, `manual_seed` seeds all draws, `recomputed`
-keeps nothing of a part of a model, `checkpointed` saves a loop's state and goes on from it. `save` writes a graph of
-another library to a graph file, and `to_pyg`, `to_dgl` and `to_scipy` give a graph file to one. They load torch and MPI
-when they are first asked for: the command line may not need them.
+are larger than memory, `allreduce_gradients` sums gradients of a loss of one's own over ranks, `manual_seed` seeds all
+draws, `recomputed` keeps nothing of a part of a model, `checkpointed` saves a loop's state and goes on from it. `save`
+writes a graph of another library to a graph file, and `to_pyg`, `to_dgl` and `to_scipy` give a graph file to one. They
+load torch and MPI when they are first asked for: the command line may not need them.
 """
 
 from __future__ import annotations

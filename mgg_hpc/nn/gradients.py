@@ -26,6 +26,8 @@ from .workspace import as_array
 
 # Of parameters: whether their gradient is a sum over ranks, to which no backward has added since.
 _whole: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+# Of parameters that were compared: whether they are of a rank's own rows.
+_own: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
 _losses: WeakKeyDictionary[Collectives, int] = WeakKeyDictionary()  # number of losses so far
 
 
@@ -52,8 +54,14 @@ def parameters_of(loss: Tensor, where: str) -> list[Parameter]:
 
 
 def form_of(parameters: Sequence[Tensor]) -> int:
-    """Return a number below 2^20 for the shapes of parameters."""
-    return xxhash.xxh3_64_intdigest(str([tuple(each.shape) for each in parameters]).encode()) % 2**20
+    """Return a number below 2^20 for the shapes of parameters but their first dimensions."""
+    shapes = [(each.dim(), *each.shape[1:]) for each in parameters]
+    return xxhash.xxh3_64_intdigest(str(shapes).encode()) % 2**20
+
+
+def unknown(parameters: Sequence[Tensor]) -> int:
+    """Return the number of parameters that `shared` has not compared yet."""
+    return sum(each not in _own for each in parameters)
 
 
 def digest(*arrays: Any) -> int:
@@ -69,21 +77,31 @@ def digest(*arrays: Any) -> int:
     return found.intdigest()
 
 
-def check_alike(parameters: Sequence[Tensor], collectives: Collectives, comm: Any, where: str) -> None:
-    """Compare the parameters of a loss between ranks, at its call 1, 2, 4, 8 and so on. Collective.
+def shared(
+    parameters: Sequence[Parameter], rows: int, collectives: Collectives, comm: Any, where: str, *, new: bool
+) -> list[Parameter]:
+    """Return the parameters of a loss that are the same on all ranks, without those of a rank's own rows. Collective.
 
-    where: begins messages. Raises InputError, the same on all ranks, if they differ.
+    The latter have dimensions [rows, ...] on every rank, and other values on another one. Parameters are compared if
+    ``new``, and at the calls 1, 2, 4, 8 and so on. rows: number of this rank's rows. where: begins messages. Raises
+    InputError, the same on all ranks, if parameters that shall be the same differ.
     """
     _losses[collectives] = number = _losses.get(collectives, 0) + 1
-    if number & (number - 1):
-        return
-    every = comm.allgather(digest(*parameters))
-    wrong = [rank for rank, theirs in enumerate(every) if theirs != every[0]]
-    if wrong:
-        raise InputError(
-            f"{where}: the parameters of rank {wrong[0]} differ from rank 0's; call mgg.manual_seed on all ranks "
-            "before the model is made, take the same steps, and keep rows of a rank's own in tensors, not Parameters"
-        )
+    if new or not number & (number - 1):
+        mine = [
+            (len(each) if each.dim() else 1, each.dim() > 1 and len(each) == rows, digest(each))
+            for each in parameters
+        ]
+        for parameter, *every in zip(parameters, *comm.allgather(mine), strict=True):
+            alike = all(each == every[0] for each in every)
+            _own[parameter] = not alike and (_own.get(parameter) or all(of_rows for _, of_rows, _ in every))
+            if not alike and not _own[parameter]:
+                rank = next(rank for rank, each in enumerate(every) if each != every[0])
+                raise InputError(
+                    f"{where}: a parameter {list(parameter.shape)} of rank {rank} differs from rank 0's; call "
+                    "mgg.manual_seed on all ranks before the model is made, and take the same steps on all"
+                )
+    return [each for each in parameters if not _own[each]]
 
 
 def sum_gradients(parameters: Sequence[Tensor], collectives: Collectives) -> None:

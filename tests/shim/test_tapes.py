@@ -127,7 +127,6 @@ def losses(path, program, backend):
             descent.zero_grad()
             loss = graph.loss(net(graph), torch.nn.functional.cross_entropy)
             loss.backward()
-            mgg.allreduce_gradients(net)
             descent.step()
             found.append(float(loss.detach()))
     return found

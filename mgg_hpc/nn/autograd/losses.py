@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ...errors import InputError
 from ...runtime.backends.base import Collectives
-from ..gradients import Backward, check_alike, form_of, parameters_of
+from ..gradients import Backward, form_of, parameters_of, shared, unknown
 from ..graph.view import GraphView
 from ..spans import first_order
 from ..workspace import as_array
@@ -155,22 +155,23 @@ def totals(value: Tensor, *numbers: float, collectives: Collectives) -> Tensor:
 
 
 def mean_of_all(
-    mine: Tensor, divisor: float, graph: GraphView, where: str, reduction: str = "mean"
+    mine: Tensor, divisor: float, graph: GraphView, where: str, *, rows: int = -1, reduction: str = "mean"
 ) -> tuple[Tensor, float]:
     """Return the sum of ``mine`` over all ranks divided by the sum of divisors, and that sum. Collective.
 
     mine: this rank's part of a sum, a scalar. When a backward of the result ends, gradients of parameters are summed
-    over ranks. where: begins messages. reduction: "sum" does not divide. Raises InputError, the same on all ranks, if
+    over ranks. where: begins messages. rows: number of this rank's rows, for which there may be parameters of its own.
+    reduction: "sum" does not divide. Raises InputError, the same on all ranks, if
     the parameters behind ``mine`` are not the same on all ranks, and for torch's batch norms.
     """
     collectives, comm = graph.backend.collectives, graph.comm
     parameters = parameters_of(mine, where) if comm.size > 1 else []
     form = form_of(parameters)
-    total = totals(mine, divisor, form, form**2, collectives=collectives)
+    total = totals(mine, divisor, form, form**2, unknown(parameters), collectives=collectives)
     if total[2] ** 2 != total[3] * comm.size:
         raise InputError(f"{where}: the loss depends on other parameters on one rank than on another")
     if parameters:
-        check_alike(parameters, collectives, comm, where)
+        parameters = shared(parameters, rows, collectives, comm, where, new=bool(total[4]))
     end = Backward(parameters, collectives) if parameters else None
     mean: Tensor = _Mean.apply(
         mine, total[0], torch.ones_like(total[1]) if reduction == "sum" else total[1], end

@@ -224,7 +224,7 @@ class DistGraph(GraphHandle):
             chosen, y = self._labelled(out, split, "graph.loss")
             loss = loss_of(fn, "graph.loss")
             mine, divisor = loss.summed(chosen, y, "graph.loss")
-        mean, terms = mean_of_all(mine, divisor, self, "graph.loss", loss.reduction)
+        mean, terms = mean_of_all(mine, divisor, self, "graph.loss", rows=self.rows, reduction=loss.reduction)
         self._check_count(terms, split)
         return mean
 

@@ -229,7 +229,7 @@ class Batch:
             if y.dim() == 1 and bool(((y < 0) & (y != loss.ignored)).any()):
                 raise InputError("batch.loss: a row of the batch has no label; leave it out of input_nodes")
             mine, divisor = loss.summed(out.to(accumulator(out.dtype)), y, "batch.loss")
-        return mean_of_all(mine, divisor, self.blocks[0], "batch.loss", loss.reduction)[0]
+        return mean_of_all(mine, divisor, self.blocks[0], "batch.loss", reduction=loss.reduction)[0]
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,12 @@ class NeighborLoader:
             out = conv2(h, batch.blocks[1])
             loss = batch.loss(out, F.cross_entropy)
             loss.backward()
-            mgg.allreduce_gradients(model, graph)
             ...
 
     Each iteration over the loader is an epoch. A batch has ``batch_size`` rows of the whole graph, for any number of
-    ranks; each rank gets its own rows among them, so all ranks take as many steps, and `allreduce_gradients` sums their
-    gradients to the batch's. Random draws depend only on ``seed``, epoch, batch, layer and the user's node, so batches
-    are the same on any number of ranks and threads.
+    ranks; each rank gets its own rows among them, so all ranks take as many steps, and the backward of `Batch.loss`
+    sums their gradients to the batch's. Random draws depend only on ``seed``, epoch, batch, layer and the user's node,
+    so batches are the same on any number of ranks and threads.
 
     graph: from `mgg.open`. num_neighbors: number of in-edges to draw of each row, without replacement, -1 for all; one
     number for each layer, the last layer's first. batch_size: rows of a batch on all ranks together. split: "train",

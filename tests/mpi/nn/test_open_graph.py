@@ -364,7 +364,7 @@ def test_losses_of_models_that_differ_between_ranks_are_refused(rng, comm):
         with torch.no_grad():
             linear.bias += comm.rank
         graph.loss(linear(graph.x), F.cross_entropy)  # the third
-        refused("rank 1 differ from rank 0's", linear)
+        refused("of rank 1 differs from rank 0's", linear)
         refused("other parameters", torch.nn.Linear(9, 3, bias=comm.rank == 0))
         refused(r"BatchNorm .* use mgg\.nn\.BatchNorm", torch.nn.BatchNorm1d(9), torch.nn.Linear(9, 3))
 

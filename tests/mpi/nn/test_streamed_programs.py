@@ -16,7 +16,6 @@ from test_saga_programs import CHANNELS, FORMS, TENSORS, TYPES, Bare, Form, exam
 from torch.nn import ModuleList
 from torch.nn.functional import cross_entropy
 
-import mgg_hpc as mgg
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.streaming.graph import Streaming
@@ -321,7 +320,6 @@ def test_steps_of_deep_models(comm, drawn, tmp_path, way):
                 learn.zero_grad()
                 loss = loss_of(graph, forward(layers, graph))
                 loss.backward()
-                mgg.allreduce_gradients(layers)
                 learn.step()
                 losses.append(loss.item())
     with mpi.agree(comm):

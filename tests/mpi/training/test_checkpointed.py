@@ -65,7 +65,6 @@ def loop(comm, stored, listening):
                     optimizer.zero_grad()
                     loss = graph.loss(model(rows, graph), F.cross_entropy)
                     loss.backward()
-                    mgg.allreduce_gradients(model)
                     optimizer.step()
                     losses.append(loss.item())
                     state.extra["losses"] = [*state.extra.get("losses", []), loss.item()]
