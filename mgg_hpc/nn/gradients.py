@@ -88,17 +88,15 @@ def shared(
     """
     _losses[collectives] = number = _losses.get(collectives, 0) + 1
     if new or not number & (number - 1):
-        mine = [
-            (len(each) if each.dim() else 1, each.dim() > 1 and len(each) == rows, digest(each))
-            for each in parameters
-        ]
+        mine = [(digest(each), each.dim() > 1 and len(each) == rows) for each in parameters]
         for parameter, *every in zip(parameters, *comm.allgather(mine), strict=True):
-            alike = all(each == every[0] for each in every)
-            _own[parameter] = not alike and (_own.get(parameter) or all(of_rows for _, of_rows, _ in every))
-            if not alike and not _own[parameter]:
-                rank = next(rank for rank, each in enumerate(every) if each != every[0])
+            differing = [rank for rank, (found, _) in enumerate(every) if found != every[0][0]]
+            _own[parameter] = bool(differing) and (
+                _own.get(parameter) or all(of_rows for _, of_rows in every)
+            )
+            if differing and not _own[parameter]:
                 raise InputError(
-                    f"{where}: a parameter {list(parameter.shape)} of rank {rank} differs from rank 0's; call "
+                    f"{where}: a parameter {list(parameter.shape)} of rank {differing[0]} differs from rank 0's; call "
                     "mgg.manual_seed on all ranks before the model is made, and take the same steps on all"
                 )
     return [each for each in parameters if not _own[each]]
