@@ -15,6 +15,7 @@ from ..data import libraries
 from ..data.graph import Graph, SparseRows
 from ..errors import InputError
 from ..runtime import backends, mpi
+from ..runtime.watchdog import collective, watch_calls
 from .gradients import digest, sum_gradients
 from .graph.dist_graph import DistGraph, open_graphs
 from .graph.loading import Part, check_symmetric, load_part, sliced
@@ -33,6 +34,7 @@ class OpenOptions(TypedDict, total=False):
     transfer: str
     widest: int | None
     streaming: Streaming | None
+    watchdog: float
     comm: Any
 
 
@@ -45,6 +47,7 @@ def open_graph(
     transfer: str = "auto",
     widest: int | None = None,
     streaming: Streaming | None = None,
+    watchdog: float = 3600.0,
     comm: Any = None,
 ) -> DistGraph:
     """Return this rank's part of a graph, ready for layers; on one rank, the whole graph. Collective.
@@ -55,7 +58,8 @@ def open_graph(
     fetched, "direct", "get" or "halo"; "auto" is direct if pointers reach all ranks, else halo. widest: columns of the
     widest rows that layers will exchange, whose memory is allocated at once; needed if memory cannot grow (OpenSHMEM).
     [default: memory grows as layers request rows] streaming: a `Streaming` to keep rows outside of memory and return a
-    `StreamedGraph`. comm: an mpi4py communicator. [default: all ranks] Raises InputError, the same on all ranks, for an
+    `StreamedGraph`. watchdog: seconds that a collective call may take before all ranks end and name their calls; 0 for
+    no limit. comm: an mpi4py communicator. [default: all ranks] Raises InputError, the same on all ranks, for an
     invalid file or option.
     """
     comm = comm or mpi.world()
@@ -71,6 +75,8 @@ def open_graph(
             check_symmetric(comm, part)
         rows = row_format(widest or max(1, part.features), kind)
         made = backends.make(chosen, comm, threads=threads, widest=rows)
+        if comm.size > 1:
+            watch_calls(comm.rank, watchdog)
         with backends.closed_on_error(made.memory.close):
             if streaming is not None:
                 return StreamedGraph(comm, part, made, kind, streaming)
@@ -179,6 +185,7 @@ def _digests(graph: Graph) -> dict[str, int]:
 _alike: WeakSet[torch.nn.Module] = WeakSet()  # models whose parameters were found to be the same on all ranks
 
 
+@collective("allreduce_gradients")
 def allreduce_gradients(model: torch.nn.Module, graph: DistGraph | None = None) -> None:
     """Replace the gradient of each parameter by its sum over all ranks, the same bits on each rank. Collective.
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
 
+from ..runtime.watchdog import calling
 from .graph.view import GraphView
 
 _Module = TypeVar("_Module", bound=torch.nn.Module)
@@ -68,7 +69,8 @@ def layer_call(forward: Callable[..., Any]) -> Callable[..., Any]:
             cast = isinstance(x, Tensor) and x.is_floating_point()
             with torch.autocast(graph.device, enabled=False):
                 return call(self, x.to(graph.dtype) if cast else x, graph, *args, **options)
-        return forward(self, x, graph, *args, **options)
+        with calling(_name(self)):
+            return forward(self, x, graph, *args, **options)
 
     return call
 

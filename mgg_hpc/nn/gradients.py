@@ -22,6 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import InputError
 from ..runtime.backends.base import Collectives
+from ..runtime.watchdog import collective
 from .workspace import as_array
 
 # Of parameters: whether their gradient is a sum over ranks, to which no backward has added since.
@@ -152,6 +153,7 @@ class Backward:
             _mark(parameter, whole=False)
         Variable._execution_engine.queue_callback(partial(self._end, before))
 
+    @collective("the sum of gradients after a backward")
     @torch.no_grad()
     def _end(self, before: list[Tensor | None]) -> None:
         sum_gradients(self.parameters, self.collectives)

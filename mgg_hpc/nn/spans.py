@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch.autograd import profiler
 
+from ..runtime.watchdog import calling
+
 _Result = TypeVar("_Result")
 _layer: ContextVar[str] = ContextVar("layer", default="")
 
@@ -52,7 +54,7 @@ def first_order(backward: Callable[..., _Result]) -> Callable[..., _Result]:
         ):  # the caller's; layers compute without
             with torch.autocast(device, enabled=False):
                 return checked(ctx, *gradients)
-        with layer(getattr(ctx, "layer", "")):
+        with layer(getattr(ctx, "layer", "")), calling("backward"):
             return backward(ctx, *gradients)
 
     return checked

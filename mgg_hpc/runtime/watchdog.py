@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
+import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 from ..errors import FAILED
 from . import exit_code
 
 _CHECKS = 20  # number of checks within the allowed time
 _OTHERS_SECONDS = 1.0  # time for the other ranks to print their last step
+_Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,19 @@ class Watchdog:
             self._longest = max(self._longest, now - self._since)
         self._last, self._since, self._repeats = what, now, repeats
 
+    def idle(self) -> None:
+        """Record the end of a step after which there is no limit until the next one begins."""
+        self.step(self._last)
+        self._since = math.inf
+
     @property
     def seconds(self) -> float:
         """Limit of the present step, in seconds."""
         return self._limit.repeated(self._longest) if self._repeats else self._limit.seconds
 
     def __enter__(self) -> Watchdog:
-        self.step(self._last)
+        if self._since < math.inf:
+            self.step(self._last)
         if self._limit.seconds > 0:
             self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
             self._thread.start()
@@ -100,6 +110,63 @@ class Watchdog:
                 exit_code.save(FAILED)
                 self._end()
             return
+
+
+# ---- programs with loops of their own
+
+
+@dataclass
+class _Calls:
+    """The watchdog of this process's calls, and how many are within one another."""
+
+    dog: Watchdog | None = None
+    depth: int = 0
+
+
+_calls = _Calls()
+
+
+def watch_calls(rank: int, seconds: float) -> None:
+    """End the job if a `calling` takes longer than so many seconds, 0 for no limit. The last use of this decides."""
+    if _calls.dog is not None:
+        _calls.dog.__exit__()
+    _calls.dog = Watchdog(rank, Limit(seconds)) if seconds > 0 else None
+    if _calls.dog is not None:
+        _calls.dog.idle()
+        _calls.dog.__enter__()
+
+
+class calling:  # noqa: N801 - a context manager
+    """Within it, this rank is in a collective call of this name, where it may wait for other ranks."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        _calls.depth += 1
+        if _calls.dog is not None and _calls.depth == 1:
+            _calls.dog.step(self.name)
+
+    def __exit__(self, *error: object) -> None:
+        _calls.depth -= 1
+        if _calls.dog is not None and _calls.depth == 0:
+            _calls.dog.idle()
+
+
+def collective(name: str) -> Callable[[_Called], _Called]:
+    """Decorate a function that all ranks call: it is a `calling` of this name."""
+
+    def decorated(function: _Called) -> _Called:
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            with calling(name):
+                return function(*args, **options)
+
+        return cast("_Called", call)
+
+    return decorated
 
 
 def _print_stacks() -> None:

@@ -110,14 +110,38 @@ JOB = """
 """
 
 
+# What comes between calls may take any time.
+LOOP = """
+    import time
+    import numpy as np, scipy.sparse
+    import mgg_hpc as mgg
+    from mgg_hpc.runtime import watchdog
+    watchdog._OTHERS_SECONDS = 4.0
+    matrix = scipy.sparse.identity(50, np.float32, format="csr")
+    with mgg.from_scipy(matrix, np.ones((50, 4)), watchdog=3) as graph:
+        conv = mgg.nn.GCNConv(4, 4)
+        for _ in range(2):
+            out = conv(graph.x, graph)
+            time.sleep(4)
+        if graph.rank == 0:
+            graph.gather(out)
+        conv(out, graph)
+"""
+
+
 @pytest.mark.slow
-def test_all_ranks_say_where_they_are_when_one_does_not_come(tmp_path):
-    (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
+@pytest.mark.parametrize(
+    ("program", "rank_0", "rank_1", "line"),
+    [(JOB, "epoch 2", "asleep", 12), (LOOP, "graph.gather", "GCNConv", 15)],
+    ids=["job", "loop"],
+)
+def test_all_ranks_say_where_they_are_when_one_does_not_come(tmp_path, program, rank_0, rank_1, line):
+    (tmp_path / "job.py").write_text(textwrap.dedent(program))
     start = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 2))"
     began = time.monotonic()
     done = jobs.python("-c", start, sys.executable, tmp_path / "job.py")
     assert done.returncode == 1 and time.monotonic() - began < 50
     said = "has made no progress for 3 s; its last step:"
-    assert f"mgg: error: rank 0 {said} epoch 2" in done.stderr
-    assert f"mgg: error: rank 1 {said} asleep" in done.stderr
-    assert f'File "{tmp_path / "job.py"}", line 12' in done.stderr  # where it sleeps
+    assert f"mgg: error: rank 0 {said} {rank_0}\n" in done.stderr
+    assert f"mgg: error: rank 1 {said} {rank_1}\n" in done.stderr
+    assert f'File "{tmp_path / "job.py"}", line {line}' in done.stderr  # where one of them is

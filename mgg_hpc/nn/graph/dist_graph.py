@@ -19,6 +19,7 @@ from ...plan import workload
 from ...plan.workload import Plan, prefix_sum
 from ...runtime import exchange, mpi
 from ...runtime.backends.base import Backend
+from ...runtime.watchdog import collective
 from .. import spans
 from ..autograd.losses import check_classes, loss_of, mean_of_all, totals
 from ..inputs.features import input_features
@@ -208,6 +209,7 @@ class DistGraph(GraphHandle):
         values = values.astype(np.int64) if values.dtype.name in ("uint16", "uint32", "uint64") else values
         return torch.from_numpy(values)
 
+    @collective("graph.loss")
     def loss(self, out: Tensor, fn: Callable[..., Tensor], split: str = "train") -> Tensor:
         """Return the mean of a loss over the labels of a split on all ranks, a scalar. Collective.
 
@@ -228,6 +230,7 @@ class DistGraph(GraphHandle):
         self._check_count(terms, split)
         return mean
 
+    @collective("graph.accuracy")
     @torch.no_grad()
     def accuracy(self, out: Tensor, split: str = "val") -> float:
         """Return the fraction of a split's labels on all ranks that ``out`` [n, C] predicts. Collective.
@@ -244,6 +247,7 @@ class DistGraph(GraphHandle):
         self._check_count(count, split)
         return float(hits / count)
 
+    @collective("graph.gather")
     def gather(self, rows: Tensor, *, everywhere: bool = False) -> Tensor | None:
         """Return all ranks' rows [n, ...] as one host tensor [N, ...] in the user's numbering. Collective.
 

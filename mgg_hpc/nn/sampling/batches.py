@@ -26,6 +26,7 @@ from ...plan.workload import Plan
 from ...runtime import mpi
 from ...runtime.backends.arguments import Rows
 from ...runtime.sampler import Hop, shuffled
+from ...runtime.watchdog import collective
 from ..autograd.losses import loss_of, mean_of_all
 from ..graph.matrix import Adjacency, EdgeValues, LoopFill, index, with_loops
 from ..graph.view import GraphView
@@ -211,6 +212,7 @@ class Batch:
         """Number of sampled edges of all blocks."""
         return sum(block.edges for block in self.blocks)
 
+    @collective("batch.loss")
     def loss(self, out: Tensor, fn: Callable[..., Tensor] = F.cross_entropy) -> Tensor:
         """Return the mean of a loss over the batch's own rows on all ranks, a scalar. Collective.
 
