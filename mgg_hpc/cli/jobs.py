@@ -88,7 +88,7 @@ def resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
     ),
 )
 @argument("run", type=Existing)
-@to_file("HDF5 file to write; or .npy.")
+@to_file("File to write: .h5, .npy, .csv or .parquet.")
 @option("--graph", type=Existing, help="Another graph with the same features. [default: that of the run]")
 @option(
     "--layer",
@@ -102,7 +102,8 @@ def resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
 def predict(run: Path, output: Path, **options: Any) -> int:
     """Write classes, probabilities and embeddings of a trained run, in the user's numbering of nodes.
 
-    A name that ends in .npy gives one such file; or several, out.class.npy and so on, where several arrays are written.
+    A table (.csv, .parquet) has the columns id, class, probability_0 and so on. A name that ends in .npy gives one such
+    file; or several, out.class.npy and so on, where several arrays are written.
     """
     from ..training.predict import process_predict
 

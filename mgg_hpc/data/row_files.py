@@ -1,7 +1,10 @@
-"""Files of arrays with a row for each node, HDF5 or .npy, written by all ranks; and the users' names of nodes."""
+"""Files of arrays with a row for each node (HDF5, .npy, .csv, .parquet), written by all ranks; and names of nodes."""
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,11 +14,13 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from . import checks, hdf5, schema
 from .atomic_write import replacement
 from .store import GraphFile
 
-BLOCK = 1 << 16  # rows of a message
+SUFFIXES = (".h5", ".hdf5", ".npy", ".csv", ".parquet")
+BLOCK = 1 << 16  # rows of a message, and of what is written of a table at a time
 NAMED_ROWS = 1 << 18  # rows whose names are read at a time
 
 NAMES = ("id", "name")  # arrays that say which node a row is
@@ -24,11 +29,19 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def paths(output: Path, names: list[str]) -> dict[str, Path]:
-    """Return the file of each array: ``output`` for HDF5 or a single array.
+    """Return the file of each array: ``output`` for HDF5, a table, or a single array.
 
     Several .npy files have the name of the array before the suffix (out.class.npy, out.embedding.1.npy), and so have
-    NAMES (out.id.npy), which do not count as arrays.
+    NAMES (out.id.npy), which do not count as arrays. Raises InputError for a suffix that is none of SUFFIXES.
     """
+    if output.suffix not in SUFFIXES:
+        raise InputError(
+            f"{output}: its name must end in one of {', '.join(SUFFIXES)}, which says what to write"
+        )
+    if output.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise InputError(
+            f"{output}: Parquet needs pyarrow, which is not installed; pip install 'mgg-hpc[parquet]'"
+        )
     if output.suffix != ".npy":
         return dict.fromkeys(names, output)
     single = sum(name not in NAMES for name in names) == 1
@@ -49,6 +62,9 @@ def write(
     mode: int | None = None,
 ) -> None:
     """Write arrays of all ranks, replacing files that exist. Collective.
+
+    The columns of a table (.csv, .parquet) are id, the name or the number of a node, and those of the arrays: class,
+    probability_0, probability_1 and so on.
 
     Args:
         comm: communicator of P ranks; rank 0 writes.
@@ -72,6 +88,8 @@ def write(
                 )
                 for name, path in paths(output, list(arrays)).items()
             }
+        elif output.suffix in (".csv", ".parquet"):
+            maps = files.enter_context(_table(output, nodes, arrays))
         else:
             maps = files.enter_context(_hdf5(output, nodes, arrays, attributes))
         for name, array in arrays.items():
@@ -122,6 +140,60 @@ def _npy(
             offset = file.tell()
             file.truncate(offset + size)  # `replacement` has allocated more
         yield np.memmap(temporary, dtype, "r+", offset, shape)
+
+
+@contextmanager
+def _table(output: Path, nodes: int, arrays: Arrays) -> Iterator[dict[str, NDArray[Any]]]:
+    """Collect rows in files without a name, and write them as a table."""
+    with ExitStack() as files:
+        maps: Arrays = {}
+        for name, array in arrays.items():
+            held = files.enter_context(tempfile.TemporaryFile(dir=output.parent))
+            maps[name] = np.memmap(held, array.dtype, "w+", shape=(nodes, *array.shape[1:]))
+        yield maps
+        blocks = (_columns(maps, first, min(first + BLOCK, nodes)) for first in range(0, nodes, BLOCK))
+        with replacement(output, force=True, size=0) as temporary:
+            (_write_csv if output.suffix == ".csv" else _write_parquet)(temporary, blocks)
+
+
+def _write_csv(path: Path, blocks: Iterator[dict[str, NDArray[Any]]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        for number, columns in enumerate(blocks):
+            if number == 0:
+                lines.writerow(columns)
+            lines.writerows(zip(*(column.tolist() for column in map(_short, columns.values())), strict=True))
+
+
+def _short(column: NDArray[Any]) -> NDArray[Any]:
+    """Return float32 as the text with the fewest digits that is read as the same number; other columns unchanged."""
+    return column.astype(str) if column.dtype == np.float32 else column
+
+
+def _write_parquet(path: Path, blocks: Iterator[dict[str, NDArray[Any]]]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    with ExitStack() as files:
+        writer = None
+        for columns in blocks:
+            table = pyarrow.table({name: np.ascontiguousarray(column) for name, column in columns.items()})
+            writer = writer or files.enter_context(parquet.ParquetWriter(path, table.schema))
+            writer.write_table(table)
+
+
+def _columns(maps: dict[str, NDArray[Any]], first: int, last: int) -> dict[str, NDArray[Any]]:
+    """Return rows first .. last - 1 of arrays as columns by name."""
+    names = next((maps[name] for name in NAMES if name in maps), None)
+    ids: NDArray[Any] = np.arange(first, last) if names is None else names[first:last]
+    columns = {"id": np.char.decode(ids, "utf-8") if ids.dtype.kind == "S" else ids}
+    for name, array in maps.items():
+        rows, prefix = array[first:last], name.replace("/", ".")
+        if rows.ndim == 1 and name not in NAMES:
+            columns[prefix] = rows
+        elif rows.ndim == 2:
+            columns |= {f"{prefix}_{column}": rows[:, column] for column in range(rows.shape[1])}
+    return columns
 
 
 # --- names of nodes
