@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 import reference
 import safetensors.numpy
 from jobs import blocks, dense_features, files, renumbered, with_sparse_features, write_job
+from pyarrow import parquet
 from runs import GRAPHS
 from scipy.special import expit, softmax
 from torture.launched import metrics
@@ -153,8 +155,14 @@ def test_layers_that_are_asked_for_have_their_numbers_and_npy_files_hold_the_sam
     before = set(files(folder))
     predict("one.npy", "--what=embedding")
     predict("more.npy", "--what=embedding, class", "--layer=1")
+    predict("table.csv", "--layer=1")
+    table = np.genfromtxt(folder / "table.csv", delimiter=",", names=True)
+    columns = [f"probability_{number}" for number in range(outputs[-1].shape[1])]
+    close(np.stack([table[name] for name in columns], 1), softmax(outputs[-1], axis=1))
+    close(np.stack([table[f"embedding1_{number}"] for number in range(8)], 1), outputs[0])
+    assert table["id"].tolist() == list(range(150))
     made = {path.name for path in set(files(folder)) - before}
-    assert made == {"one.npy", "more.class.npy", "more.embedding.1.npy"}
+    assert made == {"one.npy", "more.class.npy", "more.embedding.1.npy", "table.csv"}
     close(np.load(folder / "one.npy"), outputs[1])
     close(np.load(folder / "more.embedding.1.npy"), outputs[0])
     np.testing.assert_array_equal(np.load(folder / "more.class.npy"), outputs[-1].argmax(1))
@@ -185,7 +193,7 @@ def give_names(path: Path, words: list[str | int]) -> None:
 def test_names_of_nodes_go_with_their_predictions(trained, folder, first, predict, refused, kind):
     graph = blocks()
     trained(renumbered(graph, np.random.default_rng(4).permutation(graph.nodes)), 2)
-    words = [f"knoten {'ö' * (node % 7)}{node}" if kind == "name" else 7 * node - 3 for node in range(150)]
+    words = [f"knoten, {'ö' * (node % 7)}{node} " if kind == "name" else 7 * node - 3 for node in range(150)]
     first(lambda: give_names(folder / "g.h5", words))
     options = ("--graph", folder / "g.h5", "--what=class")
     predict("out.h5", *options)
@@ -199,6 +207,15 @@ def test_names_of_nodes_go_with_their_predictions(trained, folder, first, predic
     assert found.tolist() == words
     beside = np.load(folder / f"out.{kind}.npy").tolist()
     assert [each.decode() if kind == "name" else each for each in beside] == words
+    with h5py.File(folder / "out.h5") as file:
+        classes = file["class"][:].tolist()
+    predict("out.csv", *options)
+    with (folder / "out.csv").open(encoding="utf-8", newline="") as file:
+        rows = [["id", "class"], *zip(map(str, words), map(str, classes), strict=True)]
+        assert list(map(list, csv.reader(file))) == list(map(list, rows))
+    predict("out.parquet", *options)
+    table = parquet.read_table(folder / "out.parquet")
+    assert table.to_pydict() == {"id": words, "class": classes}
     first((folder / "out.npy").unlink)
     assert f"out.{kind}.npy exists" in refused("out.npy", *options)
 
@@ -243,7 +260,8 @@ REFUSED = [  # output, options, message; FOLDER is the test's
     ("wide.h5", "", "wide.h5 exists; "),
     ("absent/out.h5", "--force", "is not a folder"),
     ("g.h5/out.h5", "--force", "is not a folder"),
-    ("runs", "--force", "runs is not a regular file"),
+    ("runs", "--force", "runs: its name must end in one of .h5, .hdf5, .npy, .csv, .parquet"),
+    ("out.txt", "", "out.txt: its name must end in one of"),
 ]
 
 
