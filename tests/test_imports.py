@@ -83,6 +83,29 @@ def test_help_loads_nothing_large_and_lists_verbs_in_the_order_of_use():
     assert verbs[1:7] == ["generate", "import", "export", "info", "verify", "partition"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train none.toml", "none.toml: no such job file"),
+        ("train job.toml", "none.h5 does not exist"),
+        ("tune job.toml", "none.h5 does not exist"),
+        ("launch -n 2 train job.toml", "none.h5 does not exist"),
+        ("launch -n 2 train", "Missing argument 'JOB'"),
+        ("launch -n 2 none.py", "none.py: no such program"),
+        ("predict runs -o out.h5", "runs: holds no run"),
+        ("resume runs", "runs: holds no run"),
+    ],
+)
+def test_paths_are_looked_at_before_torch_and_mpi_are_loaded(tmp_path, words, said):
+    (tmp_path / "job.toml").write_text('[graph]\nfile = "none.h5"\n[model]\nname = "gcn"\n')
+    main = f"from mgg_hpc.__main__ import main; code = main({words.split()})"
+    done = python(
+        "-c", f"import os, sys; os.chdir({str(tmp_path)!r}); {main}; print(*sys.modules); sys.exit(code)"
+    )
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert not {"torch", "mpi4py"} & {name.partition(".")[0] for name in done.stdout.split()}
+
+
 @pytest.mark.sampled(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["mgg_hpc", "mgg_hpc.nn"])

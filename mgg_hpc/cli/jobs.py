@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,30 @@ import click
 from click import Choice, FloatRange, IntRange, argument, option
 
 from .options import Existing, Output, example, overriding, to_file
+
+
+def look(
+    *,
+    job: Path | None = None,
+    run: Path | None = None,
+    graph: Path | None = None,
+    overrides: tuple[str, ...] = (),
+    **_: Any,
+) -> None:
+    """Raise InputError for a job, a run or a graph file that is missing or wrong, before torch and MPI are loaded.
+
+    Ranks that are started already find it later, and agree on it. graph: another graph than the job's.
+    """
+    from .. import config
+    from ..data.store import open_graph
+    from ..runtime.exit_code import RANK_VARIABLES
+    from ..training import run_folder
+
+    if job is None and run is not None:
+        job = run_folder.find(run) / run_folder.JOB
+    if job is not None and not any(name in os.environ for name in RANK_VARIABLES):
+        with open_graph(graph or Path(config.load(job, overrides).graph.file)):
+            pass
 
 
 @click.command(
@@ -39,6 +64,7 @@ def train(job: Path, overrides: tuple[str, ...], share_gpu: bool, as_ranks: int 
     from ..runtime import signals
 
     signals.listen()
+    look(job=job, overrides=overrides)
     if as_ranks:
         from ..tools.rehearse import process_rehearse
 
@@ -72,6 +98,7 @@ def resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
     from ..runtime import signals
 
     signals.listen()
+    look(run=run, overrides=overrides)
     from ..training.train import process_resume
 
     return process_resume(run, overrides, shown)
@@ -105,6 +132,7 @@ def predict(run: Path, output: Path, **options: Any) -> int:
     A table (.csv, .parquet) has the columns id, class, probability_0 and so on. A name that ends in .npy gives one such
     file; or several, out.class.npy and so on, where several arrays are written.
     """
+    look(run=run, **options)
     from ..training.predict import process_predict
 
     return process_predict(run, output, **options)
@@ -174,6 +202,7 @@ def tune(job: Path, overrides: tuple[str, ...], transfers: str) -> int:
     from ..runtime import signals
 
     signals.listen()
+    look(job=job, overrides=overrides)
     from ..training.tuning.offline import process_tune
 
     return process_tune(job, overrides, transfers)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click import Choice, FloatRange, IntRange, argument, option
 
+from ..errors import InputError
 from ..tools.bench.results import output_files
 from .options import Existing, Verbs, example
 
@@ -43,8 +44,13 @@ def launch(ranks: int, mpi: str, save_seconds: float, dry_run: bool, command: tu
     The exit code is the job's: 0 done, 1 failed, 2 wrong input, 3 stopped by a signal once it was saved;
     130 after Ctrl-C and 128 + N after signal N where nothing is saved.
     """
-    from ..runtime.launch import process_launch
+    from ..runtime.launch import PARALLEL, process_launch
+    from . import jobs
 
+    if not dry_run and command[0] in PARALLEL and (parsed := getattr(jobs, command[0], None)):
+        jobs.look(**parsed.make_context(f"mgg {command[0]}", list(command[1:])).params)
+    elif command[0].endswith(".py") and not Path(command[0]).is_file():
+        raise InputError(f"{command[0]}: no such program")
     return process_launch(ranks, command, mpi, dry_run, save_seconds)
 
 
