@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -129,11 +130,27 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint: CheckpointSettings = CheckpointSettings()
 
 
-def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
+# Keys that do something only if another key has a value.
+NEEDS = {
+    "model.train_eps": ("model.name", "gin"),
+    "model.aggr": ("model.name", "sage"),
+    **dict.fromkeys(
+        [f"model.{key}" for key in ("heads", "output_heads", "attention", "attention_dropout", "edge_data")],
+        ("model.name", "gat"),
+    ),
+    "model.embedding": ("model.input", "learned"),
+    **dict.fromkeys(
+        [f"train.{key}" for key in ("fanouts", "batch_size", "prefetch")], ("train.mode", "sampled")
+    ),
+}
+
+
+def load(path: Path, overrides: tuple[str, ...] = (), *, of_run: bool = False) -> Settings:
     """Read a job file and apply ``section.key=value`` overrides.
 
     ``graph.file`` becomes absolute, relative to the job file; ``run.folder`` stays relative to the current folder
-    and is ``runs/<name of the job file>`` if not given. Raises InputError with file, key and valid values.
+    and is ``runs/<name of the job file>`` if not given. of_run: the file is a run's, which was checked when the run
+    began. Raises InputError with file, key and valid values.
     """
     try:
         tree = _tree(path.read_text(encoding="utf-8"), str(path))
@@ -144,6 +161,8 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
     for override in overrides:
         _override(tree, override)
     settings = from_tree(tree, str(path))
+    if not of_run:
+        _check_needs(settings, str(path))
     if not settings.graph.file:
         raise InputError(f'{path}: graph.file is missing; name the graph: [graph] file = "graph.h5"')
     for key, name in (("graph.file", settings.graph.file), ("run.folder", settings.run.folder)):
@@ -156,6 +175,16 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
         graph=msgspec.structs.replace(settings.graph, file=str(file)),
         run=msgspec.structs.replace(settings.run, folder=folder),
     )
+
+
+def _check_needs(settings: Settings, where: str) -> None:
+    """Raise InputError for a key that does nothing, since another one has not the value that it needs."""
+    for key, (other, needed) in NEEDS.items():
+        value = attrgetter(key)
+        if value(settings) != value(Settings()) and (found := attrgetter(other)(settings)) != needed:
+            raise InputError(
+                f'{where}: {key} is {value(settings)!r}, which is for {other} = "{needed}"; it is "{found}"'
+            )
 
 
 def parse(text: str, where: str) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -59,6 +60,29 @@ def refusal(path: Path, *overrides: str) -> str:
 
 def test_an_empty_job_has_the_documented_defaults():
     assert msgspec.to_builtins(config.from_tree({}, "job")) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "needed"),
+    [
+        ("train.fanouts", [5, 5], 'train.mode = "sampled"; it is "full"'),
+        ("train.batch_size", 64, 'train.mode = "sampled"'),
+        ("model.heads", 4, 'model.name = "gat"; it is "gcn"'),
+        ("model.edge_data", "feat", 'model.name = "gat"'),
+        ("model.aggr", "max", 'model.name = "sage"'),
+        ("model.train_eps", True, 'model.name = "gin"'),
+        ("model.embedding", 8, 'model.input = "learned"; it is "features"'),
+    ],
+)
+def test_a_key_that_would_do_nothing_is_refused_with_what_it_needs(write, key, value, needed):
+    path = write('[graph]\nfile = "g.h5"')
+    said = refusal(path, f"{key}={json.dumps(value)}")
+    assert f"{key} is {value!r}, which is for {needed}" in said
+    other, _, rest = needed.partition(" = ")
+    section, _, name = key.partition(".")
+    given = (f"{key}={json.dumps(value)}", f"{other}={rest.partition(';')[0]}")
+    assert getattr(getattr(config.load(path, given), section), name) == value
+    assert getattr(getattr(config.load(path, given[:1], of_run=True), section), name) == value
 
 
 def test_settings_cannot_be_changed():

@@ -29,10 +29,10 @@ def look(
     from ..runtime.exit_code import RANK_VARIABLES
     from ..training import run_folder
 
-    if job is None and run is not None:
-        job = run_folder.find(run) / run_folder.JOB
-    if job is not None and not any(name in os.environ for name in RANK_VARIABLES):
-        with open_graph(graph or Path(config.load(job, overrides).graph.file)):
+    path = run_folder.find(run) / run_folder.JOB if run is not None else job
+    if path is not None and not any(name in os.environ for name in RANK_VARIABLES):
+        settings = config.load(path, overrides, of_run=run is not None)
+        with open_graph(graph or Path(settings.graph.file)):
             pass
 
 

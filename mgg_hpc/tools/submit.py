@@ -167,7 +167,7 @@ def _check_unfinished(path: Path, settings: Settings) -> None:
         raise InputError(f"{path}: run.folder cannot be read ({error.strerror}); name another") from error
     if run is None or not _is_file(run / run_folder.SUMMARY):
         return
-    epochs = config.load(run / run_folder.JOB).train.epochs
+    epochs = config.load(run / run_folder.JOB, of_run=True).train.epochs
     if settings.train.epochs <= epochs:
         raise InputError(
             f"{path}: {run} has finished, and this job would go on with it: name another folder (--set "

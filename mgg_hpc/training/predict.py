@@ -56,7 +56,7 @@ def process_predict(
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)
-        settings = config.load(folder / run_folder.JOB, overrides)
+        settings = config.load(folder / run_folder.JOB, overrides, of_run=True)
         names = _names(what, layers, settings.model)
         fitted = weights.fitted(folder)
         if graph is not None:

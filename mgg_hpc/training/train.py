@@ -247,7 +247,7 @@ def process_resume(run: Path, overrides: tuple[str, ...], shown: bool | None) ->
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)
-        settings = config.load(folder / run_folder.JOB, overrides)
+        settings = config.load(folder / run_folder.JOB, overrides, of_run=True)
     return _resume(settings, comm, folder, Shown(False, shown, False))
 
 
@@ -259,7 +259,7 @@ def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> int:
             if comm.rank == 0:
                 held.enter_context(run_folder.claimed(run))
                 finished = resume.is_finished(run)
-                epochs = config.load(run / run_folder.JOB).train.epochs
+                epochs = config.load(run / run_folder.JOB, of_run=True).train.epochs
         finished, epochs = comm.bcast((finished, epochs), root=0)
         if finished and settings.train.epochs <= epochs:
             if comm.rank == 0:

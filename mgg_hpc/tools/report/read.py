@@ -80,7 +80,10 @@ def content(path: Path) -> Any:
 
 
 def _run(folder: Path, name: str) -> Run:
-    settings, metrics = config.load(folder / run_folder.JOB), _metrics(folder / run_folder.METRICS)
+    settings, metrics = (
+        config.load(folder / run_folder.JOB, of_run=True),
+        _metrics(folder / run_folder.METRICS),
+    )
     summary = _document(folder / run_folder.SUMMARY, "mgg-summary")
     profile = _document(folder / FOLDER / run_folder.SUMMARY, "mgg-profile")
     ranks = profile.get("ranks", 0)

@@ -220,7 +220,7 @@ def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
         found = folders.newest(run / run_folder.CHECKPOINTS) if comm.rank == 0 else None
     found = comm.bcast(found, root=0)
     with mpi.agree(comm):
-        before = config.load(run / run_folder.JOB)
+        before = config.load(run / run_folder.JOB, of_run=True)
         check_settings(run, before, settings)
         if found is None:
             if is_finished(run):
