@@ -93,7 +93,8 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop,
     sections = {"checkpoint": {"every_epochs": EPOCHS - 1}, "plan": {"transfer": TRANSFERS[model]}}
     chosen, epochs = MODELS[model], EPOCHS
     if at.batch:
-        sections, chosen, epochs = sections | {"train": BATCHES}, chosen | {"input": "features"}, 4
+        sections, epochs = sections | {"train": BATCHES}, 4
+        chosen = {key: value for key, value in chosen.items() if key not in ("input", "embedding")}
     assert mgg("train", job("whole", chosen, **sections)).codes == {0}
     path = job("parts", chosen, **sections)
     with stop(*at):
