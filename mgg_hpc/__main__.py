@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from typing import ClassVar
 
 import click
 
@@ -25,7 +26,18 @@ DEVICE_ERRORS = {
 }
 
 
-@click.group(cls=Verbs, context_settings=SETTINGS)
+class _Verbs(Verbs):
+    headings: ClassVar = {
+        "generate": "Graphs",
+        "train": "Training",
+        "launch": "Several ranks",
+        "runs": "Results",
+        "traverse": "Without training",
+        "bench": "This machine",
+    }
+
+
+@click.group(cls=_Verbs, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="mgg")
 def cli() -> None:
     """Train graph neural networks on whole graphs over many ranks."""
@@ -41,11 +53,12 @@ for command in (
     jobs.train,
     jobs.resume,
     jobs.predict,
-    machine.launch,
-    jobs.submit,
-    jobs.report,
     jobs.tune,
     jobs.model,
+    machine.launch,
+    jobs.submit,
+    jobs.runs,
+    jobs.report,
     traverse.traverse,
     machine.bench,
     machine.doctor,

@@ -209,6 +209,18 @@ def tune(job: Path, overrides: tuple[str, ...], transfers: str) -> int:
 
 
 @click.command(
+    short_help="List the runs of a folder with their scores.",
+    epilog=example("mgg runs", "mgg runs runs/digits"),
+)
+@argument("folder", type=Existing, default="runs")
+def runs(folder: Path) -> None:
+    """List the runs below a folder, each with its model, graph, scores and time. [default: runs]"""
+    from ..tools.runs import process_runs
+
+    process_runs(folder)
+
+
+@click.command(
     short_help="Write a page about one run or several.",
     epilog=example(
         "mgg report runs/digits",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -43,10 +44,34 @@ class Finite(click.FloatRange):
 
 
 class Verbs(click.Group):
-    """A group that lists its verbs in the order of their definition."""
+    """A group that lists its verbs in the order of their definition, below headings, and knows misspelt ones.
+
+    headings: of the verbs that follow the named one, by that one's name.
+    """
+
+    headings: ClassVar[Mapping[str, str]] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        heading, width = "Commands", max(map(len, self.commands))
+        for name, command in self.commands.items():
+            heading = self.headings.get(name, heading)
+            line = name.ljust(width), command.get_short_help_str(formatter.width - 6 - width)
+            sections.setdefault(heading, []).append(line)
+        for title, lines in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = difflib.get_close_matches(args[0], self.commands, 1)
+        if args[0] not in self.commands and near:
+            ctx.fail(f"there is no command {args[0]!r}; did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
 
 def example(*lines: str) -> str:

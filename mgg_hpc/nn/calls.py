@@ -62,6 +62,7 @@ def layer_call(forward: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(graph, GraphView):
             raise TypeError(
                 f"{_name(self)}(x, graph) takes a graph, as mgg.open returns, and this is {_a(graph)}"
+                + ("; mgg.from_pyg makes one of an edge_index" if isinstance(graph, Tensor) else "")
             )
         if graph.streams or not isinstance(x, Tensor):
             _check_rows(self, x, graph)

@@ -141,6 +141,16 @@ class DistGraph(GraphHandle):
         self.check_open()
         return super().adjacency(kind, ordered=ordered)
 
+    def __repr__(self) -> str:
+        x = "" if self.x is None else f", x={list(self.x.shape)}"
+        sizes = f"{self.num_nodes:,} nodes, {self.num_edges:,} edges{x}"
+        return f"Graph({sizes}, rank {self.rank} of {self.ranks}{', closed' * self._closed})"
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of the whole graph; of an undirected one, twice that of its pairs."""
+        return self.part.edges
+
     @property
     def num_nodes(self) -> int:
         """Number of nodes of the whole graph."""

@@ -1,0 +1,58 @@
+"""`mgg runs`: a table of the runs in a folder, with their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.table import Table
+
+from ..errors import InputError
+from ..training import run_folder
+from ..training.report import console
+from .report.read import Run, read
+
+DEPTH = 3  # of the folders of runs below the folder that is named
+
+
+def process_runs(folder: Path) -> None:
+    """Print a line for each run below a folder. Raises InputError where there is none."""
+    found = sorted(path.parent for path in _jobs(folder))
+    if not found:
+        raise InputError(
+            f"{folder}: holds no runs; 'mgg train' makes them, in runs/ if run.folder names no other"
+        )
+    table = Table(title=f"{len(found)} {'run' if len(found) == 1 else 'runs'} in {folder}")
+    for name in ("run", "model", "graph", "epochs", "best validation", "test", "time"):
+        table.add_column(name, justify="left" if name in ("run", "model", "graph") else "right")
+    for path in found:
+        name = str(path.relative_to(folder))
+        try:
+            (run,) = read([path])
+        except InputError:
+            table.add_row(name, "damaged")  # mgg report says how
+        else:
+            table.add_row(name, *_cells(run))
+    console().print(table)
+
+
+def _jobs(folder: Path) -> Iterator[Path]:
+    """Yield the job files of runs."""
+    for depth in range(DEPTH + 1):
+        for path in folder.glob("*/" * depth + run_folder.JOB):
+            if (path.parent / run_folder.METRICS).exists() and not path.parent.is_symlink():
+                yield path
+
+
+def _cells(run: Run) -> Iterator[str]:
+    """Yield the text of each column after the name."""
+    settings, columns = run.settings, run.metrics
+    yield settings.model.name
+    yield run.summary.get("graph", {}).get("name", Path(settings.graph.file).stem)
+    yield f"{run.epochs}" if run.summary else f"{run.epochs} of {settings.train.epochs}, not ended"
+    if not run.epochs:
+        return
+    best = columns["val_accuracy"].argmax() if settings.train.select == "best" else -1
+    yield f"{columns['val_accuracy'][best]:.4f}"
+    yield f"{columns['test_accuracy'][best]:.4f}"
+    yield f"{(columns['epoch_ms'].sum() + columns['eval_ms'].sum()) / 1000:.1f} s"
