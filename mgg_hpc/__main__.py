@@ -29,7 +29,7 @@ DEVICE_ERRORS = {
 class _Verbs(Verbs):
     headings: ClassVar = {
         "generate": "Graphs",
-        "train": "Training",
+        "new": "Training",
         "launch": "Several ranks",
         "runs": "Results",
         "traverse": "Without training",
@@ -50,6 +50,7 @@ for command in (
     graphs.info,
     graphs.verify,
     graphs.partition,
+    jobs.new,
     jobs.train,
     jobs.resume,
     jobs.predict,

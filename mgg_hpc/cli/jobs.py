@@ -37,6 +37,20 @@ def look(
 
 
 @click.command(
+    short_help="Write a job file for a graph.",
+    epilog=example("mgg new my.h5", "mgg new my.h5 -o jobs/my.toml"),
+)
+@argument("graph", type=Existing)
+@option("-o", "--output", type=Output, help="Job file to write. [default: the graph's name, .toml, here]")
+@option("--force", is_flag=True, help="Replace the output if it exists.")
+def new(graph: Path, output: Path | None, force: bool) -> None:
+    """Write a job file that trains a model on a graph, with what its keys mean."""
+    from ..tools.new import process_new
+
+    process_new(graph, output, force=force)
+
+
+@click.command(
     short_help="Train the model of a job file.",
     epilog=example(
         "mgg train inputs/digits.toml",
