@@ -35,7 +35,7 @@ def test_runs_are_listed_with_their_scores(tmp_path, monkeypatch, capsys):
         row = max(rows, key=lambda row: row["val_accuracy"]) if name == "first/001" else rows[-1]
         seconds = sum(row["epoch_ms"] + row["eval_ms"] for row in rows) / 1000
         scores = [f"{row['val_accuracy']:.4f}", f"{row['test_accuracy']:.4f}", f"{seconds:.1f} s"]
-        assert found[name] == ["gcn", "g", epochs, *scores]
+        assert found[name] == ["gcn", "g" if name == "stopped" else blocks().name, epochs, *scores]
     assert found["wrong"] == ["damaged", "", "", "", "", ""]
     with (tmp_path / "runs/first/001/summary.json").open() as file:
         assert f"{json.load(file)['test_accuracy']:.4f}" == found["first/001"][4]
