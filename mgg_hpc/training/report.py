@@ -26,6 +26,7 @@ from .tuning.target import shown
 
 MANY = 4  # most ranks whose memory is printed in one line
 INPUTS = {"features": "features", "learned": "learned columns", "degree": "columns for degrees"}
+BETWEEN_RANKS = ("wait for peers", "sum gradients")  # phases that one rank does not have
 
 
 @contextmanager
@@ -168,7 +169,7 @@ def print_phases(summary: dict[str, Any]) -> None:
     for name in names:
         table.add_column(name if several or name == "share" else "ms", justify="right")
     for row in breakdown([each["phases_ms"] for each in summary["per_rank"]]):
-        if row["max"] > 0:
+        if row["max"] > 0 and (several or row["phase"] not in BETWEEN_RANKS):
             cells = row | {"share": f"{row['share']:.1%}", "imbalance": f"{row['imbalance']:.2f}"}
             cells |= {name: f"{row[name]:.1f}" for name in ("min", "mean", "max")}
             table.add_row(row["phase"], *(str(cells[name]) for name in names))
@@ -201,10 +202,13 @@ def print_result(summary: dict[str, Any], path: Path) -> None:
             f"{loaded} of rows were loaded in an epoch, in {stores['load_ms']:.0f} ms; {spilled} of activations left "
             f"memory; {all_moved} were moved with its evaluation"
         )
+    rows["evaluation"] = f"{summary['eval_ms']['median']:.2f} ms"
+    if summary["ranks"] > 1:
+        rows["rows moved"] = (
+            f"{summary['remote_rows']:,} remote rows an epoch ({sizes.shown(moved['remote'])}); "
+            f"local {sizes.shown(moved['local'])}"
+        )
     rows |= {
-        "evaluation": f"{summary['eval_ms']['median']:.2f} ms",
-        "rows moved": f"{summary['remote_rows']:,} remote rows an epoch ({sizes.shown(moved['remote'])}); "
-        f"local {sizes.shown(moved['local'])}",
         "memory per rank": f"{of_ranks(summary['peak_rss_bytes'])}; heap {sizes.shown(summary['heap_bytes'])}",
         "as predicted": of_ranks(summary["estimated_bytes"]),
         "summary": Text(str(path)),

@@ -86,6 +86,8 @@ def test_the_result_of_a_run(printed, kind):
         found[last] = f"{found[last]} {text}" if last in found else text
     assert title == ["gcn on g, 2 ranks"]
     assert found == SHOWN | wanted
+    report.print_result(SUMMARY | given | {"ranks": 1}, Path("here/summary.json"))
+    assert not [name for name, text in printed()[0] if "remote" in name + text]
 
 
 def test_times_by_phase(printed):
@@ -95,7 +97,10 @@ def test_times_by_phase(printed):
         ["aggregate", "100.0", "200.0", "300.0", f"{400 / 520:.1%}", "1.50"],
         ["dense", "50.0", "60.0", "70.0", f"{120 / 520:.1%}", f"{70 / 60:.2f}"],
     ]
-    report.print_phases(SUMMARY | {"ranks": 1, "per_rank": SUMMARY["per_rank"][:1]})
+    alone = [
+        {"phases_ms": SUMMARY["per_rank"][0]["phases_ms"] | {"wait for peers": 0.06, "sum gradients": 0.02}}
+    ]
+    report.print_phases(SUMMARY | {"ranks": 1, "per_rank": alone})
     assert printed() == (
         [["phase", "ms", "share"], ["aggregate", "100.0", "66.7%"], ["dense", "50.0", "33.3%"]],
         ["6 epochs by phase: ms"],
