@@ -98,7 +98,7 @@ def test_times_by_phase(printed):
         ["dense", "50.0", "60.0", "70.0", f"{120 / 520:.1%}", f"{70 / 60:.2f}"],
     ]
     alone = [
-        {"phases_ms": SUMMARY["per_rank"][0]["phases_ms"] | {"wait for peers": 0.06, "sum gradients": 0.02}}
+        {"phases_ms": SUMMARY["per_rank"][0]["phases_ms"] | {"wait for peers": 0.006, "sum gradients": 0.002}}
     ]
     report.print_phases(SUMMARY | {"ranks": 1, "per_rank": alone})
     assert printed() == (
