@@ -239,7 +239,7 @@ HEADERS = """
 """
 
 
-@pytest.mark.parametrize("header", [*HEADERS.split(), "Node A,Node B"])
+@pytest.mark.parametrize("header", [*HEADERS.split(), "Node A,Node B", "Origin Airport,Destination Airport"])
 def test_a_header_of_names_is_refused_unless_it_is_said(header, capsys):
     mark = next(mark for mark in ",;|" if mark in header)
     Path("n.csv").write_text(f"{header}\nx{mark}y\nz{mark}x\n", encoding="utf-8")

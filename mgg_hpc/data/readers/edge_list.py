@@ -313,7 +313,7 @@ class LineRules:
             (named and is_header(dialect, texts)) or self._may_be_pandas(where, dialect, texts, named=named)
         ):
             raise InputError(f"{where}: {shown(first.text)} may be a header; {HINT}")
-        elif header is None and re.search("[A-Za-z]", first.text):
+        elif header is None and re.search("[A-DF-Za-df-z]", first.text):
             try:
                 _names(rules, first, columns) if named else rules._edge(where, first.text, columns)
             except InputError as error:

@@ -9,7 +9,8 @@ from ...errors import InputError
 from .dialect import Dialect, Words, attempt, check_header
 from .limits import shown
 
-# Words that name columns, in small letters without marks between them. The first two pairs have an order.
+# Words that name columns, in small letters without marks between them; the last ones of sources and targets say little
+# of the direction.
 SOURCES = (
     "source|src|from|von",
     "sender|origin|orig|subject|subj|follower|citing",
@@ -18,7 +19,7 @@ SOURCES = (
 TARGETS = (
     "target|tgt|to|dst|destination|dest|nach",
     "receiver|recipient|object|obj|followee|cited",
-    "tail|child|alter|gene|target",
+    "tail|child|alter",
 )
 OTHERS = (
     "user|customer|author|actor|person|left|start|friend|item|product|movie|paper|entity|group|right|end|head|tail|"
@@ -26,11 +27,11 @@ OTHERS = (
 )
 ENDING = "s?(node|vertex|id|name|key|code|number|label|index)*"
 SOURCE, TARGET = (re.compile(f"({words[0]}){ENDING}") for words in (SOURCES, TARGETS))
-END = re.compile(f"({'|'.join((*SOURCES, *TARGETS[:2]))}|tail|child|alter){ENDING}")  # of an edge
+END = re.compile(f"({'|'.join((*SOURCES, *TARGETS))}){ENDING}")  # of an edge
 HEADER = re.compile(f"({'|'.join((*SOURCES, *TARGETS, OTHERS))}){ENDING}|(id|node|vertex)[12]")
 LETTERS = (("u", "v"), ("i", "j"))
 SIDES = (("1", "2"), ("A", "B"), ("a", "b"))
-SIDE = re.compile(r"(.*[A-Za-z])([ _.-]*)([12AB]|(?<=[ _.-])[ab])")
+SIDE = re.compile(r"(.*[A-Za-z])([ _.-]*)([12]|(?<=[a-z _.-])[AB]|(?<=[ _.-])[ab])")
 KEY = re.compile(r".+(?:[ _.-](?:id|key|name|code)|Id|ID)|.+[ _.-](?:ID|KEY|NAME|CODE)")
 WEIGHT = re.compile("(.*weights?)|(.*values?)|w|wt|wgt|val")
 NO_WEIGHT = (
@@ -51,14 +52,13 @@ def _parts(word: str) -> Words:
 def _have_roles(first: str, second: str, *, ordered: bool = False) -> bool:
     """Return whether two names are of a source and a destination: src_ip, dst_ip. ordered: without heads and tails."""
     a, b = _parts(first), _parts(second)
-    for sources, targets in list(zip(SOURCES, TARGETS, strict=True))[: 2 if ordered else 3]:
-        for at in (0, -1):
-            if re.fullmatch(sources, a[at]) and re.fullmatch(targets, b[at]):
-                return True
-        begin, end = re.match(sources, _letters(first)), re.match(targets, _letters(second))
-        if begin and end and _letters(first)[begin.end() :] == _letters(second)[end.end() :]:
-            return True
-    return False
+    sources, targets = ("|".join(words[: 2 if ordered else 3]) for words in (SOURCES, TARGETS))
+    if any(re.fullmatch(sources, a[at]) and re.fullmatch(targets, b[at]) for at in (0, -1)):
+        return True
+    begin, end = re.match(sources, _letters(first)), re.match(targets, _letters(second))
+    return bool(
+        begin and end and _letters(first)[begin.end() :] == _letters(second)[end.end() :]
+    )  # srcip, dstip
 
 
 def _sides(first: str, second: str) -> str:

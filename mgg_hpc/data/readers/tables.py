@@ -190,12 +190,12 @@ def open_parquet(path: Path, notes: list[str] | None = None) -> Rows:
     """
     with _parquet(path) as file:
         rows, index = file.metadata.num_rows, _index_columns(file.schema_arrow)
-        names = [name for name in file.schema_arrow.names if name not in index]
-        types = [_number_type(path, field) for field in file.schema_arrow if field.name in names]
-        first = next(file.iter_batches(1, columns=names, use_threads=False), None) if rows and names else None
+        kept = [at for at, name in enumerate(file.schema_arrow.names) if name not in index]
+        types = [_number_type(path, file.schema_arrow.field(at)) for at in kept]
+        first = next(file.iter_batches(1, use_threads=False), None) if rows and kept else None
         if first is None or not first.num_rows:
             raise InputError(f"{path} holds no rows; expected a table of numbers")
-        columns = _matrix(path, first, 0).shape[1]
+        columns = _matrix(path, first.select(kept), 0).shape[1]
     if not 1 <= columns <= MOST_COLUMNS:
         raise InputError(f"{path} has {columns} columns; expected 1 .. {MOST_COLUMNS}")
     dtype = np.result_type(*types)
@@ -205,8 +205,8 @@ def open_parquet(path: Path, notes: list[str] | None = None) -> Rows:
     def pieces() -> Iterator[NDArray[Any]]:
         count, step = 0, max(1, BATCH_BYTES // (columns * dtype.itemsize))
         with _parquet(path) as file:
-            for batch in file.iter_batches(step, columns=names, use_threads=False):
-                values = _matrix(path, batch, count)
+            for batch in file.iter_batches(step, use_threads=False):
+                values = _matrix(path, batch.select(kept), count)
                 if values.shape[1] != columns:
                     raise InputError(
                         f"{path} has {values.shape[1]} numbers at row {count}; expected {columns}"
