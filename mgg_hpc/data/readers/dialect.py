@@ -155,9 +155,9 @@ class Dialect:
 
         fits: whether words are those of a line. Raises InputError if several do, and for decimal commas.
         """
-        if self.delimiter == self.decimal and not self._quotes_decimals(lines):
+        if self.delimiter == self.decimal and "," in "".join(lines) and not self._quotes_decimals(lines):
             raise InputError(
-                f"{where}: {shown(lines[0] if lines else '')}: commas are delimiters and decimal marks; expected "
+                f"{where}: {shown(lines[0])}: commas are delimiters and decimal marks; expected "
                 "numbers in quotes"
             )
         if self.delimiter or not lines:
