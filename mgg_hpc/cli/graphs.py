@@ -55,7 +55,7 @@ from .options import Existing, Memory, example, to_file
 @option(
     "--delimiter",
     help="What separates columns of text, of edges and of nodes: a character, several, tab or blanks. [default: comma, "
-    "semicolon, tab or blanks, by the first lines]",
+    "semicolon, bar, tab or blanks, by the first lines]",
 )
 @option("--decimal", type=Choice([".", ","]), help="Decimal mark of text. [default: .]")
 @option(

@@ -62,7 +62,7 @@ def process_import(
     if folder is not None and source != "planetoid":
         raise InputError(f"'{folder}' is one argument too many; a second one is for 'planetoid FOLDER'")
     with waiting("opening"):
-        found = _opened(format_, folder or Path(source), options)
+        found, notes = _opened(format_, folder or Path(source), options)
     if isinstance(found, Graph):
         with waiting("writing"):
             write(output, found, force=force)
@@ -82,7 +82,7 @@ def process_import(
     tell_written(output, held)
     if isinstance(found, Imported) and found.direction and held.directed:
         print(found.direction)
-    for note in [] if isinstance(found, Graph) else found.notes:
+    for note in [] if isinstance(found, Graph) else [*found.notes, *notes]:
         print(note)
     if schema.Y in held.datasets and not _has_training_rows(output):
         print("there are no training rows; to train on this graph, import it with --split-per-class")
@@ -198,8 +198,11 @@ def _has_training_rows(path: Path) -> bool:
         return any(opened.read(schema.TRAIN, low, min(low + ROWS, opened.nodes)).any() for low in rows)
 
 
-def _opened(format_: str, source: Path, options: Options) -> Source:
-    """Open a source, with data of edges and nodes from other files, the split and the name that options ask for."""
+def _opened(format_: str, source: Path, options: Options) -> tuple[Source, list[str]]:
+    """Open a source, with data of edges and nodes from other files, the split and the name that options ask for.
+
+    Returns it, and a list of lines to print on those of nodes once all was read.
+    """
     described = FORMATS[format_]
     arguments = {name: options[name] for name in described.reads if name not in TEXT}
     dialect = Dialect.given(*(options[name] for name in TEXT))
@@ -216,7 +219,10 @@ def _opened(format_: str, source: Path, options: Options) -> Source:
         texts = [
             file for file in (options["features"], options["labels"]) if file is not None and is_text(file)
         ]
-        doubtful = [file for file in texts if table_head(file, dialect).may_be_header]
+        heads = {file: table_head(file, dialect) for file in texts}
+        doubtful = sorted(
+            (file for file in texts if heads[file].may_be_header), key=lambda file: not heads[file].numbered
+        )
         hint = f"; --header if the first line of {doubtful[0]} names its columns" if doubtful else ""
         if nodes is not None and options["nodes"] not in (None, nodes):
             raise InputError(
@@ -233,19 +239,19 @@ def _opened(format_: str, source: Path, options: Options) -> Source:
     if options["name"] is not None:
         found = replace(found, name=options["name"])
     if isinstance(found, Graph):
-        return found
-    found.notes.extend(notes)
+        return found, notes
     if doubtful and nodes is not None and options["nodes"] is None and not options["map_ids"]:
-        found = replace(found, edges=NodesOfTable(found.edges, str(doubtful[0]), nodes))
+        table, numbered = str(doubtful[0]), heads[doubtful[0]].numbered
+        found = replace(found, edges=NodesOfTable(found.edges, table, nodes, numbered=numbered))
     if data := _edge_files(options):
         arrays = {name: open_array(Path(file)) for name, file in data.items()}
-        found = replace(found, edges=WithData(found.edges, arrays))
+        found = replace(found, edges=WithData(found.edges, arrays, found.notes))
     if rows:
         found = replace(found, rows=_together(found.rows, lambda: rows), **fields)
     if options["split_per_class"] or options["split_random"] is not None:
         labelled = found
         found = replace(found, rows=_together(found.rows, lambda: _split(labelled, options)))
-    return found
+    return found, notes
 
 
 def _together(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import json
 from itertools import pairwise
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pyarrow
 import pytest
 import scipy.sparse as sp
 from command import mgg, refused
+from pyarrow import parquet
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +45,15 @@ READ = {
     "commas": ("0,1,0.5\n1,2,1.5\n", ()),
     "commas and blanks": ("0, 1, 0.5\n1, 2, 1.5\n", ()),
     "semicolons": ("0;1;0.5\n1;2;1.5\n", ()),
-    "bars": ("0|1|0.5\n1|2|1.5\n", ("--delimiter", "|")),
+    "bars": ("0|1|0.5\n1|2|1.5\n", ()),
+    "bars that are said": ("0|1|0.5\n1|2|1.5\n", ("--delimiter", "|")),
+    "bars and decimal commas": ("0 | 1 | 0,5\n1|2|1,5\n", ("--decimal", ",")),
+    "commas and decimal commas": ('0,1,"0,5"\n1,2,"1,5"\n', ("--decimal", ",")),
+    "commas and decimal commas that are said": (
+        '0,1,"0,5"\n1,2,"1,5"\n',
+        ("--decimal", ",", "--delimiter", ","),
+    ),
+    "a header by several names": ("FromNodeId,ToNodeId,edge_weight\n0,1,0.5\n1,2,1.5\n", ("--header",)),
     "decimal commas": ("0;1;0,5\n1;2;1,5\n", ("--decimal", ",")),
     "quoted": ('"0","1","0.5"\n"1","2","1.5"\n', ()),
     "floats that are whole": ("0.0 1.0 0.5\n1.0 2.0 1.5\n", ()),
@@ -78,6 +89,18 @@ WRONG_HEADERS = {
     "pandas' index": (",source,target\n0,5,6\n", "index"),
     "R's names of rows": ("source target\n1 5 6\n2 6 7\n", "columns"),
     "an edge": ("3,7\n0,1\n", "header"),
+    "the target third": ("source,cost,target\n0,1,2\n", "in order"),
+    "the target last": ("head,relation,tail\n0,1,2\n", "in order"),
+    "both later": ("id,from_node,to_node\n0,1,2\n", "in order"),
+    "numbered names later": ("id,protein1,protein2\n0,1,2\n", "in order"),
+    "keys of addresses": ("src_ip,src_port,dst_ip,dst_port\n0,1,2,3\n", "in order"),
+    "the receiver first": ("receiver,sender\n0,1\n", "in order"),
+    "the weight fourth": ("source,target,cost,weight\n0,1,2,3\n", "keep source"),
+    "Gephi's": ("Source,Target,Id,Weight\n0,1,2,3\n", "keep source"),
+    "labels": ("source,target,label\n0,1,2\n", "third"),
+    "types": ("u,v,edge_type\n0,1,2\n", "third"),
+    "a comment that is the header": ("#source,target\n5,6\n7,8\n", "header"),
+    "a numbered line below the header": ("# source target weight\n0 1 2\n1 2 3\n", "leave --header out"),
 }
 
 
@@ -100,7 +123,16 @@ WRONG = {
     "a quote that is not closed": ('"0,1\n', "quote"),
     "a rounded fraction": ("0.99999999999999999999 1\n", "0.99999999999999999999"),
     "an index without a name": (",source,target\n0,5,6\n", "header"),
-    "bars unsaid": ("0|1\n", "--delimiter"),
+    "pandas' columns": ("0,1,2\n0,1,0.5\n", "--header"),
+    "pandas' four columns between tabs": ("0\t1\t2\t3\n0\t1\t5\t7\n", "--no-header"),
+    "R's names of rows": ('"1" 5 6\n"2" 6 7\n', "row.names"),
+    "R's names of rows above": ('"1",5,6,0.5\n"2",6,7,1.5\n', "row.names"),
+    "a comment that names another order": ("# target source\n0 1\n", "in order"),
+    "a comment that names types": ("# source target type\n0 1 2\n", "third"),
+    "networkx's neighbours": ("#w.py\n# GMT Sat Nov 28 14:00:00 2026\n# \n0 1 2\n1 2\n", "write_edgelist"),
+    "DIMACS": ("p sp 3 2\na 1 2 5\na 2 3 5\n", "DIMACS"),
+    "a weight that becomes 0": ("0 1 1e-50\n", "1e-50 is 0"),
+    "a weight that is 0 in double precision": ("0 1 1\n1 2 -1e-400\n", "-1e-400 is 0"),
     "two delimiters": ("0,1;2\n", "delimiter"),
 }
 
@@ -110,6 +142,45 @@ def test_edge_lists_that_are_refused(name, capsys):
     text, words = WRONG[name]
     Path("e.txt").write_text(text, encoding="utf-8")
     assert words in refused(capsys, "import", "e.txt", "-o", "g.h5")
+
+
+# Texts of edges, options, and what is printed of them.
+SAID = {
+    "another name than a weight's": (
+        "source,target,timestamp\n0,1,5\n",
+        ("--header",),
+        "column 3, 'timestamp', is the weight",
+    ),
+    "by a comment": ("# FromNodeId ToNodeId year\n0 1 5\n", (), "column 3, 'year', is the weight"),
+    "0 1 2 between blanks": ("0 1 2\n1 2 3\n", (), "'0 1 2' is taken for an edge"),
+    "an index of three": ("0,5,6\n1,6,7\n2,7,8\n", (), "index=False"),
+    "an index of four": ("1,5,6,0.5\n2,6,7,0.5\n3,7,8,0.5\n", (), "row.names=FALSE"),
+    "a column that is left out": ("0 1 1 5\n1 2 1 5\n", (), "left out 1 column"),
+    "large weights": ("0 1 16777217\n1 2 -1e30\n2 3 5\n", (), "2 weights of 2^24 or more"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_guessed_or_left_out_is_said(name, capsys):
+    text, options, words = SAID[name]
+    edges(*options, text=text)
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text", ["0,1,0.5\n1,2,0.5\n2,3,0.5\n", "0 1\n1 2\n2 3\n", "# from to weight\n0 1 1\n1 2 1\n2 3 1\n"]
+)
+def test_nothing_is_said_of_plain_edges(text, capsys):
+    edges(text=text)
+    assert len(capsys.readouterr().out.splitlines()) == 1 + ("#" in text)
+
+
+@pytest.mark.parametrize(
+    "comment", ["% sym weighted\n", "# Undirected graph: a.txt\n", "# x\n#undirected graph\n"]
+)
+def test_a_file_that_says_it_is_undirected(comment, capsys):
+    edges(text=f"{comment}0 1\n")
+    assert "--symmetric" in capsys.readouterr().err
 
 
 def names(text, *options, file="n.csv"):
@@ -147,6 +218,9 @@ NAMED = {
     "a quote within a name": ('5"disk,a\n', (), [('5"disk', "a")]),
     "KONECT's blanks and tabs": ("1 2\t1\n3 1\t1\n", (), [("1", "2"), ("3", "1")]),
     "numbers": ("10,20\n20,5\n", (), [("10", "20"), ("20", "5")]),
+    "names that are numbered": ("n1,n2\nn2,n3\n", (), [("n1", "n2"), ("n2", "n3")]),
+    "single letters": ("a,b\nb,c\n", (), [("a", "b"), ("b", "c")]),
+    "0 and 1 among numbers": ("0,1\n1,7\n", (), [("0", "1"), ("1", "7")]),
     "letters of other scripts": ("Ä,漢字\n", (), [("Ä", "漢字")]),
 }
 
@@ -157,12 +231,29 @@ def test_names(name):
     assert names(text, *options) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["user,item\nu1,i1\n", "Source;Target\na;b\n", "from\tto\nx\ty\n", "user_id,movie_id\n1,2\n"]
-)
-def test_a_header_of_names_is_refused_unless_it_is_said(text, capsys):
-    Path("n.csv").write_text(text, encoding="utf-8")
+HEADERS = """
+    user,item Source;Target from|to user_id,movie_id V1,V2 Var1,Var2 protein1,protein2 gene_a,gene_b u,v i,j
+    InteractorA,InteractorB entity1,entity2 FromNodeId,ToNodeId SOURCE_SUBREDDIT,TARGET_SUBREDDIT userId,movieId
+    user_id,business_id src_ip,dst_ip srcip,dstip orig,dest ego,alter regulator,target TF,target caller,callee
+    buyer,seller von,nach node_from,node_to 0,1
+"""
+
+
+@pytest.mark.parametrize("header", [*HEADERS.split(), "Node A,Node B", "Origin Airport,Destination Airport"])
+def test_a_header_of_names_is_refused_unless_it_is_said(header, capsys):
+    mark = next(mark for mark in ",;|" if mark in header)
+    Path("n.csv").write_text(f"{header}\nx{mark}y\nz{mark}x\n", encoding="utf-8")
     assert "--header" in refused(capsys, "import", "n.csv", "--map-ids", "-o", "n.h5")
+    assert names(f"{header}\nx{mark}y\n", "--header") == [("x", "y")]
+    assert "first edge is x -> y" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text", ["p sp 3 2\na 1 2 5\n", "c x\np edge 3 2\ne 1 2\n", "# GMT Sat Nov 28\na b\n", "0,1,2\na,b,1\n"]
+)
+def test_names_in_other_formats_are_refused(text, capsys):
+    Path("n.txt").write_text(text, encoding="utf-8")
+    refused(capsys, "import", "n.txt", "--map-ids", "-o", "n.h5")
 
 
 AMBIGUOUS = ["Smith, J;Doe\n", "a;b;0,5\n", "a b\t0.5\n", "a b 0,5\n"]
@@ -234,6 +325,60 @@ def test_a_header_of_numbers_is_refused_by_the_number_of_rows(capsys):
     Path("x.csv").write_text(TABLES["numbered columns"][0], encoding="utf-8")
     said = refused(capsys, "import", "e.txt", "--features", "x.csv", "-o", "g.h5")
     assert "4" in said and "3" in said and "--header" in said
+
+
+def test_a_header_that_is_found_and_comments_are_said(capsys):
+    assert with_rows("# one\na,b\n0.5,1.0\n2.0,3.0\n# two\n4.0,5.5\n") == VALUES
+    said = capsys.readouterr().out
+    assert "'a,b' is taken for the header" in said
+    assert "x.csv: left out 2 comment lines" in said
+
+
+NUMBERED = ["0\n1\n2\n1\n0\n", "0,1\n5,6\n5,6\n5,6\n5,6\n", "0.0,1.0\n5,6\n5,6\n5,6\n5,6\n"]
+
+
+@pytest.mark.parametrize("text", NUMBERED)
+def test_a_numbered_row_above_more_rows_than_nodes_is_refused(text, capsys):
+    Path("e.txt").write_text("0 1\n1 2\n", encoding="utf-8")
+    Path("x.csv").write_text(text, encoding="utf-8")
+    assert "--header" in refused(capsys, "import", "e.txt", "--features", "x.csv", "-o", "g.h5")
+    assert mgg("import", "e.txt", "--features", "x.csv", "--no-header", "-o", "g.h5") == 0
+
+
+def test_the_index_of_pandas_is_left_out_of_parquet(capsys):
+    columns = dict(zip("ab", zip(*VALUES, strict=True), strict=True))
+    table = pyarrow.table({**columns, "id": [7, 8, 9]})
+    described = json.dumps(
+        {"index_columns": ["id", {"kind": "range"}]}
+    )  # as pandas.DataFrame.to_parquet does
+    parquet.write_table(table.replace_schema_metadata({"pandas": described}), "x.parquet")
+    Path("e.txt").write_text("0 1\n1 2\n", encoding="utf-8")
+    assert mgg("import", "e.txt", "--features", "x.parquet", "-o", "x.h5") == 0
+    assert "left out 'id'" in capsys.readouterr().out
+    with h5py.File("x.h5") as made:
+        assert made["node/x"][:].tolist() == VALUES
+
+
+def test_bytes_other_than_0_and_1_are_no_mask(capsys):
+    np.save("y.npy", [0, 1, 0])
+    np.save("m.npy", np.array([2, 0, 1], np.uint8))
+    Path("e.txt").write_text("0 1\n1 2\n", encoding="utf-8")
+    masks = ("--labels", "y.npy", "--masks", "m.npy", "m.npy", "m.npy")
+    assert "0 and 1" in refused(capsys, "import", "e.txt", *masks, "-o", "g.h5")
+
+
+def test_what_single_precision_does_not_hold(capsys):
+    np.save("e.npy", [[0, 1], [1, 2]])
+    np.save("w.npy", [2**24 + 1, 7])
+    np.save("x.npy", np.array([[2**24 + 1, 2**25 + 1], [3, 4], [5, 2**24]]))
+    options = ("--edge-data", "weight=w.npy", "--features", "x.npy", "-o", "g.h5")
+    assert mgg("import", "e.npy", *options) == 0
+    said = capsys.readouterr().out
+    assert "w.npy: 1 whole number changed" in said
+    assert "x.npy: 2 whole numbers changed" in said
+    assert "first row has the sources" in said
+    np.save("w.npy", [1.0, 1e-50])
+    assert "1e-50 at entry 1" in refused(capsys, "import", "e.npy", *options, "--force")
 
 
 WRONG_TABLES = {

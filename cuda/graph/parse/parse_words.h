@@ -121,7 +121,8 @@ inline bool read_whole(const char*& p, int64_t& number) {
   return true;
 }
 
-// Reads a finite decimal as Python's float() does, rounded to single precision; false for any other word.
+// Reads a finite decimal as Python's float() does, rounded to single precision; false for any other word, and for one
+// that is 0 only when it is rounded.
 inline bool read_decimal(const char*& p, const char* end, char delimiter, float& decimal) {
   const char* word = p;
   while (*p != '\n' && !blank(*p) && *p != delimiter) ++p;
@@ -141,7 +142,8 @@ inline bool read_decimal(const char*& p, const char* end, char delimiter, float&
   if (stop != p) return false;
   if (error == std::errc::result_out_of_range) value = std::strtod(std::string(word, p).c_str(), nullptr);
   decimal = static_cast<float>(value);
-  return std::isfinite(decimal);
+  const bool zero = value == 0 && error == std::errc();  // or a number so small that it becomes 0
+  return std::isfinite(decimal) && (decimal != 0 || zero);
 }
 
 // Steps over what separates two words: blanks, or one delimiter among them.

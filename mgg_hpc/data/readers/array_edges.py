@@ -29,9 +29,10 @@ def open_edge_arrays(path: Path, *, nodes: int | None = None, counted: str = "")
 
     Raises InputError for an array of another type or shape; reading raises it for an id that is no whole number.
     """
-    name = path.name.removesuffix(".npy") or "graph"
-    ends = ends_of(open_array(path))
-    return Imported(name, PairedEdges(str(path), ends, nodes, counted=counted), directed=None)
+    name, array = path.name.removesuffix(".npy") or "graph", open_array(path)
+    edges = PairedEdges(str(path), ends_of(array), nodes, counted=counted)
+    square = f"{path} [2, 2]: the first row has the sources, the second one the destinations"
+    return Imported(name, edges, directed=None, notes=[square] * (array.shape == (2, 2)))
 
 
 def ends_of(edges: Array) -> tuple[Array, ...]:
@@ -141,13 +142,13 @@ class CompressedEdges:
 class WithData:
     """An `EdgeStream` that adds arrays [E, ...] by name to the edges of another one, in their order.
 
-    The array "weight" [E] has the weights, which the other stream must not have. A mark is the other
-    stream's mark and the number of edges before it.
+    The array "weight" [E] has the weights, which the other stream must not have. notes: takes lines to print. A mark is
+    the other stream's mark, and the numbers of edges and of rounded weights before it.
     """
 
-    def __init__(self, stream: EdgeStream, data: Mapping[str, Array]) -> None:
+    def __init__(self, stream: EdgeStream, data: Mapping[str, Array], notes: list[str] | None = None) -> None:
         self.where, self.nodes, self.total = stream.where, stream.nodes, stream.total
-        self._stream, self._arrays, self._weight = stream, data, data.get("weight")
+        self._stream, self._arrays, self._weight, self._notes = stream, data, data.get("weight"), notes
         self._data = {name: array for name, array in data.items() if name != "weight"}
         for array in data.values():
             if not array.shape or array.dtype.kind not in NUMBERS:
@@ -157,9 +158,9 @@ class WithData:
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`. Raises InputError where there are more or fewer edges than data."""
-        of_stream, done = mark or (None, 0)
+        of_stream, done, rounded = mark or (None, 0, 0)
         with ExitStack() as files:
-            data = _EdgeData(files, done, self._weight, self._data)
+            data = _EdgeData(files, done, self._weight, self._data, rounded)
             blocks = self._stream.blocks(of_stream, progress)
             for block in blocks:
                 if any(len(each) < done + len(block) for each in self._arrays.values()):
@@ -171,9 +172,11 @@ class WithData:
                 weight, found = data.take(len(block))
                 weight = block.weight if weight is None else weight
                 done += len(block)
-                next_mark = None if block.mark is None else [block.mark, done]
+                next_mark = None if block.mark is None else [block.mark, done, data.rounded]
                 yield replace(block, weight=weight, data={**block.data, **found}, mark=next_mark)
         self._check(done)
+        if data.rounded and self._weight is not None and self._notes is not None:
+            self._notes.append(rounding(self._weight.where, data.rounded, np.float32))
         self.nodes = self._stream.nodes
 
     def _check(self, edges: int) -> None:
@@ -185,15 +188,19 @@ class WithData:
 class NodesOfTable:
     """An `EdgeStream` that compares another one's largest id with the rows of a table that may begin with a header.
 
-    A mark is the other stream's mark and the largest id before it.
+    numbered: the table begins as pandas numbers columns. A mark is the other stream's mark and the largest id before
+    it.
     """
 
-    def __init__(self, stream: EdgeStream, table: str, rows: int) -> None:
+    def __init__(self, stream: EdgeStream, table: str, rows: int, *, numbered: bool = False) -> None:
         self.where, self.nodes, self.total = stream.where, stream.nodes, stream.total
-        self._stream, self._table, self._rows = stream, table, rows
+        self._stream, self._table, self._rows, self._numbered = stream, table, rows, numbered
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        """Yield the edges, as `EdgeStream.blocks`. Raises InputError where the table has one row more than nodes."""
+        """Yield the edges, as `EdgeStream.blocks`.
+
+        Raises InputError where the table has one row more than nodes, or more where the first row is numbered.
+        """
         if self.nodes not in (None, self._rows):
             self._check(self.nodes)
         of_stream, largest = mark or (None, -1)
@@ -204,26 +211,65 @@ class NodesOfTable:
         self._check(largest + 1)
 
     def _check(self, nodes: int) -> None:
-        if nodes == self._rows - 1:
+        if nodes == self._rows - 1 or (self._numbered and nodes < self._rows):
             raise InputError(
                 f"{self._table} has {self._rows} rows, and {self.where} has {nodes} nodes; --header if the first line "
-                f"names the columns, --no-header or --nodes {self._rows} if the last node has no edges"
+                f"names the columns, --no-header or --nodes {self._rows} if the last nodes have no edges"
             )
 
 
 class _EdgeData:
-    """Weights and data of edges from arrays, from edge ``low`` on, in types that graph files have."""
+    """Weights and data of edges from arrays, from edge ``low`` on, in types that graph files have.
 
-    def __init__(self, files: ExitStack, low: int, weight: Array | None, data: Mapping[str, Array]) -> None:
+    rounded: number of weights so far that are whole and were changed.
+    """
+
+    def __init__(
+        self,
+        files: ExitStack,
+        low: int,
+        weight: Array | None,
+        data: Mapping[str, Array],
+        rounded: int = 0,
+    ) -> None:
+        self._where, self._low, self.rounded = "" if weight is None else weight.where, low, rounded
         self._weight = None if weight is None else files.enter_context(weight.reading(low))
         self._data = {name: files.enter_context(each.reading(low)) for name, each in data.items()}
 
     def take(self, count: int) -> tuple[NDArray[np.float32] | None, dict[str, NDArray[Any]]]:
         """Return the weights and the data of the next edges."""
         with np.errstate(over="ignore"):  # the build refuses values that become infinite
-            weight = None if self._weight is None else self._weight(count).astype(np.float32, copy=False)
+            weight = None if self._weight is None else self._in_single(self._weight(count))
             found = {name: take(count) for name, take in self._data.items()}
             return weight, {name: each.astype(_stored_as(each), copy=False) for name, each in found.items()}
+
+    def _in_single(self, given: NDArray[Any]) -> NDArray[np.float32]:
+        """Return weights in single precision. Raises InputError for one that is 0 only there."""
+        weight = given.astype(np.float32, copy=False)
+        if weight is not given:
+            at = checks.first((weight == 0) & (given != 0))
+            if at is not None:
+                raise InputError(
+                    f"{self._where} has {given[at]} at entry {self._low + at}, which is 0 in single precision"
+                )
+            self.rounded += count_rounded(given, weight)
+        self._low += len(given)
+        return weight
+
+
+def count_rounded(given: NDArray[Any], stored: NDArray[Any]) -> int:
+    """Return how many whole numbers are others in a float type, since they are too large for it."""
+    exact = 2.0 ** (np.finfo(stored.dtype).nmant + 1)
+    if given.dtype.itemsize <= 1 or not given.size or max(-float(given.min()), float(given.max())) <= exact:
+        return 0
+    with np.errstate(invalid="ignore"):
+        whole = given == np.floor(given) if given.dtype.kind == "f" else True
+        return int(np.count_nonzero(whole & (stored.astype(np.float64) != given) & np.isfinite(stored)))
+
+
+def rounding(where: str, count: int, dtype: Any) -> str:
+    """Return the line that tells of rounded numbers."""
+    return f"{where}: {count} whole number{'s'[: count > 1]} changed, which {np.dtype(dtype)} does not hold"
 
 
 def _stored_as(values: NDArray[Any]) -> Any:

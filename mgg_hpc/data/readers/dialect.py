@@ -19,7 +19,7 @@ from .compressed import TextBlock, lines_of
 from .limits import shown
 
 BLANKS = " \t\r"
-DELIMITERS = ",;\t"  # characters that are tried, before blanks
+DELIMITERS = ",;\t|"  # characters that are tried, before blanks
 NAMES = {
     "tab": "\t",
     "\\t": "\t",
@@ -65,7 +65,8 @@ class Dialect:
     ) -> Dialect:
         """Return the dialect of a command's options. Raises InputError for those that exclude each other."""
         found = cls(NAMES.get(delimiter or "", delimiter or ""), decimal or ".", comment, header=header)
-        if set(found.delimiter) & set('"\n\r') or found.delimiter == found.decimal or delimiter == "":
+        same = found.delimiter == found.decimal != ","  # commas may be both where numbers are quoted
+        if set(found.delimiter) & set('"\n\r') or same or delimiter == "":
             raise InputError(
                 f"--delimiter {shown(delimiter)} with --decimal {found.decimal}; expected two marks"
             )
@@ -154,6 +155,11 @@ class Dialect:
 
         fits: whether words are those of a line. Raises InputError if several do, and for decimal commas.
         """
+        if self.delimiter == self.decimal and "," in "".join(lines) and not self._quotes_decimals(lines):
+            raise InputError(
+                f"{where}: {shown(lines[0])}: commas are delimiters and decimal marks; expected "
+                "numbers in quotes"
+            )
         if self.delimiter or not lines:
             return self if self.delimiter else replace(self, delimiter=" ")
         best = self._best(lines, fits)
@@ -162,7 +168,7 @@ class Dialect:
                 f"{where}: {shown(lines[0])} has decimal commas; expected points, or --decimal ,"
             )
         if not best:
-            best = [each for each in DELIMITERS if each in lines[0] and each != self.decimal] or [" "]
+            best = [each for each in DELIMITERS if each in lines[0] and self._divides(each, lines)] or [" "]
         if len(best) > 1:
             raise InputError(
                 f"{where}: {shown(lines[0])} may be divided by {' or '.join(map(shown, best))}; --delimiter says "
@@ -170,13 +176,20 @@ class Dialect:
             )
         return replace(self, delimiter=best[0])
 
+    def _divides(self, delimiter: str, lines: Sequence[str]) -> bool:
+        """Return whether a delimiter is not the decimal mark, or decimals are in quotes."""
+        return delimiter != self.decimal or self._quotes_decimals(lines)
+
+    def _quotes_decimals(self, lines: Sequence[str]) -> bool:
+        return any(self.is_number(word) and "," in word for line in lines for word in QUOTED.findall(line))
+
     def _best(self, lines: Sequence[str], fits: Callable[[Dialect, Words], bool]) -> list[str]:
         """Return the delimiters that divide most lines alike, without those that give the same words as another."""
         found: dict[str, list[Words]] = {}
         for delimiter in (*DELIMITERS, " "):
             each = replace(self, delimiter=delimiter)
             rows = [attempt(each, line) for line in lines]
-            if delimiter != self.decimal and fits(each, rows[0]):
+            if self._divides(delimiter, lines) and fits(each, rows[0]):
                 alike = [row for row in rows if len(row) == len(rows[0]) and fits(each, row)]
                 if alike not in found.values():
                     found[delimiter] = alike

@@ -2,8 +2,9 @@
 
 ``source destination``, or ``source destination weight``, divided as `dialect` says. Lines that start with # or % are
 comments; between names, those before the first edge. All lines have as many columns as the first one; a fourth one,
-which KONECT has for times, must be of numbers and is not kept. Blocks of lines are parsed natively where they are
-regular; a block with anything else in it is read line by line, and that reading decides what is an error and where.
+which KONECT has for times, must be of numbers and is not kept, which is said. Blocks of lines are parsed natively where
+they are regular; a block with anything else in it is read line by line, and that reading decides what is an error and
+where.
 """
 
 from __future__ import annotations
@@ -24,28 +25,20 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .. import native, schema
 from ..edge_stream import EdgeBlock, Imported, Rows
-from .compressed import TextBlock, text_blocks, text_size
-from .dialect import LINES, Dialect, TextLine, Words, after, attempt, check_header, is_numbered, number
+from .compressed import TextBlock, lines_of, text_blocks, text_size
+from .dialect import LINES, Dialect, TextLine, Words, after, attempt, is_numbered, number
+from .headers import HINT, check_names, is_header, name_columns
 from .limits import check_memory, shown
 from .node_arrays import of_array
 
 LARGEST_ID = 10**15  # below it, ids have 15 digits at most
 COLUMNS = ("source", "destination", "weight", "time")
 WHOLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")  # what may be a whole number
-# Words of a first line that names the columns, in small letters without marks between them.
-SOURCES = "source|src|from|sender|origin|follower|citing|user|customer|author|actor|parent|subject|person|left|start"
-TARGETS = (
-    "target|to|dst|dest|destination|receiver|recipient|followee|friend|cited|item|product|movie|paper|child|object|"
-    "entity|group|right|end"
-)
-OTHERS = "head|tail|node|id|name|vertex|gene|protein|drug|disease|page|account|weight|label"
-ENDING = "s?(node|vertex|id|name|key|code|number|label|index)?"
-SOURCE, TARGET = (
-    re.compile(f"({words}){ENDING}") for words in ("source|src|from", "target|to|dst|dest|destination")
-)
-HEADER = re.compile(f"({SOURCES}|{TARGETS}|{OTHERS}){ENDING}|(id|node|vertex)[12]")
 PIECE = 1 << 18  # names that are written at a time
-HINT = "--header if it names the columns, --no-header if it is an edge"
+LEADING = 1 << 14  # bytes in which SNAP's comments are
+SNAP = re.compile(b"(#.*\n)*# *undirected graph", re.IGNORECASE)
+LARGE = 2.0**24  # from which on single precision does not hold all whole numbers
+DIMACS = re.compile("p +(sp|edge|edges|col|max|min|asn|aux|cnf|tw) .*[0-9]")
 EXACT = "\x1f"  # the delimiter of words that keep their blanks and quotes
 
 
@@ -84,10 +77,11 @@ def open_edge_list(
 
 
 def warn_of_one_direction(path: Path) -> None:
-    """Print a note on stderr where a file begins as KONECT's undirected graphs do ("% sym"), unless it is a pipe."""
+    """Print a note on stderr where a file begins as undirected graphs of KONECT ("% sym") or SNAP do; not for pipes."""
     if path.is_file():
         with closing(text_blocks(path)) as blocks:
-            if any(_konect_kind(block.text) == "sym" for block in islice(blocks, 1)):
+            texts = [block.text[:LEADING] for block in islice(blocks, 1)]
+            if any(_konect_kind(text) == "sym" or SNAP.match(text.tobytes()) for text in texts):
                 note = f"note: {path} lists each undirected edge once; --symmetric adds the reverse"
                 print(note, file=sys.stderr)
 
@@ -106,7 +100,8 @@ def graph_name(path: Path) -> str:
 class _NumberedEdges:
     """The stream of an edge list of numbers.
 
-    Marks: arguments of `text_blocks` after a block, and as "head" the columns, the delimiter, and the comments so far.
+    Marks: arguments of `text_blocks` after a block, and as "head" the columns, the delimiter, the comments and the
+    large weights so far, and the lines to print.
     """
 
     def __init__(self, path: Path, nodes: int | None, rules: LineRules) -> None:
@@ -116,21 +111,23 @@ class _NumberedEdges:
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`."""
         place = dict(mark or {})
-        columns, delimiter, comments = place.pop("head", (0, "", 0))
+        columns, delimiter, comments, large, notes = place.pop("head", (0, "", 0, 0, ()))
         rules = self._rules.divided_by(delimiter)
+        for note in notes:
+            rules.note(note)
         for block in text_blocks(self._path, **place):
             rest = block
             if not columns:
                 rules, columns, rest, comments = rules.begin(block, comments)
             if columns:
                 found, more = rules.parse(rest, columns)
-                comments += more
+                comments, large = comments + more, large + found.large()
                 if len(found.sources):
-                    head = [columns, rules.dialect.delimiter, comments]
+                    head = [columns, rules.dialect.delimiter, comments, large, rules.notes]
                     yield EdgeBlock(*found, mark=block.end | {"head": head})
             if progress is not None:
                 progress(block.done)
-        rules.note_comments(comments)
+        rules.note_counts(comments, large)
 
 
 class _NamedEdges:
@@ -145,19 +142,19 @@ class _NamedEdges:
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`."""
         self._names, self.nodes = native.load().Names(), None
-        rules, columns, comments = self._rules, 0, 0
+        rules, columns, comments, large = self._rules, 0, 0, 0
         for block in text_blocks(self._path):
             rest = block
             if not columns:
                 rules, columns, rest, comments = rules.begin(block, comments, named=True)
             if columns:
                 found, more = self._parse(rules, rest, columns)
-                comments += more
+                comments, large = comments + more, large + found.large()
                 if len(found.sources):
                     yield EdgeBlock(*found)
             if progress is not None:
                 progress(block.done)
-        rules.note_comments(comments)
+        rules.note_counts(comments, large)
         self.nodes = len(self._names)
         if self._expected not in (None, self.nodes):
             reason = f", since {self._rules.counted}" if self._rules.counted else ""
@@ -245,6 +242,10 @@ class Edges(NamedTuple):
             np.empty(0, np.float32) if self.weight is None else self.weight,
         )
 
+    def large(self) -> int:
+        """Return the number of weights from which on whole numbers may be rounded."""
+        return 0 if self.weight is None else int(np.count_nonzero(np.abs(self.weight) >= LARGE))
+
     def cut(self, count: int) -> Edges:
         """Return the first edges."""
         weight = None if self.weight is None else self.weight[:count]
@@ -284,11 +285,13 @@ class LineRules:
                 "second side after the first, and remove this line"
             )
         lines = list(islice(self.dialect.lines(block.text, block.line), LINES))
-        comments += self.dialect.count_comments(block.text[: lines[0].start if lines else None])
+        above = block.text[: lines[0].start if lines else None]
+        comments += self.dialect.count_comments(above)
         if not lines:
             return self, 0, block, comments
         first, header = lines[0], self.dialect.header
         where, texts = f"{self.where}:{first.number}", [line.text for line in lines]
+        self._check_format(where, above, texts)
         among = texts[1:] if header and texts[1:] else texts
         dialect = self.dialect.found(where, among, _fits_names if named else _fits_numbers)
         words = dialect.words(where, first.text)
@@ -296,37 +299,96 @@ class LineRules:
         if dialect.leading:
             dialect = replace(dialect, comment="", leading=False)
         rules = replace(self, dialect=dialect)
-        numbers = all(map(dialect.is_number, words))
-        if header and numbers and self.keep_numbers:
+        numbers, numbered = all(map(dialect.is_number, words)), is_numbered(words)
+        comment = _last_comment(self.dialect, dialect, above)
+        if header and numbers and self.keep_numbers and not (numbered and len(words) > 2):
             self.note(
                 f"{where}: {shown(first.text)} is an edge; numbers are no header of edges where tables have one"
             )
         elif header:
-            self._check_header(where, words, numbers)
+            self._check_header(where, words, numbers, comment)
+            self._tell(where, dialect, texts[1:], columns, named=named, known=name_columns(words))
             return rules, columns, after(block, first.end, first.number + 1), comments
-        elif header is None and named and _is_header(dialect, texts):
+        elif header is None and (
+            (named and is_header(dialect, texts)) or self._may_be_pandas(where, dialect, texts, named=named)
+        ):
             raise InputError(f"{where}: {shown(first.text)} may be a header; {HINT}")
-        elif header is None and re.search("[A-Za-z]", first.text):
+        elif header is None and re.search("[A-DF-Za-df-z]", first.text):
             try:
                 _names(rules, first, columns) if named else rules._edge(where, first.text, columns)
             except InputError as error:
                 raise InputError(f"{error}; {HINT}") from None
+        known = len(comment) == len(words) and name_columns(comment)
+        if known and header is None and (note := check_names(f"{self.where}: its comment", comment)):
+            self.note(note)
+        self._tell(where, dialect, texts, columns, named=named, known=known)
         return rules, columns, after(block, first.start, first.number), comments
 
-    def _check_header(self, where: str, words: Words, numbers: bool) -> None:
+    def _check_format(self, where: str, above: NDArray[np.uint8], texts: list[str]) -> None:
+        """Raise InputError for networkx's lists of neighbours, and for the formats of DIMACS."""
+        if b"\n# GMT " in b"\n" + above.tobytes():
+            raise InputError(
+                f"{self.where} begins as networkx.write_adjlist writes neighbours; expected edges, as "
+                "networkx.write_edgelist(graph, path, data=False) writes them"
+            )
+        remarks = next((at for at, text in enumerate(texts) if not re.match("c( |$)", text)), 0)
+        if DIMACS.match(texts[remarks]):
+            raise InputError(
+                f"{where}: {shown(texts[remarks])} begins a file of DIMACS; expected 'source destination [weight]' a "
+                "line: leave out its lines c and p, and the letter before its edges, and read it with --first 1"
+            )
+
+    def _may_be_pandas(self, where: str, dialect: Dialect, texts: list[str], *, named: bool) -> bool:
+        """Return whether the first line may be the numbers that pandas writes above columns without names."""
+        first, *rest = (attempt(dialect, text) for text in texts)
+        if not is_numbered(first) or len(first) < 2:
+            return False
+        if len(first) == 2:  # as an edge among numbers, 0 -> 1, and none among words
+            return named and bool(rest) and not any(dialect.is_number(word) for row in rest for word in row)
+        if dialect.delimiter == " " and "\t" not in texts[0]:  # as people write edges, and pandas seldom
+            self.note(f"{where}: {shown(texts[0])} is taken for an edge; --header if it names the columns")
+            return False
+        return True
+
+    def _check_header(self, where: str, words: Words, numbers: bool, comment: Words) -> None:
         """Raise InputError for a header that is none, or names other columns than these."""
         if numbers and not is_numbered(words):
             raise InputError(
                 f"{where}: {shown(' '.join(words))} are numbers; expected a header, as --header says"
             )
+        if len(comment) == len(words) and not name_columns(words):
+            raise InputError(
+                f"{where}: {shown(' '.join(words))} is below the comment {shown(' '.join(comment))}; if that is the "
+                "header, leave --header out; otherwise remove the comment"
+            )
         if numbers:
             self.note(f"{where}: {shown(' '.join(words))} was passed over as a header")
-        check_header(where, words)
-        ends = [_letters(word) for word in words[:2]]
-        if TARGET.fullmatch(ends[0]) or any(map(SOURCE.fullmatch, ends[1:])) or "weight" in ends:
+        elif note := check_names(where, words):
+            self.note(note)
+
+    def _tell(
+        self, where: str, dialect: Dialect, texts: list[str], columns: int, *, named: bool, known: bool
+    ) -> None:
+        """Note what the first lines are taken for. known: columns have names. Raises InputError for names of rows."""
+        rows = [attempt(dialect, text) for text in texts]
+        if not all(rows) or not rows:
+            return
+        firsts = [row[0] for row in rows]
+        counted = [firsts == [str(at + low) for at in range(len(rows))] for low in (0, 1)]
+        if counted[1] and len(rows) > 1 and all(text[0] == '"' and text.count('"') == 2 for text in texts):
             raise InputError(
-                f"{where}: the columns are {', '.join(map(shown, words))}; expected {', '.join(self.names)}, in order"
+                f"{where}: {shown(texts[0])} begins with a row's name, as R writes it; row.names=FALSE leaves it out"
             )
+        whole = columns == 4 or all(re.fullmatch(r"[0-9]+(\.0*)?", word) for row in rows for word in row[1:])
+        if any(counted) and len(rows) > 2 and columns > 2 and whole and not known:
+            self.note(
+                f"{where}: column 1 counts the lines and may be an index, but is read as the source; pandas leaves it "
+                "out with index=False, and R with row.names=FALSE"
+            )
+        if columns == 4:
+            self.note(f"{self.where}: left out 1 column, the fourth")
+        if named and len(rows[0]) > 1:
+            self.note(f"{where}: the first edge is {' -> '.join(shown(word)[1:-1] for word in rows[0][:2])}")
 
     def divided_by(self, delimiter: str) -> LineRules:
         """Return the rules with a delimiter that was found before; "" if none was."""
@@ -337,10 +399,15 @@ class LineRules:
         if line not in self.notes:
             self.notes.append(line)
 
-    def note_comments(self, count: int) -> None:
-        """Add the number of comments that were left out to the lines to print."""
-        if count:
-            self.note(f"{self.where}: left out {count} comment line{'s'[: count > 1]}")
+    def note_counts(self, comments: int, large: int) -> None:
+        """Add the numbers of comments that were left out, and of weights of 2^24 or more, to the lines to print."""
+        if comments:
+            self.note(f"{self.where}: left out {comments} comment line{'s'[: comments > 1]}")
+        if large:
+            self.note(
+                f"{self.where}: {large} weight{'s'[: large > 1]} of 2^24 or more, where single precision does not hold "
+                "all whole numbers"
+            )
 
     def parse(self, block: TextBlock, columns: int) -> tuple[Edges, int]:
         """Return the edges of a block, and the number of comments in it.
@@ -410,8 +477,11 @@ class LineRules:
             )
             raise InputError(f"{where}: {shown(word)} is not a {name}; expected a number{comma}")
         with np.errstate(over="ignore"):
-            if not np.isfinite(np.float32(value)):
-                raise InputError(f"{where}: the {name} {shown(word)[1:-1]} is not finite in single precision")
+            single = np.float32(value)
+        if not np.isfinite(single):
+            raise InputError(f"{where}: the {name} {shown(word)[1:-1]} is not finite in single precision")
+        if not single and re.search("[1-9]", re.split("[eE]", word)[0]):
+            raise InputError(f"{where}: the {name} {shown(word)[1:-1]} is 0 in single precision")
         return value
 
 
@@ -431,20 +501,16 @@ def _fits_names(dialect: Dialect, words: Words) -> bool:
     comma = replace(dialect, decimal=",")
     return (
         1 + (dialect.delimiter == " ") < len(words) <= len(COLUMNS)
-        and all(word and (dialect.delimiter not in " \t" or word == word.strip(",;")) for word in words[:2])
+        and all(word and (dialect.delimiter not in " \t" or word == word.strip(",;|")) for word in words[:2])
         and all(dialect.is_number(word) or comma.is_number(word) for word in words[2:])
     )
 
 
-def _letters(word: str) -> str:
-    return re.sub("[^a-z0-9]", "", word.lower())
-
-
-def _is_header(dialect: Dialect, texts: list[str]) -> bool:
-    """Return whether the first of some lines seems to name columns: by its words, or since numbers follow it."""
-    first, *rest = ([*map(str, attempt(dialect, text))][:2] for text in texts)
-    ends = [_letters(word) for word in first]
-    words_above = not any(map(dialect.is_number, first))
-    return (len({*ends}) == 2 and all(map(HEADER.fullmatch, ends))) or (
-        words_above and bool(rest) and all(dialect.is_number(word) for row in rest for word in row)
-    )
+def _last_comment(dialect: Dialect, found: Dialect, above: NDArray[np.uint8]) -> Words:
+    """Return the words, divided as ``found``, of the last comment of a text; none where there is no comment."""
+    marks = tuple(dialect.comments)
+    lines = [line.strip(found.padding) for _, _, line in lines_of(above[-LEADING:])]
+    last = next((line for line in reversed(lines) if line.startswith(marks)), "") if marks else ""
+    mark = next((mark for mark in marks if last.startswith(mark)), "")
+    text = last.removeprefix(mark).strip(mark + found.padding) if mark else ""
+    return attempt(found, text) if text else []

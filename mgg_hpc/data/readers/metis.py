@@ -117,7 +117,7 @@ class _Neighbours:
         else:
             return f"{word} is not a vertex; expected 1 .. {self._nodes}"
         return (
-            f"{word} is not the {named}; expected a number"
+            f"{word} is not the {named}; expected a number that single precision holds"
             if word
             else f"there is no {named}; expected a number"
         )

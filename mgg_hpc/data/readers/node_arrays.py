@@ -18,7 +18,7 @@ from ...errors import InputError
 from .. import checks, schema
 from ..edge_stream import Rows
 from ..schema import Layout
-from .array_edges import in_range, offset_runs
+from .array_edges import count_rounded, in_range, offset_runs, rounding
 from .dialect import Dialect
 from .limits import check_memory
 from .npy import NUMBERS, PIECE, Archive, Array, open_array
@@ -66,7 +66,7 @@ def node_rows(
         rows |= found
         counts[features] = fields["sparse_shape"][0]
     elif features is not None:
-        rows[schema.X] = feature_rows(str(features), numbers_of(features), np.dtype(dtype))
+        rows[schema.X] = feature_rows(str(features), numbers_of(features), np.dtype(dtype), notes)
         counts[features] = rows[schema.X].layout.shape[0]
     if labels is not None:
         numbers = numbers_of(labels)
@@ -102,16 +102,14 @@ def open_numbers(path: Path, dialect: Dialect, notes: list[str], *, keep_numbers
     """
     name = path.name.lower()
     if name.endswith(".parquet"):
-        return open_parquet(path)
+        return open_parquet(path, notes)
     if name.endswith(".npy"):
         array = open_array(path)
         if not array.shape:
             raise InputError(f"{path} is {array}; expected rows of numbers")
         return array.rows()
     if is_text(path):
-        head = table_head(path, dialect, keep_numbers=keep_numbers)
-        notes += [head.note] * bool(head.note)
-        return open_table(path, head=head)
+        return open_table(path, head=table_head(path, dialect, keep_numbers=keep_numbers), notes=notes)
     raise InputError(
         f"{path}: its name does not tell what it is; expected .npy, .csv, .tsv or .txt (and .gz or .zst), or .parquet"
     )
@@ -228,8 +226,8 @@ def _in_type(where: str, values: NDArray[Any], row: int, dtype: np.dtype[Any]) -
     raise InputError(f"{where} has {value} at row {row + at}, column {column}{reason}")
 
 
-def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any]) -> Rows:
-    """Return numbers [N, F] as features of a float type.
+def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any], notes: list[str] | None = None) -> Rows:
+    """Return numbers [N, F] as features of a float type. notes: takes a line to print for rounded whole numbers.
 
     Raises InputError for other types or shapes; a pass raises it, with row and column, for a number that is not finite,
     or not in that type.
@@ -237,7 +235,17 @@ def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any]) -> Rows:
     layout = rows.layout
     if len(layout.shape) != 2 or layout.dtype.kind not in NUMBERS:
         raise InputError(f"{where} is {layout}; expected numbers [nodes, features]")
-    return _converted(rows.pieces, layout.shape, dtype, lambda piece, row: _in_type(where, piece, row, dtype))
+    rounded = 0
+
+    def convert(piece: NDArray[Any], row: int) -> NDArray[Any]:
+        nonlocal rounded
+        found = _in_type(where, piece, row, dtype)
+        rounded = (rounded if row else 0) + count_rounded(piece, found)
+        if rounded and notes is not None and row + len(piece) == layout.shape[0]:
+            notes.append(rounding(where, rounded, dtype))
+        return found
+
+    return _converted(rows.pieces, layout.shape, dtype, convert)
 
 
 def label_rows(where: str, rows: Rows, *, unlabelled: bool = False) -> tuple[Rows, dict[str, Any]]:
@@ -281,17 +289,20 @@ def _classes(where: str, values: NDArray[Any], row: int, unlabelled: bool) -> ND
 def mask_rows(where: str, rows: Rows, nodes: int) -> Rows:
     """Return a mask, bool [nodes], from 0 and 1 [nodes], or from node numbers [k].
 
-    Numbers count as a mask where there is one for each of more than two nodes, and none but 0 and 1. Raises InputError
-    for other shapes and numbers.
+    Numbers count as a mask where there is one for each of more than two nodes, and none but 0 and 1; a byte for each
+    node always. Raises InputError for other shapes and numbers.
     """
     layout = rows.layout
     if math.prod(layout.shape[1:]) != 1 or layout.dtype.kind not in NUMBERS or not layout.shape:
         raise InputError(f"{where} is {layout}; expected 0 and 1 [{nodes}], or node numbers")
     if layout.dtype.kind == "b" and layout.shape[0] != nodes:
         raise InputError(f"{where} is {layout}; expected bool [{nodes}], or node numbers")
-    if layout.dtype.kind == "b" or (
-        2 < nodes == layout.shape[0] and all(((piece == 0) | (piece == 1)).all() for piece in rows.pieces())
-    ):
+    byte = layout.dtype == np.uint8 and layout.shape[0] == nodes
+    binary = byte or 2 < nodes == layout.shape[0]
+    binary = binary and all(((piece == 0) | (piece == 1)).all() for piece in rows.pieces())
+    if byte and not binary:
+        raise InputError(f"{where} is {layout} with other values than 0 and 1; expected a mask of 0 and 1")
+    if layout.dtype.kind == "b" or binary:
         return _converted(rows.pieces, (nodes,), schema.BOOL, lambda piece, _: piece.reshape(-1))
     mask_of_nodes(where, rows, nodes)  # errors come before the edges are read
     return Rows(Layout(schema.BOOL, (nodes,)), lambda: of_array(mask_of_nodes(where, rows, nodes)).pieces())

@@ -8,6 +8,7 @@ Blocks of lines are parsed natively where they are regular.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,7 +37,8 @@ class Head(NamedTuple):
     """What the first lines of a table tell.
 
     Fields: dialect: with its delimiter. columns: their number. offset, line: of `text_blocks` that begin with the first
-    row. first: words of the first row. note: what was passed over or kept, to print; "" for nothing.
+    row. first: words of the first row, unless a header is above it. note: what was passed over, kept or taken for a
+    header, to print; "" for nothing. comments: their number before the first row.
     """
 
     dialect: Dialect
@@ -45,32 +47,51 @@ class Head(NamedTuple):
     line: int = 1
     first: Sequence[str] = ()
     note: str = ""
+    comments: int = 0
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the first row is 0, 1, 2, ..., as pandas names columns without names, or one 0."""
+        return self.dialect.header is None and is_counted(self.dialect, self.first)
 
     @property
     def may_be_header(self) -> bool:
         """Whether the first row may be names of columns that are whole numbers."""
-        return (
+        return self.numbered or (
             self.dialect.header is None
             and all(map(str.isdigit, self.first))
             and len({*self.first}) == self.columns
         )
 
 
-def open_table(path: Path, rows: int | None = None, head: Head | None = None) -> Rows:
+def is_counted(dialect: Dialect, words: Sequence[str]) -> bool:
+    """Return whether words are the numbers 0, 1, 2, ..., as whole numbers or with a point."""
+    return bool(words) and [number(dialect.point(word)) for word in words] == list(range(len(words)))
+
+
+def open_table(
+    path: Path, rows: int | None = None, head: Head | None = None, notes: list[str] | None = None
+) -> Rows:
     """Open a text as numbers, float64 [rows, columns].
 
-    rows: expected number of rows. [default: they are counted] head: from `table_head`. [default: of any dialect]
+    Args: rows: expected number of rows. [default: they are counted] head: from `table_head`. [default: of any dialect]
+    notes: takes lines to print.
 
     Raises InputError for a file that cannot be read; passes raise it, with the line, for a row that is wrong, and for
     another number of rows.
     """
     head = head or table_head(path, Dialect())
     if rows is None:
-        rows = sum(len(piece) for piece in _parsed(path, head))
+        rows, comments = 0, head.comments
+        for piece, left_out in _parsed(path, head):
+            rows, comments = rows + len(piece), comments + left_out
+        if notes is not None:
+            notes += [head.note] * bool(head.note)
+            notes += [f"{path}: left out {comments} comment line{'s'[: comments > 1]}"] * bool(comments)
 
     def pieces() -> Iterator[NDArray[Any]]:
         count = 0
-        for piece in _parsed(path, head):
+        for piece, _ in _parsed(path, head):
             count += len(piece)
             if count > rows:
                 break
@@ -86,8 +107,10 @@ def table_head(path: Path, dialect: Dialect, *, keep_numbers: bool = False) -> H
 
     Raises InputError for a first line that may be a header or not, and for a header without all names.
     """
+    comments = 0
     for block in text_blocks(path):
         lines = list(islice(dialect.lines(block.text, block.line), LINES))
+        comments += dialect.count_comments(block.text[: lines[0].start if lines else None])
         if not lines:
             continue
         first, header, where = lines[0], dialect.header, f"{path}:{lines[0].number}"
@@ -106,13 +129,15 @@ def table_head(path: Path, dialect: Dialect, *, keep_numbers: bool = False) -> H
             raise InputError(f"{where}: {shown(first.text)} are numbers; expected a header, as --header says")
         note, columns, offset, line = "", len(words), block.offset + first.start, first.number
         passed = named if header is None else header and not (numbers and keep_numbers)
+        if header is None and named:
+            note = f"{where}: {shown(first.text)} is taken for the header"
         if header and numbers:
             note = f"{where}: {shown(first.text)} was {'passed over as a header' if passed else 'kept'}"
         if passed:
             check_header(where, words)
             offset, line = block.offset + first.end, first.number + 1
-            words = found.words(where, texts[1]) if texts[1:] else []
-        return Head(found, columns, offset, line, words, note)
+            words = []
+        return Head(found, columns, offset, line, words, note, comments)
     return Head(replace(dialect, delimiter=" "), 1)
 
 
@@ -121,19 +146,20 @@ def _fits(dialect: Dialect, words: Words) -> bool:
     return len(words) > 1 and all(not word or dialect.is_number(word) for word in words)
 
 
-def _parsed(path: Path, head: Head) -> Iterator[NDArray[np.float64]]:
-    """Yield the rows, float64 [k, columns]."""
+def _parsed(path: Path, head: Head) -> Iterator[tuple[NDArray[np.float64], int]]:
+    """Yield rows, float64 [k, columns], and the number of comments among them."""
     dialect, columns = head.dialect, head.columns
     for block in text_blocks(path, offset=head.offset, line=head.line):
         rows, irregular = min(native.load().count_rows(block.text), len(block.text) // columns), 0
-        values = np.empty((rows, columns))
+        values, comments = np.empty((rows, columns)), 0
         if dialect.native:
             form = columns, dialect.delimiter, values.reshape(-1)
             _, irregular = native.load().parse_table(block.text, *form)
         if irregular >= 0:
             values = values[: _parse_lines(path, block, dialect, values)]
-        if len(values):
-            yield values
+            comments = dialect.count_comments(block.text)
+        if len(values) or comments:
+            yield values, comments
 
 
 def _parse_lines(path: Path, block: TextBlock, dialect: Dialect, values: NDArray[np.float64]) -> int:
@@ -156,28 +182,31 @@ def _parse_lines(path: Path, block: TextBlock, dialect: Dialect, values: NDArray
 # --- Parquet
 
 
-def open_parquet(path: Path) -> Rows:
+def open_parquet(path: Path, notes: list[str] | None = None) -> Rows:
     """Open a table whose columns are numbers, or lists of as many numbers in each row, as numbers [rows, columns].
 
-    A null is NaN. Raises InputError for a file that cannot be read, other types of columns, and where pyarrow is
-    missing; passes raise it for lists of several lengths.
+    A null is NaN. The index of pandas is left out. notes: takes lines to print. Raises InputError for a file that
+    cannot be read, other types of columns, and where pyarrow is missing; passes raise it for lists of several lengths.
     """
     with _parquet(path) as file:
-        rows, names = file.metadata.num_rows, file.schema_arrow.names
-        types = [_number_type(path, field) for field in file.schema_arrow]
-        first = next(file.iter_batches(1, use_threads=False), None) if rows and names else None
+        rows, index = file.metadata.num_rows, _index_columns(file.schema_arrow)
+        kept = [at for at, name in enumerate(file.schema_arrow.names) if name not in index]
+        types = [_number_type(path, file.schema_arrow.field(at)) for at in kept]
+        first = next(file.iter_batches(1, use_threads=False), None) if rows and kept else None
         if first is None or not first.num_rows:
             raise InputError(f"{path} holds no rows; expected a table of numbers")
-        columns = _matrix(path, first, 0).shape[1]
+        columns = _matrix(path, first.select(kept), 0).shape[1]
     if not 1 <= columns <= MOST_COLUMNS:
         raise InputError(f"{path} has {columns} columns; expected 1 .. {MOST_COLUMNS}")
     dtype = np.result_type(*types)
+    if index and notes is not None:
+        notes.append(f"{path}: left out {', '.join(map(shown, index))}, the index of pandas")
 
     def pieces() -> Iterator[NDArray[Any]]:
         count, step = 0, max(1, BATCH_BYTES // (columns * dtype.itemsize))
         with _parquet(path) as file:
             for batch in file.iter_batches(step, use_threads=False):
-                values = _matrix(path, batch, count)
+                values = _matrix(path, batch.select(kept), count)
                 if values.shape[1] != columns:
                     raise InputError(
                         f"{path} has {values.shape[1]} numbers at row {count}; expected {columns}"
@@ -213,6 +242,13 @@ def _parquet(path: Path) -> Iterator[Any]:
     except (pyarrow.ArrowException, ValueError, TypeError, KeyError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} is not a Parquet file that can be read: {reason[:200]}") from error
+
+
+def _index_columns(schema: Any) -> list[str]:
+    """Return the names of the columns that hold the index of pandas."""
+    described = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    index = described.get("index_columns", []) if isinstance(described, dict) else []
+    return [name for name in schema.names if name in index]  # one that counts rows is no column
 
 
 def _is_list(kind: Any) -> bool:
