@@ -209,7 +209,7 @@ REFUSED = {
     "NaN": (lambda d: from_scipy(sp.eye_array(3) * np.nan), "has nan in row 0"),
     "other rows": (lambda d: from_scipy(sp.eye_array(4), d.x), r"/node/x is .*expected"),
     "features": (lambda d: from_scipy(sp.eye_array(23), d.x[0]), r"from_scipy: x is float64 \[5\]"),
-    "labels": (lambda d: from_scipy(sp.eye_array(23), y=d.x[:, 0]), "from_scipy: y has the label .* at row 0; expected"),
+    "labels": (lambda d: from_scipy(sp.eye_array(23), y=d.x[:, 0]), "from_scipy: y has the label .* at row 0"),
     "masks": (lambda d: from_scipy(sp.eye_array(23), train=d.x), r"the train mask is float64 \[23, 5\]"),
     "float ids": (lambda d: from_pyg(ends_of(0.0, 0.75)), r"from_pyg: .*edge 1 has the source 0.75 \(float"),
     "ids that floats round": (lambda d: from_pyg(ends_of(0.0, 2.0**24)), r"edge 1 has the source 16777216.0"),
