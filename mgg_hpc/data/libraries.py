@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,37 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from .export import in_imported_order, whole
 from .graph import SPLITS, Graph, SparseRows, from_edges
-from .readers.limits import memory
+from .readers import FORMATS
+from .readers.limits import memory, shown
 from .readers.node_arrays import label_fields
+from .readers.npy import NUMBERS
 from .verify import undirected_if_symmetric
 from .writer import write
 
-NO_EDGE_DATA = {"edge_index", "edge_weight", "edge_label", "edge_label_index"}  # attributes of PyG's Data
+NO_EDGE_DATA = {
+    "edge_index",
+    "edge_weight",
+    "edge_label",
+    "edge_label_index",
+}  # attributes of PyG's DataMASKS = {f"{name}_mask" for name in SPLITS}
+MASKS = {f"{name}_mask" for name in SPLITS}
+# Endings of files that are no graph files.
+OTHERS = {ending for each in FORMATS.values() for ending in each.endings}
+OTHERS |= {
+    ".parquet",
+    ".gz",
+    ".zst",
+    ".pt",
+    ".pth",
+    ".pkl",
+    ".pickle",
+    ".bin",
+    ".json",
+    ".gml",
+    ".graphml",
+    ".gexf",
+    ".mat",
+}
 
 Source = Graph | str | os.PathLike[str]  # a graph, or the path of a graph file
 
@@ -35,14 +60,20 @@ def to_pyg(graph: Source) -> Any:
 
     It has edge_index, ordered by destination, and as far as the graph has them edge_weight, edge_NAME for further edge
     data, x (sparse features as a torch.sparse_csr tensor), y, train_mask, val_mask and test_mask. Raises InputError if
-    PyG is not installed, and for a file that is not sound.
+    PyG is not installed, for edge data whose name has another meaning there, and for a file that is not sound.
     """
     torch, pyg = _library("torch", "to_pyg"), _library("torch_geometric.data", "to_pyg")
     held = _in_memory(graph)
     ends = np.stack([held.indices.astype(np.int64), _destinations(held)])
     data = pyg.Data(edge_index=torch.from_numpy(ends), num_nodes=held.nodes)
     for name, values in _edge_arrays(held).items():
-        data[f"edge_{name}"] = torch.from_numpy(values)
+        key = f"edge_{name}"
+        if name != "weight" and (key in NO_EDGE_DATA or getattr(data, key, None) is not None):
+            raise InputError(
+                f"to_pyg: {held.name} has the edge data {name}, and {key} has a meaning of its own in PyG; "
+                "give the data another name"
+            )
+        data[key] = torch.from_numpy(values)
     if isinstance(held.x, SparseRows):
         parts = map(
             torch.from_numpy, map(_copy, (held.x.indptr, held.x.indices.astype(np.int64), held.x.data))
@@ -103,7 +134,7 @@ def from_scipy(
     Args:
         transpose: an entry (i, j) is the edge j -> i.
         x: features [N, F], dense or sparse.
-        y: integers [N], -1 for unlabelled nodes, or 0 and 1 [N, C].
+        y: classes [N] or [N, 1], -1 for unlabelled nodes, or 0 and 1 [N, C].
         train, val, test: bool [N].
 
     Raises InputError for other types or shapes.
@@ -127,52 +158,76 @@ def from_scipy(
             )
         values = None
     source, destination = reversed(ends) if transpose else ends
-    fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test})
-    return _graph(where, source, destination, matrix.shape[0], values, fields)
+    notes: list[str] = []
+    fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test}, notes)
+    return _graph(where, source, destination, matrix.shape[0], values, fields, notes)
 
 
 def from_pyg(data: Any, *, split: int | None = None) -> Graph:
     """Convert a torch_geometric.data.Data: edge_index and, if present, edge_weight, x, y, train_mask and so on.
 
-    edge_attr becomes the edge data "attr", and other tensors edge_NAME [E, ...] become the edge data NAME, except
-    edge_label. A y of floats [N] is left out with a warning. split: column of masks [N, S]. Raises InputError for other
-    objects, heterogeneous graphs, and masks of several splits without ``split``.
+    Numbers [E] named weight, as PyG's from_networkx has them, are the weights where there is no edge_weight. edge_attr
+    becomes the edge data "attr", and other tensors edge_NAME [E, ...] become the edge data NAME, except edge_label. A y
+    [N] of floats that are no classes, and all else, is left out with a warning. split: column of masks [N, S]. Raises
+    InputError for other objects, heterogeneous or temporal graphs, and masks of several splits without ``split``.
     """
     where = "from_pyg"
-    edges: Any = getattr(data, "edge_index", None)
-    if getattr(edges, "ndim", 0) != 2 or len(edges) != 2:
+    notes: list[str] = []
+    keys: list[str] = list(data.keys()) if callable(getattr(data, "keys", None)) else []
+    edges: Any = getattr(data, "edge_index", None) if "edge_index" in keys else None
+    if getattr(edges, "ndim", 0) != 2 or len(edges) != 2 or not hasattr(data, "num_nodes"):
         raise InputError(f"{where}: {type(data).__name__} has no edge_index [2, edges] of one graph")
-    source, destination = (_array(end) for end in edges)
-    y = getattr(data, "y", None)
-    keys: list[str] = list(data.keys())
-    keys = [key for key in keys if key.startswith("edge_") and key not in NO_EDGE_DATA]
-    edge = {key.removeprefix("edge_"): data[key] for key in keys if np.shape(data[key])[:1] == source.shape}
+    source, destination = (_array(f"{where}: edge_index", end, whole=True) for end in edges)
+    of_edges = [key for key in keys if _shape(data[key])[:1] == source.shape]
+    weights = [
+        key for key in ("edge_weight", "weight") if key in (keys if key == "edge_weight" else of_edges)
+    ]
+    if len(weights) > 1:
+        raise InputError(
+            f"{where}: both edge_weight and weight are there; delete the one that has no weights"
+        )
+    if weights == ["weight"] and data.num_nodes == len(source):
+        notes.append("weight is taken for weights of edges, of which there are as many as nodes")
+    edge = {
+        key.removeprefix("edge_"): data[key]
+        for key in of_edges
+        if key.startswith("edge_") and key not in NO_EDGE_DATA
+    }
     if getattr(data, "edge_attr", None) is not None:
         edge["attr"] = data.edge_attr
-    if y is not None and (labels := _array(y)).ndim == 1 and labels.dtype.kind == "f":
-        warnings.warn(f"{where}: y is {_kind(labels)}, not classes: taken without labels", stacklevel=2)
-        y = None
+    y: Any = getattr(data, "y", None)
+    if getattr(y, "ndim", 0) == 1 and "float" in str(y.dtype):
+        try:
+            _labels(where, y)
+        except InputError:
+            notes.append(f"y is {_kind(_array(where, y))}, not classes: taken without labels")
+            y = None
     masks = {name: getattr(data, f"{name}_mask", None) for name in SPLITS}
-    fields = _node_fields(where, getattr(data, "x", None), y, masks, split)
-    weight = getattr(data, "edge_weight", None)
-    return _graph(where, source, destination, data.num_nodes, weight, fields, edge)
+    fields = _node_fields(where, getattr(data, "x", None), y, masks, notes, split)
+    taken = {"edge_index", "num_nodes", "x", "y", *weights, *(f"edge_{name}" for name in edge), *MASKS}
+    _leave_out(notes, "attributes", [key for key in keys if key not in taken and 0 not in _shape(data[key])])
+    weight = data[weights[0]] if weights else None
+    return _graph(where, source, destination, data.num_nodes, weight, fields, notes, edge)
 
 
 def from_dgl(graph: Any, *, split: int | None = None) -> Graph:
     """Convert a homogeneous dgl.DGLGraph with the node data of DGL's datasets: feat, label, train_mask and so on.
 
-    edata["weight"] are the weights; other edata become edge data. split: column of masks [N, S]. Raises InputError for
-    other objects and heterogeneous graphs, and masks of several splits without ``split``.
+    edata["weight"] are the weights; other edata become edge data. Other ndata are left out with a warning. split:
+    column of masks [N, S]. Raises InputError for other objects and heterogeneous graphs, and masks of several splits
+    without ``split``.
     """
     where = "from_dgl"
+    notes: list[str] = []
     if not getattr(graph, "is_homogeneous", False):
         raise InputError(f"{where}: expected a homogeneous DGLGraph (see dgl.to_homogeneous)")
-    source, destination = (_array(end) for end in graph.edges())
+    source, destination = (_array(f"{where}: the ids of nodes", end, whole=True) for end in graph.edges())
     nodes, edges = graph.ndata, graph.edata
     masks = {name: nodes.get(f"{name}_mask") for name in SPLITS}
-    fields = _node_fields(where, nodes.get("feat"), nodes.get("label"), masks, split)
+    fields = _node_fields(where, nodes.get("feat"), nodes.get("label"), masks, notes, split)
+    _leave_out(notes, "ndata", [name for name in nodes if name not in {"feat", "label", *MASKS}])
     edge = {name: values for name, values in edges.items() if name != "weight"}
-    return _graph(where, source, destination, graph.num_nodes(), edges.get("weight"), fields, edge)
+    return _graph(where, source, destination, graph.num_nodes(), edges.get("weight"), fields, notes, edge)
 
 
 def from_networkx(
@@ -180,24 +235,30 @@ def from_networkx(
 ) -> Graph:
     """Convert a networkx graph of any kind. Nodes are in the order of graph.nodes; x, y and masks as in `from_scipy`.
 
-    The edge attribute "weight" is used if any edge has it; edges without it, or with None, have 1. Raises InputError
-    for other objects.
+    The edge attribute "weight" is used if any edge has it; edges without it, or with None, have 1. Other attributes are
+    left out with a warning. Raises InputError for other objects.
     """
     where = "from_networkx"
-    if not hasattr(graph, "is_directed"):
+    notes: list[str] = []
+    if "networkx" not in _libraries(graph) or not hasattr(graph, "is_directed"):
         raise InputError(f"{where}: expected a networkx graph, and got {type(graph).__name__}")
     number = {node: i for i, node in enumerate(graph.nodes)}
-    ends = list(graph.edges(data="weight"))
+    ends = list(graph.edges(data=True))
     source, destination = (np.array([number[edge[end]] for edge in ends], dtype=np.int64) for end in (0, 1))
+    values = [edge[2].get("weight") for edge in ends]
     weight = None
-    if any(edge[2] is not None for edge in ends):
-        weight = np.array([1 if edge[2] is None else edge[2] for edge in ends])
+    if any(value is not None for value in values):
+        weight = _array(f"{where}: weights", [1 if value is None else value for value in values])
+        if weight.shape != source.shape:  # refused below; lists cannot be appended to
+            raise InputError(f"{where}: weights are {_kind(weight)}; expected numbers [{len(source)}]")
     if not graph.is_directed():
         once = source != destination  # a self loop is its own reverse
         source, destination = np.append(source, destination[once]), np.append(destination, source[once])
         weight = None if weight is None else np.append(weight, weight[once])
-    fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test})
-    return _graph(where, source, destination, len(number), weight, fields)
+    fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test}, notes)
+    _leave_out(notes, "attributes of nodes", [name for _, each in graph.nodes(data=True) for name in each])
+    _leave_out(notes, "attributes of edges", [name for *_, each in ends for name in each if name != "weight"])
+    return _graph(where, source, destination, len(number), weight, fields, notes)
 
 
 def save(
@@ -211,8 +272,13 @@ def save(
     """Write a `Graph`, a PyG Data, a DGL or networkx graph, or a SciPy sparse matrix as a graph file.
 
     force: replace an existing file. name: name of the graph. [default: its own, or the file's] split: column of masks
-    [N, S] of PyG or DGL. Raises InputError for other objects, and if the file cannot be written.
+    [N, S] of PyG or DGL. Raises InputError for other objects, for a path that ends as files of another format do, and
+    if the file cannot be written.
     """
+    if (ending := Path(path).suffix.lower()) in OTHERS:
+        raise InputError(
+            f"save: graph files (HDF5) do not end in {ending}; name it {Path(path).with_suffix('.h5')}"
+        )
     convert = None if isinstance(graph, Graph) else _converter(graph)
     if split is not None and convert not in (from_pyg, from_dgl):
         raise InputError(
@@ -232,13 +298,17 @@ def _converter(graph: Any) -> Callable[..., Graph]:
         "networkx": from_networkx,
         "scipy": from_scipy,
     }
-    for base in type(graph).__mro__:
-        found = converters.get(base.__module__.partition(".")[0])
-        if found is not None:
-            return found
+    for library in _libraries(graph):
+        if library in converters:
+            return converters[library]
     raise InputError(
         f"save: got {type(graph).__name__}; expected a Graph, a PyG Data, a DGL or networkx graph, or a SciPy matrix"
     )
+
+
+def _libraries(graph: Any) -> list[str]:
+    """Return the names of the libraries that define an object's class and its base classes."""
+    return [base.__module__.partition(".")[0] for base in type(graph).__mro__]
 
 
 # --- helpers of to_*
@@ -250,6 +320,10 @@ def _in_memory(graph: Source) -> Graph:
         if graph.permutation is not None:
             raise InputError(f"{graph.name}: its rows were renumbered; pass the path of its file")
         return graph
+    if not isinstance(graph, str | os.PathLike):
+        raise InputError(
+            f"expected a graph file's path, and got {type(graph).__name__}; mgg.save writes a graph file"
+        )
     with in_imported_order(Path(graph), memory=memory() // 2) as opened:
         return whole(opened)
 
@@ -263,7 +337,9 @@ def _library(name: str, function: str) -> Any:
 
 
 def _edge_arrays(graph: Graph) -> dict[str, NDArray[Any]]:
-    """Return copies of the weights and further edge data by name."""
+    """Return copies of the weights and further edge data by name. Raises InputError for data named weight."""
+    if "weight" in graph.edge:
+        raise InputError(f"{graph.name} has edge data named weight; expected weights in Graph.weight")
     weight = {} if graph.weight is None else {"weight": graph.weight}
     return {name: _copy(values) for name, values in (weight | dict(graph.edge)).items()}
 
@@ -294,44 +370,86 @@ def _graph(
     nodes: int,
     weight: Any,
     fields: dict[str, Any],
+    notes: list[str],
     edge: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """Return a checked graph, undirected if it is symmetric. Raises InputError that begins with ``where``."""
-    values = None if weight is None else _array(weight)
-    if values is not None and (values.shape != source.shape or values.dtype.kind not in "fiub"):
-        raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
-    carried = {name: _edge_data(where, name, data, len(source)) for name, data in (edge or {}).items()}
+    """Return a checked graph, undirected if it is symmetric, and warn of ``notes``, once.
+
+    Raises InputError that begins with ``where``.
+    """
+    values = None if weight is None else _array(f"{where}: weights", weight)
+    if values is not None:
+        if values.shape != source.shape or values.dtype.kind not in NUMBERS:
+            raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
+        single = _single("weights", values, notes)
+        if (vanished := (single == 0) & (values != 0)).any():
+            at = int(vanished.argmax())
+            raise InputError(f"{where}: weight {values[at]} of edge {at} is 0 in float32; scale the weights")
+        values = single
+    carried = {name: _edge_data(where, name, data, len(source), notes) for name, data in (edge or {}).items()}
     try:
-        with np.errstate(over="ignore"):  # weights that become infinite are refused
-            graph = from_edges(source, destination, nodes, name=where, weight=values, edge=carried, **fields)
+        graph = from_edges(source, destination, nodes, name=where, weight=values, edge=carried, **fields)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    return undirected_if_symmetric(graph, where)
+    found = undirected_if_symmetric(graph, where)
+    if notes:
+        warnings.warn(f"{where}: {'; '.join(notes)}", stacklevel=3)
+    return found
 
 
-def _edge_data(where: str, name: str, data: Any, edges: int) -> np.ndarray:
+def _leave_out(notes: list[str], what: str, names: Iterable[Any]) -> None:
+    """Add a note about what is left out, if anything is."""
+    if left := list(dict.fromkeys(names)):
+        notes.append(f"left out {len(left)} {what}: {', '.join(map(shown, left[:9]))}")
+
+
+def _single(what: str, values: np.ndarray, notes: list[str]) -> np.ndarray:
+    """Return numbers as float32, with a note about whole numbers that change; infinite ones are refused later."""
+    with np.errstate(over="ignore", under="ignore"):
+        found = values.astype(np.float32)
+    if values.dtype.itemsize < 4 or values.dtype == np.float32:
+        return found
+    large = np.isfinite(found) & ((values > 2**24) | (values < -(2**24)))
+    exact = values[large].astype(np.longdouble)  # holds all of int64
+    if changed := np.count_nonzero((exact == np.floor(exact)) & (found[large] != exact)):
+        notes.append(f"{changed} whole numbers of {what} are rounded, to float32")
+    return found
+
+
+def _edge_data(where: str, name: str, data: Any, edges: int, notes: list[str]) -> np.ndarray:
     """Return edge data in a type of graph files: float64 becomes float32, bool becomes uint8."""
-    values = _array(data)
-    if values.shape[:1] != (edges,) or values.dtype.kind not in "fiub":
-        raise InputError(f"{where}: edge data {name} are {_kind(values)}; expected numbers [{edges}, ...]")
-    return values.astype({"float64": np.float32, "bool": np.uint8}.get(values.dtype.name, values.dtype))
+    what = f"edge data {name}"
+    values = _array(f"{where}: {what}", data)
+    if values.shape[:1] != (edges,) or values.dtype.kind not in NUMBERS:
+        raise InputError(f"{where}: {what} are {_kind(values)}; expected numbers [{edges}, ...]")
+    if values.dtype == np.float64:
+        return _single(what, values, notes)
+    return values.astype(np.uint8) if values.dtype.kind == "b" else values
+
+
+def _labels(where: str, y: Any) -> dict[str, Any]:
+    return label_fields(f"{where}: y", _array(f"{where}: y", y, whole=True))
 
 
 def _node_fields(
-    where: str, x: Any, y: Any, masks: dict[str, Any], split: int | None = None
+    where: str, x: Any, y: Any, masks: dict[str, Any], notes: list[str], split: int | None = None
 ) -> dict[str, Any]:
     """Return fields of Graph for node data. If one mask is given, the others are False everywhere.
 
     split: column of masks [N, S].
     """
+    if split is not None and (isinstance(split, bool) or not isinstance(split, int | np.integer)):
+        raise InputError(
+            f"{where}: split={split!r} is {type(split).__name__}; expected the number of a column, int"
+        )
     fields: dict[str, Any] = {}
     if x is not None:
-        fields["x"] = _features(where, x)
+        fields["x"] = _features(where, x, notes)
     if y is not None:
-        labels = _array(y)
-        flat = labels.ndim == 2 and labels.shape[1] == 1 and labels.dtype.kind in "iu"
-        fields |= label_fields(f"{where}: y", labels.reshape(-1) if flat else labels)
-    found = {name: _array(mask) for name, mask in masks.items() if mask is not None}
+        fields |= _labels(where, y)
+    found = {
+        name: _array(f"{where}: the {name} mask", mask) for name, mask in masks.items() if mask is not None
+    }
     for name, given in found.items():
         mask = given
         if split is not None and mask.ndim == 2:
@@ -343,6 +461,8 @@ def _node_fields(
             raise InputError(
                 f"{where}: the {name} mask is {_kind(mask)}; expected bool [nodes], one split{choose}"
             )
+        if (mask > 1).any():
+            raise InputError(f"{where}: the {name} mask has {mask.max()}; expected bool, or 0 and 1, [nodes]")
     if split is not None and not any(np.ndim(mask) == 2 for mask in masks.values()):
         raise InputError(f"{where}: split={split} is for masks [nodes, splits], and there are none")
     if found:
@@ -351,34 +471,64 @@ def _node_fields(
     return fields
 
 
-def _features(where: str, x: Any) -> np.ndarray | SparseRows:
-    layout = str(getattr(x, "layout", "torch.strided"))
+def _features(where: str, x: Any, notes: list[str]) -> np.ndarray | SparseRows:
+    what, layout = f"{where}: x", str(getattr(x, "layout", "torch.strided"))
     if hasattr(x, "tocsr") or layout == "torch.sparse_csr":
         if hasattr(x, "tocsr"):
             rows = x.tocsr()
             parts = rows.indptr, rows.indices, rows.data
         else:
-            parts = _array(x.crow_indices()), _array(x.col_indices()), _array(x.values())
-        indptr, indices, data = (
-            part.astype(dtype) for part, dtype in zip(parts, (np.int64, np.int32, np.float32), strict=True)
-        )
-        return SparseRows(indptr, indices, data, (int(x.shape[0]), int(x.shape[1])))
+            parts = _array(what, x.crow_indices()), _array(what, x.col_indices()), _array(what, x.values())
+        indptr, indices, data = parts
+        if len(x.shape) != 2 or data.dtype.kind not in NUMBERS:
+            raise InputError(
+                f"{what} is sparse {data.dtype} {list(x.shape)}; expected numbers [nodes, features]"
+            )
+        shape = (int(x.shape[0]), int(x.shape[1]))
+        return SparseRows(indptr.astype(np.int64), indices.astype(np.int32), _single("x", data, notes), shape)
     if layout != "torch.strided":
         raise InputError(
-            f"{where}: x is a tensor of layout {layout}; expected a dense or sparse_csr one, or a SciPy matrix"
+            f"{what} is a tensor of layout {layout}; expected a dense or sparse_csr one, or a SciPy matrix"
         )
-    dense = _array(x)
-    if dense.ndim != 2 or dense.dtype.kind not in "fiub":
-        raise InputError(f"{where}: x is {_kind(dense)}; expected numbers [nodes, features]")
-    return dense if dense.dtype == np.float16 else dense.astype(np.float32)
+    dense = _array(what, x)
+    if dense.ndim != 2 or dense.dtype.kind not in NUMBERS:
+        raise InputError(f"{what} is {_kind(dense)}; expected numbers [nodes, features]")
+    return dense if dense.dtype == np.float16 else _single("x", dense, notes)
 
 
-def _array(values: Any) -> np.ndarray:
-    """Return a torch tensor on any device, or anything that NumPy accepts, as an array; bfloat16 as float32."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
-    return np.asarray(values)
+def _array(what: str, values: Any, *, whole: bool = False) -> np.ndarray:
+    """Return a torch tensor on any device, or anything that NumPy accepts, as an array; bfloat16 as float32.
+
+    Args: what: the values, for messages. whole: they are whole numbers, so that those are refused that bfloat16 rounds.
+    """
+    try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu()
+            if str(values.dtype) == "torch.bfloat16":
+                values = values.float()
+                if whole and values.numel() and (largest := values.abs().max()) >= 256:
+                    raise InputError(
+                        f"{what} has {largest:.0f} in bfloat16, which rounds from 256 on; pass integers"
+                    )
+            values = values.numpy()
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        found = " ".join(str(getattr(values, each)) for each in ("dtype", "layout") if hasattr(values, each))
+        found = found or type(values).__name__
+        raise InputError(
+            f"{what}: expected an array or a dense tensor of numbers, and got {found}"
+        ) from error
+    if np.ma.is_masked(values):
+        raise InputError(f"{what} is an array of NumPy in which entries are masked; expected none")
+    return array
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor, an array or a list; () for anything else."""
+    try:
+        return tuple(np.shape(values))
+    except (TypeError, ValueError):
+        return ()
 
 
 def _kind(array: np.ndarray) -> str:

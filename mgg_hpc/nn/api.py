@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -96,8 +97,8 @@ def from_scipy(
 ) -> DistGraph:
     """Return the graph of a SciPy sparse matrix [N, N], which every rank passes; entry (i, j) is the edge i -> j.
 
-    The values are weights, unless they are bool. x: features [N, F], dense or sparse. y: integers [N], -1 for
-    unlabelled nodes, or 0 and 1 [N, C]. train, val, test: bool [N]. transpose: entry (i, j) is the edge j -> i.
+    The values are weights, unless they are bool. x: features [N, F], dense or sparse. y: classes [N] or [N, 1], -1
+    for unlabelled nodes, or 0 and 1 [N, C]. train, val, test: bool [N]. transpose: entry (i, j) is the edge j -> i.
     options: as for `open_graph`. Collective. Raises InputError for other arguments.
     """
     masks = {"train": train, "val": val, "test": test}
@@ -107,8 +108,8 @@ def from_scipy(
 def from_pyg(data: Any, *, split: int | None = None, **options: Unpack[OpenOptions]) -> DistGraph:
     """Return the graph of a torch_geometric Data, which every rank passes: edge_index, edge_weight, x, y, train_mask...
 
-    edge_attr becomes the data of edges "attr". split: column of masks [N, S]. options: as for `open_graph`. Collective.
-    Raises InputError for other objects.
+    edge_attr becomes the data of edges "attr". What is left out is named in a warning, as by the functions below.
+    split: column of masks [N, S]. options: as for `open_graph`. Collective. Raises InputError for other objects.
     """
     return _from_object(lambda: libraries.from_pyg(data, split=split), options)
 
@@ -144,7 +145,10 @@ def from_networkx(
 
 def _from_object(convert: Callable[[], Graph], options: OpenOptions) -> DistGraph:
     """Open the graph of an object that each rank has. Collective: an object that one rank refuses is refused on all."""
-    with mpi.agree(options.get("comm") or mpi.world()):
+    comm = options.get("comm") or mpi.world()
+    with mpi.agree(comm), warnings.catch_warnings():
+        if comm.rank:  # rank 0 says what is left out
+            warnings.simplefilter("ignore")
         graph = convert()
     return open_graph(graph, **options)
 

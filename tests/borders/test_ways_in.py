@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import warnings
 from pathlib import Path
 
 import h5py
@@ -13,10 +15,13 @@ import scipy.io
 import scipy.sparse as sp
 import torch
 from command import mgg, refused
-from torch_geometric.data import Data
+from torch_geometric.data import Data, TemporalData
 from torch_geometric.nn import GCNConv
+from torch_geometric.utils import from_networkx as from_nx
 
 import mgg_hpc as mgg_
+from mgg_hpc.data.graph import from_edges
+from mgg_hpc.data.libraries import from_dgl, from_networkx, from_pyg, from_scipy
 
 NODES = 30
 
@@ -310,20 +315,279 @@ def test_masks_of_several_splits_are_chosen_by_split():
         mgg_.save(nx.path_graph(3), "n.h5", split=0)
 
 
-def test_labels_of_one_column_are_classes_by_all_ways():
-    y = np.array([[0], [2], [1]])
-    made = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3, y=torch.tensor(y))
+# Labels of three nodes, and what they are by all ways; None where they are refused.
+LABELS = {
+    "integers": (np.array([0, 2, -1]), [0, 2, -1]),
+    "one column": (np.array([[0], [2], [1]]), [0, 2, 1]),
+    "0 and 1 in one column": (np.array([[0], [1], [1]]), [0, 1, 1]),
+    "unsigned": (np.array([0, 2, 1], np.uint64), [0, 2, 1]),
+    "bool": (np.array([False, True, True]), [0, 1, 1]),
+    "bool in one column": (np.array([[False], [True], [True]]), [0, 1, 1]),
+    "whole floats": (np.array([0.0, 2, -1]), [0, 2, -1]),
+    "whole floats in one column": (np.array([[0], [2], [1]], np.float32), [0, 2, 1]),
+    "several": (np.array([[0, 1], [1, 1], [0, 0]]), [[0, 1], [1, 1], [0, 0]]),
+    "several, bool": (np.array([[True, False]] * 3), [[1, 0]] * 3),
+    "fractions": (np.array([0.5, 1, 2]), None),
+    "fractions in one column": (np.array([[0.5], [1], [2]]), None),
+    "several fractions": (np.array([[0.5, 1], [1, 1], [0, 0]]), None),
+    "NaN": (np.array([0, np.nan, 1]), None),
+    "too many classes": (np.array([0, 1, 2**40]), None),
+    "half floats that round": (np.array([0, 1, 2050], np.float16), None),
+    "complex": (np.array([0, 1j, 1]), None),
+}
+PATH = torch.tensor([[0, 1], [1, 2]])
+
+
+def path_data(**fields):
+    return Data(edge_index=PATH, num_nodes=3, **fields)
+
+
+def path_dgl(**fields):
+    made = Dgl(PATH[0].numpy(), PATH[1].numpy(), None)
+    made.num_nodes = lambda: 3
+    made.ndata = fields
+    return made
+
+
+def path_archive(y):
     np.savez("a.npz", indptr=[0, 0, 1, 2], indices=[0, 1], y=y)
-    np.save("y.npy", y)
-    with Path("e.txt").open("w") as file:
-        file.write("0 1\n1 2\n")
-    assert mgg("import", "a.npz", "-o", "a.h5") == 0
-    assert mgg("import", "e.txt", "--labels", "y.npy", "-o", "b.h5") == 0
-    mgg_.save(made, "c.h5")
-    for name in ("a.h5", "b.h5", "c.h5"):
-        with h5py.File(name) as file:
-            assert file["node/y"][:].tolist() == [0, 2, 1]
-            assert file["node/y"].dtype == np.int64
+    return mgg("import", "a.npz", "-o", "g.h5")
+
+
+def path_list(y):
+    np.save("e.npy", PATH.numpy()), np.save("y.npy", y)
+    return mgg("import", "e.npy", "--labels", "y.npy", "-o", "g.h5")
+
+
+def there_and_back(y):
+    mgg_.save(path_data(y=torch.tensor(y)), "first.h5")
+    assert mgg("export", "first.h5", "-o", "b.npz") == 0 == mgg("import", "b.npz", "-o", "second.h5")
+    mgg_.save(mgg_.to_pyg("second.h5"), "g.h5")
+
+
+LABELLED = {
+    "pyg": lambda y: mgg_.save(path_data(y=torch.tensor(y)), "g.h5"),
+    "dgl": lambda y: mgg_.save(path_dgl(label=torch.tensor(y)), "g.h5"),
+    "scipy": lambda y: mgg_.save(from_scipy(sp.eye_array(3), y=y), "g.h5"),
+    "networkx": lambda y: mgg_.save(from_networkx(nx.path_graph(3), y=y), "g.h5"),
+    "archive": path_archive,
+    "array": path_list,
+    "there and back": there_and_back,
+}
+
+
+@pytest.mark.parametrize("way", LABELLED)
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_are_the_same_by_all_ways(name, way):
+    y, expected = LABELS[name]
+    if expected is None and y.ndim == 1 and y.dtype.kind == "f" and way in ("pyg", "there and back"):
+        with pytest.warns(UserWarning, match="not classes: taken without labels"):
+            assert from_pyg(path_data(y=torch.tensor(y))).y is None
+        return
+    if expected is None:
+        with contextlib.suppress(mgg_.InputError):
+            assert LABELLED[way](y) == 2
+        assert not Path("g.h5").exists()
+        return
+    assert not LABELLED[way](y)
+    with h5py.File("g.h5") as file:
+        found, classes = file["node/y"][:], file.attrs["classes"]
+    assert found.tolist() == expected and found.dtype == (np.int64 if found.ndim == 1 else np.float32)
+    assert classes == (found.max() + 1 if found.ndim == 1 else 2)
+
+
+# ---- what is left out, cast or refused
+
+
+def weighted(**attributes):
+    return nx.DiGraph([(0, 1, attributes), (1, 2, {"weight": 3})])
+
+
+def of_edge(name):
+    return from_edges(*PATH.numpy(), 3, name="g", edge={name: np.array([4, 5])})
+
+
+LARGE = torch.tensor([2.0**24 + 1, 7.5], dtype=torch.float64)
+# Graphs, and the one warning about each.
+SAID = {
+    "attributes of PyG": (
+        lambda: from_pyg(path_data(pos=PATH, edge_label=torch.ones(2), edge_kind=torch.ones(3), name="g")),
+        "left out 4 attributes: .*'pos'",
+    ),
+    "weights of nodes": (lambda: from_pyg(path_data(weight=torch.ones(3))), "1 attributes: 'weight'"),
+    "a regression and a position": (
+        lambda: from_pyg(path_data(y=torch.rand(3), pos=PATH)), "without labels; left out 1 attributes: 'pos'",
+    ),
+    "as many weights as nodes": (
+        lambda: from_pyg(from_nx(nx.DiGraph([(0, 1, {"weight": 2}), (1, 0, {"weight": 3})]))), "as nodes",
+    ),
+    "ndata of DGL": (lambda: from_dgl(path_dgl(feat=torch.ones(3, 1), h=torch.ones(3))), "1 ndata: 'h'"),
+    "attributes of nodes": (lambda: from_networkx(nx.karate_club_graph()), "1 attributes of nodes: 'club'"),
+    "attributes of edges": (lambda: from_networkx(weighted(capacity=3)), "1 attributes of edges: 'capacity'"),
+    "weights": (lambda: from_networkx(weighted(weight=2**24 + 1)), "1 whole numbers of weights are rounded"),
+    "large weights": (
+        lambda: from_scipy(sp.csr_array(np.array([[2**63 - 1, 2**62 + 1], [2**60, 1]]))), "2 whole numbers",
+    ),
+    "data of edges": (lambda: from_pyg(path_data(edge_attr=LARGE)), "1 whole numbers of edge data attr"),
+    "features": (lambda: from_scipy(sp.eye_array(2), LARGE[:, None]), "1 whole numbers of x are rounded"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_left_out_or_rounded_is_said_once(name):
+    make, words = SAID[name]
+    with pytest.warns(UserWarning, match=words) as said:
+        make()
+    assert len([each for each in said if each.category is UserWarning and "from_" in str(each.message)]) == 1
+
+
+def test_nothing_is_said_of_what_is_taken():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = path_data(
+            x=torch.ones(3, 1), y=PATH[0].new_zeros(3), edge_attr=torch.ones(2), edge_kind=PATH[0]
+        )
+        assert from_pyg(made).edge.keys() == {"attr", "kind"}
+        assert from_networkx(weighted(weight=2)).weight.tolist() == [2, 3]
+        assert from_dgl(path_dgl(feat=torch.ones(3, 1))).features == 1
+
+
+def test_weights_of_pygs_own_from_networkx_are_weights():
+    made = nx.path_graph(4)
+    nx.set_edge_attributes(made, 2.5, "weight")
+    assert from_pyg(from_nx(made)).weight.tolist() == [2.5] * 6
+
+
+BFLOAT = {"dtype": torch.bfloat16}
+# Graphs that are refused, and words of the message.
+REFUSED = {
+    "two kinds of weights": (
+        lambda: from_pyg(path_data(weight=torch.ones(2), edge_weight=torch.ones(2))), "edge_weight and weight",
+    ),
+    "temporal": (
+        lambda: from_pyg(TemporalData(src=PATH[0], dst=PATH[1], t=PATH[0])), "TemporalData has no edge_index",
+    ),
+    "bfloat16 ids": (
+        lambda: from_pyg(Data(edge_index=torch.tensor([[0], [256]], **BFLOAT), num_nodes=300)), "256 in bfloat16",
+    ),
+    "float16 ids": (
+        lambda: from_pyg(Data(edge_index=torch.tensor([[0], [2048]]).half(), num_nodes=3000)), "float16",
+    ),
+    "bfloat16 labels": (
+        lambda: from_pyg(path_data(y=torch.tensor([[0], [1], [300]], **BFLOAT))), "300 in bfloat16",
+    ),
+    "float8": (lambda: from_pyg(path_data(x=torch.ones(3, 2).to(torch.float8_e5m2))), "x: .*float8"),
+    "complex features": (lambda: from_scipy(sp.eye_array(3), sp.csr_array(np.eye(3) * 1j)), "x is sparse compl"),
+    "weights that vanish": (lambda: from_scipy(sp.eye_array(3) * 1e-60), "weight 1e-60 of edge 0 is 0"),
+    "a mask of numbers": (
+        lambda: from_pyg(path_data(train_mask=torch.tensor([0, 1, 2]).byte())), "the train mask has 2",
+    ),
+    "a mask of ids": (lambda: from_scipy(sp.eye_array(2), train=np.array([0, 1])), "mask is int64"),
+    "a weight that is a list": (lambda: from_networkx(weighted(weight=[1, 2])), "weights: expected"),
+    "a weight that is a tensor": (lambda: from_networkx(weighted(weight=torch.ones(2))), "weights: expected"),
+    "weights that are lists": (
+        lambda: from_networkx(nx.Graph([(0, 1, {"weight": [1, 2]})])), r"weights are int64 \[1, 2\]",
+    ),
+    "ragged features": (lambda: from_networkx(nx.path_graph(2), [[1, 2], [3]]), "x: expected an array"),
+    "ragged labels": (lambda: from_scipy(sp.eye_array(2), y=[[1, 0], [1]]), "y: expected an array"),
+    "masked labels": (
+        lambda: from_scipy(sp.eye_array(2), y=np.ma.array([1, 0], mask=[0, 1])), "entries are masked",
+    ),
+    "igraph": (
+        lambda: from_networkx(type("Graph", (), {"is_directed": lambda self: False})()), "and got Graph",
+    ),
+    "views of networkx": (lambda: from_networkx(nx.path_graph(2).nodes), "and got NodeView"),
+    "an object": (lambda: from_pyg(type("Own", (), {"edge_index": PATH})()), "Own has no edge_index"),
+    "a dict": (lambda: from_pyg({"edge_index": PATH}), "dict has no edge_index"),
+    "sparse data of edges": (
+        lambda: from_pyg(path_data(edge_attr=torch.eye(2).to_sparse())), "edge data attr: .*torch.sparse_coo",
+    ),
+    "a split that is text": (lambda: from_pyg(path_data(train_mask=masks((3, 2))), split="0"), "split='0' is str"),
+    "a split that is a float": (lambda: from_pyg(path_data(train_mask=masks((3, 2))), split=1.0), "is float"),
+    "to_scipy of a graph": (lambda: mgg_.to_scipy(nx.path_graph(3)), "expected a graph file's path, and got Graph"),
+    "to_pyg of nothing": (lambda: mgg_.to_pyg(None), "expected a graph file's path, and got NoneType"),
+    **{
+        f"edge data {name}": (lambda name=name: mgg_.to_pyg(of_edge(name)), f"edge data (named )?{name}")
+        for name in ("index", "weight", "label", "label_index", "attrs")
+    },
+    **{
+        ending: (lambda ending=ending: mgg_.save(nx.path_graph(3), f"q{ending}"), f"end in {ending}; name it q.h5")
+        for ending in (".npz", ".npy", ".pt", ".mtx", ".csv", ".txt", ".parquet")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_objects_that_are_refused(name):
+    make, words = REFUSED[name]
+    with pytest.raises(mgg_.InputError, match=words) as refusal:
+        make()
+    assert "\n" not in str(refusal.value) and not list(Path().iterdir())
+
+
+def test_edge_data_named_attr_goes_there_and_back():
+    assert from_pyg(mgg_.to_pyg(of_edge("attr"))).edge["attr"].tolist() == [4, 5]
+
+
+# ---- archives
+
+MATRIX = sp.csr_array(([0.5, 0.25, 2.0], [1, 2, 0], [0, 1, 2, 3]))
+CSR = {"data": MATRIX.data, "indices": MATRIX.indices, "indptr": MATRIX.indptr}
+COO = {"data": MATRIX.data, "row": MATRIX.tocoo().row, "col": MATRIX.tocoo().col}
+ROUND, WEIGHTS, Y = np.array([[0, 1, 2], [1, 2, 0]]), [0.5, 0.25, 2.0], {"y": [0, 1, 2]}
+RING = [(0, 1, 0.5), (1, 2, 0.25), (2, 0, 2.0)]
+# Arrays, options, and the edges, or words of the message that refuses them.
+ARCHIVES = {
+    "SciPy's cookbook": (CSR | {"shape": (3, 3)}, (), RING),
+    "SciPy's cookbook, transposed": (
+        CSR | {"shape": (3, 3)},
+        ("--transpose",),
+        [(v, u, w) for u, v, w in RING],
+    ),
+    "SciPy's cookbook, COO": (COO | {"shape": (3, 3)}, (), RING),
+    "no shape": (CSR, (), "no shape"),
+    "oblong": (CSR | {"shape": (3, 4)}, (), "as many columns as rows"),
+    "PyG's names": ({"edge_index": ROUND, "edge_weight": WEIGHTS, **Y}, (), RING),
+    "edges": ({"edges": ROUND.T, "edge_weight": WEIGHTS, **Y}, (), RING),
+    "two weights": (
+        {"edges": ROUND.T, "edge_weight": WEIGHTS, "weight": WEIGHTS, **Y},
+        (),
+        "edge_weight and weight",
+    ),
+    "two edges": ({"edges": [[0, 1], [0, 2]], **Y}, (), [(0, 1), (0, 2)]),
+    "two edges, by column": ({"edges": np.asfortranarray([[0, 1], [0, 2]]), **Y}, (), [(0, 1), (0, 2)]),
+    "PyG's two edges": ({"edge_index": [[0, 1], [0, 2]], **Y}, (), [(0, 0), (1, 2)]),
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_archives_under_names_of_others(name, capsys):
+    arrays, options, expected = ARCHIVES[name]
+    np.savez("a.npz", **arrays)
+    if isinstance(expected, str):
+        assert expected in refused(capsys, "import", "a.npz", *options, "-o", "g.h5")
+        return
+    assert mgg("import", "a.npz", *options, "-o", "g.h5") == 0
+    assert ("are edges i -> j" in capsys.readouterr().out) == ("data" in arrays and not options)
+    with h5py.File("g.h5") as file:
+        destination = np.repeat(np.arange(3), np.diff(file["graph/indptr"][:])).tolist()
+        columns = [file["graph/indices"][:].tolist(), destination]
+        columns += [file["graph/weight"][:].tolist()] if "graph/weight" in file else []
+    assert sorted(zip(*columns, strict=True)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("masks", [True, False, False]), ("mask", [True, True, False])]
+)
+def test_as_many_splits_as_nodes_are_in_the_order_of_the_name(name, expected):
+    train = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1]], bool)  # [S, N] of Platonov et al., [N, S] of PyG
+    splits = {f"train_{name}": train} | {
+        f"{split}_{name}": np.zeros((3, 3), bool) for split in ("val", "test")
+    }
+    np.savez("a.npz", edges=ROUND.T, **Y, **splits)
+    assert mgg("import", "a.npz", "--split", 0, "-o", "g.h5") == 0
+    with h5py.File("g.h5") as file:
+        assert file["node/train"][:].tolist() == expected
 
 
 def test_bfloat16_features_are_read_or_refused_in_one_line():

@@ -136,7 +136,7 @@ BAD_ARRAYS = {
     "short mask": ({"val_mask": np.zeros(39, bool)}, r"val_mask is bool \[39\]; expected bool \[40\]"),
     "other rows": ({"x": np.zeros((39, 2))}, r"x is float64 \[39, 2\]; expected number \[40, any\]"),
     "objects": ({"x": np.array([{}] * 40)}, r"x is object \[40\]; expected number"),
-    "float labels": ({"y": np.zeros(40)}, r"y is float64 \[40\]; expected integers \[nodes\]"),
+    "float labels": ({"y": np.full(40, 0.5)}, "y has the label 0.5 at row 0; expected a class"),
     "overlap": (dict.fromkeys(["train_mask", "val_mask"], np.ones(40, bool)), "row 0 is in /node/train and"),
 }
 

@@ -69,16 +69,7 @@ def node_rows(
         rows[schema.X] = feature_rows(str(features), numbers_of(features), np.dtype(dtype), notes)
         counts[features] = rows[schema.X].layout.shape[0]
     if labels is not None:
-        numbers = numbers_of(labels)
-        if (
-            labels.name.lower().endswith(".npy")
-            and numbers.layout.dtype.kind == "f"
-            and len(numbers.layout.shape) == 1
-        ):
-            raise InputError(
-                f"{labels} is {numbers.layout}; expected integers [nodes], or 0 and 1 [nodes, classes]"
-            )
-        rows[schema.Y], more = label_rows(str(labels), numbers)
+        rows[schema.Y], more = label_rows(str(labels), numbers_of(labels))
         fields |= more
         counts[labels] = rows[schema.Y].layout.shape[0]
     first, nodes = next(iter(counts.items()), (None, None))
@@ -148,14 +139,10 @@ def check_nodes(where: str | Path, nodes: int) -> None:
 
 
 def label_fields(where: str, y: np.ndarray) -> dict[str, Any]:
-    """Return Graph's fields ``y`` and ``classes`` from integers [N] or from numbers [N, C] of 0 and 1.
-
-    Numbers [N, 1] are classes, too.
-    """
-    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "fiu":
+    """Return Graph's fields ``y`` and ``classes`` from the labels that `label_rows` takes, in memory."""
+    if y.ndim in (1, 2) and math.prod(y.shape[1:]) == 1 and y.dtype.kind in NUMBERS:
         y = _classes(where, y.reshape(-1), 0, False)
-    if y.ndim == 1 and y.dtype.kind in "iu":
-        return {"y": y.astype(np.int64, copy=False), "classes": max(int(y.max(initial=0)), 0) + 1}
+        return {"y": y, "classes": max(int(y.max(initial=0)), 0) + 1}
     if y.ndim == 2 and y.shape[1] and y.dtype.kind in NUMBERS:
         return {"y": y.astype(np.float32, copy=False), "classes": y.shape[1]}
     raise InputError(
@@ -251,8 +238,8 @@ def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any], notes: list[str] 
 def label_rows(where: str, rows: Rows, *, unlabelled: bool = False) -> tuple[Rows, dict[str, Any]]:
     """Return labels, and the fields of `Imported` that belong to them: int64 [N], or float32 [N, C] of 0 and 1.
 
-    Numbers [N] and [N, 1] are classes, which are counted in a pass: whole numbers, -1 where unlabelled. Numbers [N, C]
-    are left to be checked as they are written. unlabelled: NaN stands for a missing label.
+    Numbers [N] and [N, 1] are classes, which are counted in a pass: whole numbers of any type, -1 where unlabelled, or
+    bool. Numbers [N, C] are left to be checked as they are written. unlabelled: NaN stands for a missing label.
 
     Raises InputError for other types and shapes, and for a number that is no class.
     """
@@ -261,7 +248,7 @@ def label_rows(where: str, rows: Rows, *, unlabelled: bool = False) -> tuple[Row
     if len(shape) == 2 and shape[1] > 1 and kind in NUMBERS:
         several = _converted(rows.pieces, shape, schema.FLOAT32, lambda piece, _: piece)
         return several, {"classes": shape[1], "multilabel": True}
-    if len(shape) not in (1, 2) or math.prod(shape[1:]) != 1 or kind not in "fiu":
+    if len(shape) not in (1, 2) or math.prod(shape[1:]) != 1 or kind not in NUMBERS:
         raise InputError(f"{where} is {layout}; expected integers [nodes], or 0 and 1 [nodes, classes]")
     found = _converted(
         rows.pieces,
@@ -275,9 +262,13 @@ def label_rows(where: str, rows: Rows, *, unlabelled: bool = False) -> tuple[Row
 
 def _classes(where: str, values: NDArray[Any], row: int, unlabelled: bool) -> NDArray[np.int64]:
     """Return the classes of row ``row`` and following. Raises InputError for a number that is none."""
-    most = schema.MOST_CLASSES
+    most, floats = schema.MOST_CLASSES, values.dtype.kind == "f"
+    if floats:  # float16 has no odd numbers from 2048 on
+        most = min(most, 2 ** (np.finfo(values.dtype).nmant + 1))
+    elif values.dtype.kind == "b":
+        values = values.view(np.uint8)
     with np.errstate(invalid="ignore"):
-        missing = np.isnan(values) if unlabelled and values.dtype.kind == "f" else np.zeros(len(values), bool)
+        missing = np.isnan(values) if unlabelled and floats else np.zeros(len(values), bool)
         at = checks.first(~((values >= -1) & (values < most) & (values == np.floor(values)) | missing))
     if at is not None:
         raise InputError(

@@ -115,6 +115,11 @@ class Array:
         header = Header(shape, False, self.header.dtype)
         return Array(self.where, header, self._opened, self._start + start)
 
+    def transposed(self) -> Array:
+        """Return an array [M, N] as [N, M]."""
+        header = Header(self.shape[::-1], not self.header.fortran, self.header.dtype)
+        return Array(self.where, header, self._opened, self._start)
+
     @contextmanager
     def reading(self, low: int = 0) -> Iterator[Take]:
         """Yield a function that returns the next rows, from row ``low`` on.
@@ -273,10 +278,11 @@ class Archive:
         self.nbytes = sum(info.file_size for info in infos)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give arrays other names, which messages do not show, unless there are arrays of these."""
-        renamed = {names.get(name, name): info for name, info in self._members.items()}
-        if len(renamed) == len(self._members):
-            self._members, self.names = renamed, list(renamed)
+        """Give arrays other names, which messages do not show, each unless there is an array of this name."""
+        for old, new in names.items():
+            if old in self._members and new not in self._members:
+                self._members[new] = self._members.pop(old)
+        self.names = list(self._members)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array, () if there is none."""
@@ -312,18 +318,27 @@ class Archive:
         return array
 
     def matrix(self) -> tuple[str, int, int] | None:
-        """Return format, rows and columns of the matrix that scipy.sparse.save_npz wrote; None in another archive.
+        """Return format, rows and columns of a matrix of SciPy; None in another archive.
 
-        Raises InputError for formats other than csr, csc and coo.
+        Without an array ``format``, which numpy.savez of a matrix's own arrays does not write, it is CSR or COO. Raises
+        InputError for formats other than csr, csc and coo.
         """
-        if not {"format", "shape", "data"} <= set(self.names):
+        names = set(self.names)
+        bare = {"data", "indices", "indptr"} <= names or {"data", "row", "col"} <= names
+        if not (bare and "weight" not in names) and not {"format", "shape", "data"} <= names:
             return None
-        value = self.need("format", "text")
-        found = "" if value.header.nbytes > 64 else value.whole().item()
-        form = found.decode("latin1") if isinstance(found, bytes) else str(found)
+        form = "csr" if "indptr" in names else "coo"
+        if "format" in names:
+            value = self.need("format", "text")
+            found = "" if value.header.nbytes > 64 else value.whole().item()
+            form = found.decode("latin1") if isinstance(found, bytes) else str(found)
         if form not in FORMS:
             raise InputError(
                 f"{self.path} is a matrix in the form {shown(form)}; expected {', '.join(FORMS)}: save its .tocsr()"
+            )
+        if "shape" not in names:
+            raise InputError(
+                f"{self.path}: has data but no shape; expected the shape of SciPy's matrix, or weights named weight"
             )
         rows, columns = self.need("shape", "int", 2).whole().tolist()
         if rows < 0 or columns < 0:

@@ -1,12 +1,15 @@
-"""Graphs in NumPy's archives (.npz): arrays under the project's names, or a matrix that scipy.sparse.save_npz wrote.
+"""Graphs in NumPy's archives (.npz): arrays under the project's names, or a matrix of SciPy.
+
+A matrix is what scipy.sparse.save_npz wrote, or ``data``, ``shape`` and ``indices``, ``indptr`` (CSR) or ``row``,
+``col`` (COO) by numpy.savez. Other archives have the names below.
 
 ``indptr`` [N+1] and ``indices`` [E] are an in-edge CSR; the optional ``dir_indptr``, ``dir_indices`` the directed
 original of a symmetrised one; ``weight`` [E]. Features are ``x`` [N, F], or ``x_indptr``, ``x_indices``, ``x_data``,
-``x_shape``. ``y`` is integer [N] (-1 unlabelled), or 0 and 1 [N, C]. ``train_mask``, ``val_mask``, ``test_mask`` are
+``x_shape``. ``y`` has labels as `label_rows` takes them. ``train_mask``, ``val_mask``, ``test_mask`` are
 bool [N]; ``train_masks`` and so on hold several splits, bool [S, N] or, as PyG has them under either name, [N, S].
 
 Two kinds of archives of benchmarks are read as well. Platonov et al. (roman_empire and others) have ``edges`` [E, 2],
-``node_features``, ``node_labels`` and ``train_masks``; Shchur et al. (gnn-benchmark) the CSR ``adj_indptr``,
+``node_features``, ``node_labels`` and ``train_masks`` [S, N]; Shchur et al. (gnn-benchmark) the CSR ``adj_indptr``,
 ``adj_indices``, ``adj_data``, in which row i lists the destinations of edges from i, with ``attr_matrix`` or
 ``attr_data``, ..., and ``labels``.
 
@@ -47,6 +50,7 @@ KNOWN = {"indptr", "indices", "shape", "weight", "edges", "y", "dir_indptr", "di
 KNOWN |= {"x", "x_indptr", "x_indices", "x_data", "x_shape"} | {
     f"{name}_mask{s}" for name in SPLITS for s in ("", "s")
 }
+MATRIX = {"format", "shape", "data", "indices", "indptr", "row", "col", "_is_array"}  # of SciPy
 LONGEST_NAME = 1 << 16  # bytes of a graph's name
 
 
@@ -73,12 +77,16 @@ def open_npz(
         return _open_matrix(archive, *matrix, transpose=transpose)
     if transpose and "adj_indptr" not in archive.names:
         raise InputError(f"{path} is no matrix whose entries --transpose could reverse: it lists edges")
-    theirs = bool({"edges", "adj_indptr"} & {*archive.names})
-    by_source = ("adj_indptr" in archive.names) != transpose
-    archive.rename(BENCHMARK)
+    names = {*archive.names}
+    theirs = bool({"edges", "adj_indptr"} & names)
+    by_source = ("adj_indptr" in names) != transpose
+    listed = bool({"edges", "edge_index"} & names)
+    weights = sorted(names & {"weight", "adj_data", *["edge_weight"] * listed})
+    if len(weights) > 1:
+        raise InputError(f"{path} has the weights {' and '.join(weights)}; expected one of them")
+    archive.rename(BENCHMARK | ({"edge_weight": "weight"} if listed else {}))
     notes = _notes(archive, split, one_way=theirs and not symmetric)
-    listed = "edges" in archive.names
-    edges = _listed(archive) if listed else _compressed(archive, directed, by_source)
+    edges = _listed(archive, "edges" in names) if listed else _compressed(archive, directed, by_source)
     nodes = edges.nodes
     if nodes is None:
         return Imported(_name(archive), edges, directed=None, notes=notes)
@@ -112,9 +120,13 @@ def _compressed(archive: Archive, directed: bool, by_source: bool) -> EdgeStream
     return CompressedEdges(str(archive.path), indptr, indices, weight=weight, data=data, by_source=by_source)
 
 
-def _listed(archive: Archive) -> EdgeStream:
-    """Return the edges of an array [2, E] or [E, 2]; their nodes are those of features and labels."""
-    ends = ends_of(archive.need("edges", "number", None, None))
+def _listed(archive: Archive, by_edge: bool) -> EdgeStream:
+    """Return the edges of an array [2, E] or [E, 2]; their nodes are those of features and labels.
+
+    by_edge: an array [2, 2] has a row for each edge.
+    """
+    listed = archive.need("edges", "number", None, None)
+    ends = ends_of(listed.transposed() if by_edge and listed.shape == (2, 2) else listed)
     counts = [archive.shape(name)[0] for name in ("x", "x_indptr", "y") if archive.shape(name)]
     nodes = counts[0] - ("x" not in archive.names and "x_indptr" in archive.names) if counts else None
     edges = sum(map(len, ends)) // len(ends)
@@ -127,12 +139,7 @@ def _listed(archive: Archive) -> EdgeStream:
 
 def _notes(archive: Archive, split: int | None, *, one_way: bool) -> list[str]:
     """Return lines about arrays that are not read, and, if one_way, about edges that are listed once."""
-    left = [
-        name
-        for name in archive.names
-        if name not in KNOWN and not name.startswith(("edge/", "node/", "graph/"))
-    ]
-    notes = [f"{archive.path}: left out {len(left)} arrays: {', '.join(map(shown, left[:9]))}"] * bool(left)
+    notes = _left_out(archive, KNOWN, ("edge/", "node/", "graph/"))
     if split is None and "train_masks" in archive.names:
         notes.append(
             f"{archive.path}: left out train_masks, which hold several splits; --split 0 takes the first"
@@ -140,6 +147,12 @@ def _notes(archive: Archive, split: int | None, *, one_way: bool) -> list[str]:
     if one_way:
         notes.append(f"{archive.path}: edges are as listed; --symmetric adds reverses, as PyG's loader does")
     return notes
+
+
+def _left_out(archive: Archive, known: set[str], prefixes: tuple[str, ...] = ()) -> list[str]:
+    """Return a line about arrays of other names, if there are any."""
+    left = [name for name in archive.names if name not in known and not name.startswith(prefixes)]
+    return [f"{archive.path}: left out {len(left)} arrays: {', '.join(map(shown, left[:9]))}"] * bool(left)
 
 
 def read_npz(path: Path, *, split: int | None = None, directed: bool = False) -> Graph:
@@ -220,9 +233,7 @@ def _labels(archive: Archive, nodes: int) -> tuple[dict[str, Rows], dict[str, An
     """Return the dataset of labels, and the fields of `Imported` that belong to it."""
     if "y" not in archive.names:
         return {}, {}
-    y = archive.need("y", "number", nodes, *[None] * (len(archive.shape("y")) - 1))
-    if y.dtype.kind == "f" and len(y.shape) != 2:
-        raise InputError(f"{y.where} is {y}; expected integers [nodes], or 0 and 1 [nodes, classes]")
+    y = archive.need("y", "any number", nodes, *[None] * (len(archive.shape("y")) - 1))
     rows, fields = label_rows(y.where, y.rows())
     classes = archive.find(CLASSES, "int")
     if classes is not None:
@@ -260,7 +271,10 @@ def _masks(archive: Archive, nodes: int, split: int | None) -> dict[str, Rows]:
 
 def _mask(archive: Archive, name: str, nodes: int, split: int) -> Rows:
     """Return the mask of one split from bool [N, S] or [S, N]."""
-    by_node = archive.shape(name)[:1] == (nodes,)
+    # As many splits as nodes are in the order of those who use the name: Platonov et al., or PyG.
+    by_node = archive.shape(name)[:1] == (nodes,) and not (
+        name.endswith("masks") and archive.shape(name) == (nodes, nodes)
+    )
     masks = archive.need(name, "bool", nodes, None) if by_node else archive.need(name, "bool", None, nodes)
     splits = masks.shape[1] if by_node else masks.shape[0]
     if split >= splits:
@@ -299,4 +313,10 @@ def _open_matrix(archive: Archive, form: str, nodes: int, columns: int, *, trans
     else:
         indptr = archive.need("indptr", "int", nodes + 1)
         edges = CompressedEdges(where, indptr, indices, weight=weight, by_source=(form == "csc") == transpose)
-    return Imported(archive.path.stem, edges, directed=None, direction="" if transpose else ENTRIES)
+    return Imported(
+        archive.path.stem,
+        edges,
+        directed=None,
+        direction="" if transpose else ENTRIES,
+        notes=_left_out(archive, MATRIX),
+    )

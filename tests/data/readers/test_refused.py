@@ -315,7 +315,7 @@ FOLDERS = [
     ("nodes.npy", "y.npy", np.repeat([0, -2, 1], [17, 1, 32]), r" has the label -2 at row 17; expected a class, 0"),
     ("nodes.csv", "y.csv", "0\n" * 49 + "1.5\n", r" has the label 1\.5 at row 49"),
     ("nodes.csv", "y.csv", "0\n" * 49 + '""\n', " has the label nan at row 49"),
-    ("nodes.npy", "y.npy", np.zeros(50), r" is float64 \[50\]; expected integers \[nodes\], or 0 and 1"),
+    ("nodes.npy", "y.npy", np.full(50, 0.5), " has the label 0.5 at row 0; expected a class"),
     ("nodes.npy", "y.npy", np.zeros(49, int), r" has 49 rows; .*x\.npy has 50"),
     ("nodes.npy", "val.npy", np.array([0, 50]), r" has 50 at row 1; expected node numbers, 0 \.\. 49"),
     ("nodes.npy", "val.npy", np.zeros(51, bool), r" is bool \[51\]; expected bool \[50\], or node numbers"),
