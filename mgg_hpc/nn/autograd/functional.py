@@ -312,7 +312,7 @@ def convolution(
     of the sum over ranks. Raises ValueError for rows of the wrong width, number or dtype.
     """
     check_rows(x, graph)
-    check_parameters(graph, weight, bias, root, eps)
+    check_parameters(graph, weight, bias, root)
     dense, features = _checked(x, weight)
     training = torch.is_grad_enabled()  # always False within a Function
     call = _Call(features, graph, adjacency, before, after, relu, key if relu else None, training)
