@@ -182,7 +182,7 @@ def test_losses_are_torchs_means(name, graph, rng):
             "that count",
         ),
         (entropy_and(lambda out: 1.0), "a sum of terms of rows"),
-        (entropy_and(lambda out: 1e-3), "a sum of terms of rows"),
+        (entropy_and(lambda out: 1e-6), "a sum of terms of rows"),
         (entropy_and(lambda out: 0.1 * out.pow(2).mean()), "a sum of terms of rows"),
         (balanced, "a sum of terms of rows"),
         (rooted, "a sum of terms of rows"),

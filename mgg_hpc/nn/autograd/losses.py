@@ -104,12 +104,9 @@ class Loss:
             raise ValueError(
                 f'the loss is {list(mine.shape)} and not one number: it shall take reduction="sum"'
             )
-        found = (
-            self._found(out, labels, float(mine.detach()), where)
-            if self.base is None
-            else self._known(out, labels)
-        )
-        return mine, found
+        if self.base is not None:
+            return mine, self._known(out, labels)
+        return mine, self._found(out, labels, float(mine.detach()), where)
 
     def _known(self, out: Tensor, labels: Tensor) -> float:
         """Return the number, or the sum of weights, that torch divides a sum by for the mean."""
@@ -148,7 +145,9 @@ class Loss:
     def _ratio(self, out: Tensor, labels: Tensor, total: float | None = None) -> float:
         """Return the loss's sum divided by its mean; 0 if no label counts, NaN if no outputs tell. total: the sum."""
         # A loss of 0 does not tell. Other outputs are means of these, as probabilities stay what they are.
-        for given in (out, out.flip(0), out.mean(0).expand_as(out), out.mean().expand_as(out)):
+        others = (lambda: out.flip(0), lambda: out.mean(0).expand_as(out), lambda: out.mean().expand_as(out))
+        for made in (lambda: out, *others):
+            given = made()
             mean = self._sum(given, labels, "mean")
             total = self._sum(given, labels) if total is None else total
             if total == 0 and math.isnan(mean):
@@ -188,6 +187,12 @@ class Loss:
                     f"{again:g}, not {whole:g}; change it between steps"
                 )
             size = abs(halves[0]) + abs(halves[1])
+            with suppress(RuntimeError, ValueError, IndexError):  # some losses take no empty tensors
+                if (of_none := self._sum(out[:0], labels[:0])) and math.isfinite(of_none):
+                    raise InputError(
+                        f'{where}: with reduction="sum" the loss of no rows is {of_none:g} and not 0; it shall be a '
+                        "sum of terms of rows"
+                    )
             near = 1e-5 * size + 1e-7 * len(rows) * float(out[rows].abs().max())
             if math.isfinite(whole + size) and abs(whole - halves[0] - halves[1]) > near:
                 if whole == self._sum(*pairs[0], "mean"):
