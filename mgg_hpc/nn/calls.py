@@ -50,9 +50,10 @@ def is_plain(module: object, kind: type[_Module]) -> TypeGuard[_Module]:
         return False
     if _mode_count() and any(not isinstance(mode, DeviceContext) for mode in _modes()):
         return False
-    if kind not in _calls:
-        _calls[kind] = _original(kind.forward), _original(kind.__call__)
-    forward, call = _calls[kind]
+    try:
+        forward, call = _calls[kind]
+    except KeyError:
+        forward, call = _calls[kind] = _original(kind.forward), _original(kind.__call__)
     plain = kind.forward is forward and kind.__call__ is call
     plain = plain and F.linear is _linear and F.relu is _relu and F.batch_norm is _batch_norm
     return plain and _TENSORS.issuperset(map(type, own["_parameters"].values()))
