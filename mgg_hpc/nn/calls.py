@@ -8,27 +8,55 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeGuard, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _len_torch_function_stack as _mode_count
+from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
+from torch.overrides import _get_current_function_mode_stack as _modes
+from torch.utils._device import DeviceContext
 
 from ..runtime.watchdog import calling
 from .graph.view import GraphView
+from .inputs.host import HostFeatures
+from .inputs.sparse import SparseFeatures
 
 _Module = TypeVar("_Module", bound=torch.nn.Module)
+
+
+def _original(function: Any) -> Any:
+    """Return a function of torch or of this package; None for one that was put in the place of such a function."""
+    package = getattr(function, "__globals__", {"__name__": "torch"})["__name__"].partition(".")[0]
+    return function if package in ("torch", "mgg_hpc") else None
+
+
+_linear, _relu, _batch_norm = (_original(each) for each in (F.linear, F.relu, F.batch_norm))
+_calls: dict[type, tuple[Any, Any]] = {}  # by class: its own forward and __call__
+_TENSORS = {torch.nn.Parameter, torch.Tensor, type(None)}  # others may compute in their own way
 
 
 def is_plain(module: object, kind: type[_Module]) -> TypeGuard[_Module]:
     """Return whether a module's call computes what its class says, so that a fused kernel may take its place.
 
-    It is exactly of the class ``kind``, without hooks and without a forward of its own.
+    It is exactly of the class ``kind``, whose functions are torch's, without hooks, a forward of its own, or parameters
+    of subclasses of Tensor; and no mode of torch sees its calls.
     """
     if type(module) is not kind:
         return False
     hooks = module._forward_hooks or module._forward_pre_hooks
     hooks = hooks or module._backward_hooks or module._backward_pre_hooks
-    return not hooks and "forward" not in module.__dict__ and not _has_any_global_hook()
+    own = module.__dict__
+    if hooks or "forward" in own or "weight" in own or "bias" in own or _has_any_global_hook():
+        return False
+    if _mode_count() and any(not isinstance(mode, DeviceContext) for mode in _modes()):
+        return False
+    try:
+        forward, call = _calls[kind]
+    except KeyError:
+        forward, call = _calls[kind] = _original(kind.forward), _original(kind.__call__)
+    plain = kind.forward is forward and kind.__call__ is call
+    plain = plain and F.linear is _linear and F.relu is _relu and F.batch_norm is _batch_norm
+    return plain and _TENSORS.issuperset(map(type, own["_parameters"].values()))
 
 
 _graph: ContextVar[GraphView | None] = ContextVar("graph", default=None)
@@ -83,7 +111,7 @@ def _check_rows(layer: torch.nn.Module, x: object, graph: GraphView) -> None:
     it takes rows in memory, whatever the graph.
     """
     name, rows, takes = _name(layer), getattr(type(x), "streams", False), getattr(layer, "streams", None)
-    if x is None or isinstance(x, np.ndarray):
+    if not rows and not isinstance(x, (Tensor, SparseFeatures, HostFeatures)):
         raise TypeError(f"{name}(x, graph) takes rows as a tensor, and x is {_a(x)}")
     if graph.streams and takes is False:
         raise TypeError(

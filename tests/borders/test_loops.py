@@ -56,6 +56,69 @@ class Summed(mgg.nn.saga.Layer):
 
 WEIGHT = torch.tensor([0.2, 1.0, 3.0, 0.5])
 MULTI = torch.tensor([1.0, 2.0, 0.5, 4.0])
+
+
+class Doubled(nn.CrossEntropyLoss):
+    """A loss whose forward is its own."""
+
+    def forward(self, out, y):
+        return 2 * super().forward(out, y)
+
+
+class Annealed(nn.CrossEntropyLoss):
+    """A loss that changes with each call."""
+
+    temperature = 1.0
+
+    def forward(self, out, y):
+        self.temperature *= 0.999
+        return super().forward(out * self.temperature, y)
+
+
+def patched(loss, factor=3):
+    loss.forward = lambda out, y, call=loss.forward: factor * call(out, y)
+    return loss
+
+
+def logged(loss):
+    loss.register_forward_hook(lambda module, given, out: out / 2)
+    return loss
+
+
+def focal(out, y, reduction="mean"):
+    entropy = F.cross_entropy(out, y, reduction="none")
+    terms = (1 - torch.exp(-entropy)) ** 2 * entropy
+    return terms.mean() if reduction == "mean" else terms.sum()
+
+
+def entropy_and(term):
+    return lambda out, y, reduction="mean": F.cross_entropy(out, y, reduction=reduction) + term(out)
+
+
+def balanced(out, y, reduction="mean"):
+    return F.cross_entropy(out, y, 1 / torch.bincount(y, minlength=CLASSES).clamp(1), reduction=reduction)
+
+
+def rooted(out, y, reduction="mean"):
+    return F.cross_entropy(out, y, reduction=reduction).sqrt()
+
+
+def rooted_mean(out, y, reduction="mean"):
+    found = F.cross_entropy(out, y, reduction=reduction)
+    return found if reduction == "sum" else found.sqrt()
+
+
+def hard(out, y, reduction="mean"):
+    """The mean of the hardest rows."""
+    entropy = F.cross_entropy(out, y, reduction="none")
+    terms = entropy.topk(max(1, int(0.7 * len(y)))).values
+    return terms.mean() if reduction == "mean" else terms.sum()
+
+
+def noisy(out, y, reduction="mean"):
+    return F.cross_entropy(out + 0.1 * torch.randn_like(out), y, reduction=reduction)
+
+
 # Losses of classes, as a user writes them.
 LOSSES = {
     "cross_entropy": F.cross_entropy,
@@ -71,6 +134,20 @@ LOSSES = {
     "multi margin": F.multi_margin_loss,
     "multi margin module": nn.MultiMarginLoss(weight=WEIGHT),
     "own": lambda out, y, reduction="mean": F.cross_entropy(out, y, reduction=reduction),
+    "own, weights of sum 1": lambda out, y, reduction="mean": F.cross_entropy(
+        out, y, WEIGHT / WEIGHT.sum(), ignore_index=1, reduction=reduction
+    ),
+    "focal": focal,
+    "rows with a penalty": lambda out, y, reduction="mean": (
+        F.cross_entropy(out, y, reduction=reduction)
+        + 0.1 * (out.square().mean(1).mean() if reduction == "mean" else out.square().mean(1).sum())
+    ),
+    "subclass": Doubled(weight=WEIGHT, ignore_index=2),
+    "patched": patched(nn.CrossEntropyLoss()),
+    "hooked": logged(nn.CrossEntropyLoss(weight=WEIGHT)),
+    "partial of a module": partial(nn.CrossEntropyLoss(weight=WEIGHT)),
+    "forward of a module": nn.CrossEntropyLoss(weight=WEIGHT).forward,
+    "partial of a subclass": partial(Doubled(label_smoothing=0.1)),
 }
 LOG = {
     "nll": F.nll_loss,
@@ -100,17 +177,84 @@ def test_losses_are_torchs_means(name, graph, rng):
         (nn.CrossEntropyLoss(reduction="none"), "'none'"),
         (partial(F.cross_entropy, size_average=False), "size_average"),
         (partial(F.cross_entropy, weight=torch.zeros(CLASSES)), "that count"),
+        (
+            lambda out, y, reduction="mean": F.cross_entropy(out, 0 * y, ignore_index=0, reduction=reduction),
+            "that count",
+        ),
+        (entropy_and(lambda out: 1.0), "a sum of terms of rows"),
+        (entropy_and(lambda out: 1e-6), "a sum of terms of rows"),
+        (entropy_and(lambda out: 0.1 * out.pow(2).mean()), "a sum of terms of rows"),
+        (balanced, "a sum of terms of rows"),
+        (rooted, "a sum of terms of rows"),
+        (rooted_mean, "its sum divided by"),
+        (hard, "a sum of terms of rows"),
+        (noisy, "draws random numbers"),
+        (Annealed(), "changes itself"),
+        (lambda out, y, reduction: float(F.cross_entropy(out, y)), "the loss is a float"),
+        (F.mse_loss, r"mse_loss takes the same shape"),
+        (lambda out, y, reduction="mean": (out * 0).sum(), "cannot be found"),
     ],
 )
-def test_losses_whose_mean_is_unknown_are_refused(fn, said, graph):
+def test_losses_whose_mean_is_unknown_are_refused(fn, said, graph, rng):
+    out = torch.tensor(rng.standard_normal((NODES, CLASSES)), dtype=torch.float32)
     with pytest.raises(mgg.InputError, match=said):
+        graph.loss(out, fn)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+def test_a_scripted_loss_is_refused(graph):
+    with pytest.raises(mgg.InputError, match="reduction compiled in"):
+        graph.loss(torch.ones(NODES, CLASSES), torch.jit.script(nn.CrossEntropyLoss()))
+
+
+def test_a_loss_is_called_twice_in_a_step_after_its_first_use(graph):
+    calls = []
+    fn = lambda out, y, reduction="mean": (calls.append(reduction), focal(out, y, reduction))[1]  # noqa: E731
+    for _ in range(3):
+        calls.clear()
         graph.loss(torch.ones(NODES, CLASSES), fn)
+    assert calls == ["sum", "mean"]
+
+
+@pytest.mark.parametrize("fn", [nn.BCELoss(), partial(F.binary_cross_entropy, weight=MULTI)])
+def test_perfect_predictions(fn, graph, rng):
+    graph.y = torch.tensor(rng.integers(0, 2, (NODES, CLASSES)), dtype=torch.float32)
+    assert graph.loss(graph.y.clone(), fn) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("train", np.ones(NODES, bool), "graph.train is a ndarray"),
+        ("train", None, "graph.train is a NoneType"),
+        ("y", np.ones(NODES, int), "graph.y is a ndarray"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(name, value, said, graph):
+    setattr(graph, name, value)
+    with pytest.raises(mgg.InputError, match=said):
+        graph.loss(torch.ones(NODES, CLASSES), F.cross_entropy)
+
+
+@pytest.mark.parametrize("ignored", [-1, 2, -100])
+@pytest.mark.parametrize("make", [lambda **o: partial(F.cross_entropy, **o), nn.CrossEntropyLoss, Doubled])
+def test_losses_of_batches_are_torchs_means(make, ignored, graph, rng):
+    fn = make(ignore_index=ignored)
+    if ignored < 0:
+        graph.y = torch.where(torch.arange(NODES) % 3 == 0, ignored, graph.y)
+    for batch in mgg.NeighborLoader(graph, [2], batch_size=20, input_nodes=torch.arange(NODES)):
+        out = torch.tensor(rng.standard_normal((len(batch.y), CLASSES)), dtype=torch.float32)
+        torch.testing.assert_close(batch.loss(out, fn), fn(out, batch.y))
 
 
 MULTI_LABEL = {
     "bce": F.binary_cross_entropy_with_logits,
     "bce pos_weight": partial(F.binary_cross_entropy_with_logits, pos_weight=MULTI),
     "bce weight": partial(F.binary_cross_entropy_with_logits, weight=MULTI),
+    "own bce": lambda out, y, reduction="mean": F.binary_cross_entropy(out.sigmoid(), y, reduction=reduction),
+    "probabilities of classes": F.cross_entropy,
+    "huber": nn.HuberLoss(),
+    "batchmean": nn.KLDivLoss(reduction="batchmean"),
     "bce module": nn.BCEWithLogitsLoss(pos_weight=MULTI),
     "soft margin": F.multilabel_soft_margin_loss,
     "mse": F.mse_loss,
@@ -398,9 +542,17 @@ def test_layers_and_streamed_graphs_say_what_they_take(graph, tmp_path, made):
 def test_layers_say_what_they_take(name, graph):
     edges = graph.edge_index()
     for rows, other, match in (
+        (graph.x.tolist(), graph, "takes rows as a tensor, and x is a list"),
         (graph.x, edges, r"\(x, graph\) takes a graph, as mgg.open returns, and this is a Tensor"),
         (None, graph, "takes rows as a tensor, and x is a NoneType"),
         (graph.x.numpy(), graph, "takes rows as a tensor, and x is a ndarray"),
     ):
         with pytest.raises(TypeError, match=match):
             LAYERS[name]()(rows, other)
+
+
+@pytest.mark.parametrize("name", [name for name in CONVOLUTIONS if name != "gin sum"])  # it has no parameters
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_parameters_of_another_type_are_refused(name, dtype, graph):
+    with pytest.raises((ValueError, RuntimeError), match=r"takes torch.float32: |same dtype"):
+        LAYERS[name]().to(dtype)(graph.x, graph)

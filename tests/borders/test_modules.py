@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import jobs
@@ -11,6 +12,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
+from torch.overrides import TorchFunctionMode
 from torch_geometric import nn as pyg
 
 import mgg_hpc as mgg
@@ -390,3 +392,87 @@ def test_hooks_in_programs_run(make, graph, rng):
     x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
     plain = Gate(module)(x, graph)
     torch.testing.assert_close(Gate(with_hook(module))(x, graph), plain / 2)
+
+
+class Mode(TorchFunctionMode):
+    """Doubles the outputs of linear maps."""
+
+    def __torch_function__(self, function, types, given=(), options=None):
+        out = function(*given, **(options or {}))
+        return 2 * out if function is nn.functional.linear else out
+
+
+class Halved(torch.Tensor):
+    """A weight that computes in its own way, as quantised weights of torchao do."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, given=(), options=None):
+        out = super().__torch_function__(function, types, given, options)
+        return (out / 2).as_subclass(torch.Tensor) if function is nn.functional.linear else out
+
+
+def doubling(function):
+    return lambda *given, **options: 2 * function(*given, **options)
+
+
+def replaced(owner, name):
+    return lambda patch: patch.setattr(owner, name, doubling(getattr(owner, name)))
+
+
+# What is put in the place of functions of torch while a network runs.
+REPLACED = {
+    "forward of Linear": replaced(nn.Linear, "forward"),
+    "call of Linear": lambda patch: patch.setattr(
+        nn.Linear, "__call__", doubling(nn.Linear.__call__), raising=False
+    ),
+    "call of Module": replaced(nn.Module, "__call__"),
+    "forward of ReLU": replaced(nn.ReLU, "forward"),
+    "forward of BatchNorm1d": replaced(nn.BatchNorm1d, "forward"),
+    "forward of Sequential": replaced(nn.Sequential, "forward"),
+    "linear": replaced(nn.functional, "linear"),
+    "relu": replaced(nn.functional, "relu"),
+    "batch_norm": replaced(nn.functional, "batch_norm"),
+}
+
+
+@pytest.mark.parametrize("name", [*REPLACED, "a mode", "a subclass of Tensor", "nothing"])
+def test_functions_of_torch_that_are_replaced_are_called(name, graph, rng, monkeypatch):
+    graph, _ = graph
+    network = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU())
+    if name == "a subclass of Tensor":
+        network[0].weight = nn.Parameter(network[0].weight.detach().as_subclass(Halved))
+    x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
+    sums = mgg.nn.GINConv(nn.Identity())(x, graph)
+    layer = mgg.nn.GINConv(network)
+    with Mode() if name == "a mode" else contextlib.nullcontext(), monkeypatch.context() as patch:
+        REPLACED.get(name, lambda patch: None)(patch)
+        expected = network(sums)
+        if name == "call of Module":  # which is the layer's own too
+            expected = 2 * expected
+        torch.testing.assert_close(layer(x, graph), expected, rtol=1e-4, atol=1e-4)
+
+
+CHANGES_OF_A_NORM = {
+    "nothing": lambda norm: None,
+    "no tracking": lambda norm: setattr(norm, "track_running_stats", False),
+    "no count": lambda norm: setattr(norm, "num_batches_tracked", None),
+    "no count nor momentum": lambda norm: [
+        setattr(norm, name, None) for name in ("num_batches_tracked", "momentum")
+    ],
+    "no momentum": lambda norm: setattr(norm, "momentum", None),
+    "no statistics": lambda norm: [setattr(norm, name, None) for name in ("running_mean", "running_var")],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_OF_A_NORM)
+def test_batch_norms_keep_torchs_statistics(change, graph, rng):
+    def made(lib):
+        layer = lib.GINConv(nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 5)))
+        CHANGES_OF_A_NORM[change](layer.nn[0])
+        return layer
+
+    mine, theirs = twice(made, int(rng.integers(2**31)))
+    for _ in range(2):
+        compare(mine, theirs, graph, rng, 5)
+    for name, buffer in theirs.nn.named_buffers():
+        torch.testing.assert_close(mine.nn.get_buffer(name), buffer)

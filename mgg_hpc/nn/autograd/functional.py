@@ -21,7 +21,7 @@ from ..graph.view import GraphView, first_rows
 from ..inputs.host import HostFeatures, Input
 from ..inputs.sparse import SparseFeatures
 from ..spans import first_order, span
-from ..workspace import as_array
+from ..workspace import accumulator, as_array
 
 # Multiply-adds of a matrix product in the time in which a sum over edges adds one value: a core multiplies about
 # 50 x 10^9 float32 a second, and reads about 3 x 10^9 values from its caches. A factor of two changes few choices.
@@ -272,6 +272,17 @@ def check_rows(x: Input, graph: GraphView) -> None:
         raise ValueError(f"x is of {x.dtype}, and the graph of {graph.dtype}")
 
 
+def check_parameters(graph: GraphView, *parameters: Tensor | None) -> None:
+    """Raise ValueError for parameters that are not of the type in which the graph's rows are summed."""
+    wanted = accumulator(graph.dtype)
+    for each in parameters:
+        if each is not None and each.dtype is not wanted:
+            raise ValueError(
+                f"the layer's parameters are of {each.dtype}; a graph of {graph.dtype} takes {wanted}: convert the "
+                "model, or open the graph with another dtype"
+            )
+
+
 def _checked(x: Input, weight: Tensor) -> tuple[Tensor | None, SparseFeatures | HostFeatures | None]:
     """Return (rows, None) or (None, features). Raises ValueError for a width that is not the weight's."""
     if x.shape[1] != weight.shape[1]:
@@ -301,6 +312,7 @@ def convolution(
     of the sum over ranks. Raises ValueError for rows of the wrong width, number or dtype.
     """
     check_rows(x, graph)
+    check_parameters(graph, weight, bias, root)
     dense, features = _checked(x, weight)
     training = torch.is_grad_enabled()  # always False within a Function
     call = _Call(features, graph, adjacency, before, after, relu, key if relu else None, training)
@@ -322,6 +334,7 @@ def linear(
     As torch.nn.functional.linear, also for sparse or host-resident features, into rows that are reused. relu: apply
     ReLU. key: of dropout after the ReLU. Raises ValueError for rows of the wrong width.
     """
+    check_parameters(graph, weight, bias)
     dense, features = _checked(x, weight)
     out: Tensor = _Linear.apply(dense, weight, bias, features, graph, relu, key if relu else None)
     return out

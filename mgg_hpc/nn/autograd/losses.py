@@ -5,17 +5,19 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from copy import copy
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
-from torch import Tensor, autograd
+from torch import Tensor, autograd, nn
 from torch.nn import functional as F
 
 from ...errors import InputError
 from ...runtime.backends.base import Collectives
+from ..calls import is_plain
 from ..gradients import Backward, form_of, parameters_of, shared, unknown
 from ..graph.view import GraphView
 from ..spans import first_order
@@ -35,16 +37,44 @@ def check_classes(out: Tensor, labels: Tensor, where: str, at_least: int = 0) ->
             )
 
 
+# torch's losses, by what they divide a sum by for the mean: weights of classes, the number of values, or of rows.
+OF_CLASSES = {nn.CrossEntropyLoss: F.cross_entropy, nn.NLLLoss: F.nll_loss}
+_OF_WEIGHTS = {
+    nn.MSELoss: F.mse_loss,
+    nn.L1Loss: F.l1_loss,
+    nn.HuberLoss: F.huber_loss,
+}  # where weights are given
+OF_VALUES = _OF_WEIGHTS | {
+    nn.SmoothL1Loss: F.smooth_l1_loss,
+    nn.BCELoss: F.binary_cross_entropy,
+    nn.BCEWithLogitsLoss: F.binary_cross_entropy_with_logits,
+    nn.SoftMarginLoss: F.soft_margin_loss,
+    nn.HingeEmbeddingLoss: F.hinge_embedding_loss,
+    nn.KLDivLoss: F.kl_div,
+    nn.PoissonNLLLoss: F.poisson_nll_loss,
+}
+OF_ROWS = {
+    nn.MultiMarginLoss: F.multi_margin_loss,
+    nn.MultiLabelMarginLoss: F.multilabel_margin_loss,
+    nn.MultiLabelSoftMarginLoss: F.multilabel_soft_margin_loss,
+}
+_MODULES: dict[Any, Any] = OF_CLASSES | OF_VALUES | OF_ROWS
+
+SAMPLE = 8  # number of rows on which another loss is examined: a term that is no row's shows among few
+_examined: WeakSet[Any] = WeakSet()  # losses that are sums of terms of rows
+
+
 @dataclass(frozen=True)
 class Loss:
     """A loss function of a user, with torch's meaning of its mean.
 
-    fn: called with outputs, labels and reduction="sum" or "mean". base: the function of torch.nn.functional that it
-    calls, or fn. reduction: "mean", "sum", or "batchmean", which divides by the number of rows. weight: of each class,
-    or None. ignored: the label that does not count.
+    given: what the user passed. call: calls it with outputs, labels and reduction="sum" or "mean". base: the function
+    of torch.nn.functional that it is, whose divisor is known, or None. reduction: "mean", "sum", or "batchmean", which
+    divides by the number of rows. weight: of each class, or None. ignored: the label that does not count.
     """
 
-    fn: Callable[..., Tensor]
+    given: Any
+    call: Callable[..., Tensor]
     base: Any
     reduction: str
     weight: Tensor | None
@@ -54,54 +84,135 @@ class Loss:
         """Return the sum of the loss over rows [k, ...] and their labels, a scalar, and its divisor in the mean.
 
         Both are 0 without rows, with zero gradients. where: begins messages. Raises InputError for labels with more
-        classes than ``out`` has, and for a loss that does not sum; ValueError for one that is no scalar.
+        classes than ``out`` has, and for a loss that is no sum of terms of rows; ValueError for one that is no scalar.
         """
+        of_classes = self.base in OF_CLASSES.values()
         if labels.dim() < out.dim():
-            one_of_two = out.dim() == 2 and out.shape[1] == 1 and self.base not in OF_CLASSES
+            one_of_two = out.dim() == 2 and out.shape[1] == 1 and not of_classes
             check_classes(out, labels[labels != self.ignored], where, 2 if one_of_two else 0)
+        if self.base in OF_VALUES.values() and out.shape != labels.shape:
+            raise InputError(
+                f"{where}: out is {list(out.shape)}, and labels {list(labels.shape)}; "
+                f"{self.base.__name__} takes the same shape"
+            )
         if not len(labels):
             return out.sum(), 0
-        mine = self.fn(out, labels, reduction="sum")
+        mine = self.call(out, labels, reduction="sum")
+        if not isinstance(mine, Tensor):
+            raise InputError(f"{where}: the loss is a {type(mine).__name__}; expected a tensor")
         if mine.dim():
             raise ValueError(
                 f'the loss is {list(mine.shape)} and not one number: it shall take reduction="sum"'
             )
-        return mine, self._divisor(out, labels, float(mine.detach()), where)
+        if self.base is not None:
+            return mine, self._known(out, labels)
+        return mine, self._found(out, labels, float(mine.detach()), where)
 
-    def _divisor(self, out: Tensor, labels: Tensor, total: float, where: str) -> float:
+    def _known(self, out: Tensor, labels: Tensor) -> float:
         """Return the number, or the sum of weights, that torch divides a sum by for the mean."""
-        if self.reduction != "mean" or (self.base in OF_CLASSES and labels.dim() == out.dim()):
+        if self.reduction != "mean" or self.base in OF_ROWS.values():
             return len(labels)
-        if self.base in OF_CLASSES:
-            if self.weight is None:
-                return len(labels) if self.ignored < 0 else int((labels != self.ignored).sum())
-            return float(self.weight.detach().double()[labels[labels != self.ignored]].sum())
-        if self.base in OF_VALUES and self.weight is None:
+        if self.base in OF_VALUES.values():
             return labels.numel()
-        with torch.no_grad():
-            for given in (out, out + 1, out * 0):  # a loss of 0 does not tell
-                sums, mean = (float(self.fn(given, labels, reduction=how)) for how in ("sum", "mean"))
-                if mean != 0:
-                    break
-        if sums == mean and len(labels) > 1:
+        if labels.dim() == out.dim():  # probabilities of classes
+            return labels.numel() / labels.shape[1]
+        counted = labels[labels != self.ignored]
+        return counted.numel() if self.weight is None else float(self.weight.detach().double()[counted].sum())
+
+    @torch.no_grad()
+    def _found(self, out: Tensor, labels: Tensor, total: float, where: str) -> float:
+        """Return the divisor of a loss of which it is not known, by calls on detached outputs. total: the sum."""
+        out = out.detach()
+        with suppress(TypeError):  # what cannot be in a set is examined each time
+            examined = False
+            examined = self.given in _examined
+        if not examined and self._is_sum(out, labels, where):
+            with suppress(TypeError):
+                _examined.add(self.given)
+        if self.reduction != "mean":
+            return len(labels)
+        divisor = self._ratio(out, labels, total)
+        if math.isnan(divisor) and math.isfinite(total):
             raise InputError(
-                f'{where}: the loss is the same with reduction="sum" and "mean"; it shall use it'
+                f"{where}: the number by which the loss divides for the mean cannot be found: with "
+                'reduction="mean" it shall be the same sum, divided'
             )
-        terms = sums / mean if mean else math.nan
-        near = [count for count in (len(labels), labels.numel()) if math.isclose(terms, count, rel_tol=1e-5)]
-        return near[0] if near else terms if math.isfinite(terms) else len(labels)
+        return len(labels) if math.isnan(divisor) else divisor  # a sum that is not finite stays so
 
+    def _sum(self, out: Tensor, labels: Tensor, reduction: str = "sum") -> float:
+        return float(self.call(out, labels, reduction=reduction))
 
-# By what torch divides the sum: the weights of the classes of labels that count, and the number of values.
-OF_CLASSES = (F.cross_entropy, F.nll_loss)
-OF_VALUES = (
-    F.mse_loss,
-    F.l1_loss,
-    F.smooth_l1_loss,
-    F.huber_loss,
-    F.binary_cross_entropy,
-    F.binary_cross_entropy_with_logits,
-)
+    def _ratio(self, out: Tensor, labels: Tensor, total: float | None = None) -> float:
+        """Return the loss's sum divided by its mean; 0 if no label counts, NaN if no outputs tell. total: the sum."""
+        # A loss of 0 does not tell. Other outputs are means of these, as probabilities stay what they are.
+        others = (lambda: out.flip(0), lambda: out.mean(0).expand_as(out), lambda: out.mean().expand_as(out))
+        for made in (lambda: out, *others):
+            given = made()
+            mean = self._sum(given, labels, "mean")
+            total = self._sum(given, labels) if total is None else total
+            if total == 0 and math.isnan(mean):
+                return 0
+            if mean and math.isfinite(ratio := total / mean):
+                whole, error = round(ratio), 16 * torch.finfo(out.dtype).eps
+                return whole if math.isclose(ratio, whole, rel_tol=error) else ratio
+            total = None
+        return math.nan
+
+    def _is_sum(self, out: Tensor, labels: Tensor, where: str) -> bool:
+        """Return whether the loss is a sum of terms of rows, or False if these rows do not tell.
+
+        Raises InputError for one that is not, that draws random numbers or changes itself, or whose mean is another.
+        """
+        for count in (min(len(labels), SAMPLE), len(labels)):
+            rows = torch.linspace(
+                0, len(labels) - 1, max(2, count), dtype=torch.float64, device=out.device
+            ).long()
+            parts = [rows, rows, rows[: (len(rows) + 2) // 3], rows[(len(rows) + 2) // 3 :]]
+            pairs = [(out[part], labels[part]) for part in parts]
+            with torch.random.fork_rng([out.device] if out.is_cuda else []):
+                before = torch.get_rng_state()
+                try:
+                    whole, again, *halves = (self._sum(*pair) for pair in pairs)
+                    ratios = [self._ratio(*pair) for pair in pairs[1:]] if self.reduction == "mean" else []
+                    ratios += [self._ratio(pairs[0][0].flip(0), pairs[0][1])] if ratios else []
+                except (RuntimeError, ValueError, IndexError) as error:
+                    message = str(error).partition("\n")[0]
+                    raise InputError(
+                        f"{where}: the loss shall run on any rows, without gradients: {message}"
+                    ) from error
+                drew = not torch.equal(before, torch.get_rng_state())
+            if drew or (math.isfinite(whole) and not math.isclose(whole, again, rel_tol=2e-7)):
+                raise InputError(
+                    f"{where}: the loss draws random numbers, or changes itself: called again it gives "
+                    f"{again:g}, not {whole:g}; change it between steps"
+                )
+            size = abs(halves[0]) + abs(halves[1])
+            with suppress(RuntimeError, ValueError, IndexError):  # some losses take no empty tensors
+                if (of_none := self._sum(out[:0], labels[:0])) and math.isfinite(of_none):
+                    raise InputError(
+                        f'{where}: with reduction="sum" the loss of no rows is {of_none:g} and not 0; it shall be a '
+                        "sum of terms of rows"
+                    )
+            near = 1e-5 * size + 1e-7 * len(rows) * float(out[rows].abs().max())
+            if math.isfinite(whole + size) and abs(whole - halves[0] - halves[1]) > near:
+                if whole == self._sum(*pairs[0], "mean"):
+                    raise InputError(
+                        f'{where}: the loss is the same with reduction="sum" and "mean"; it shall use it'
+                    )
+                raise InputError(
+                    f'{where}: with reduction="sum" the loss is {whole:g} of some rows, but {halves[0]:g} + '
+                    f"{halves[1]:g} of their parts; it shall be a sum of terms of rows"
+                )
+            if ratios and not any(math.isnan(each) for each in ratios):
+                every, first, second, other = ratios
+                if not all(math.isclose(every, each, rel_tol=1e-4) for each in (first + second, other)):
+                    raise InputError(
+                        f'{where}: with reduction="mean" the loss is not its sum divided by the number of rows, or by '
+                        "weights of labels"
+                    )
+            if whole and math.isfinite(whole):
+                return True
+        return False
 
 
 def loss_of(fn: Callable[..., Tensor], where: str) -> Loss:
@@ -110,22 +221,29 @@ def loss_of(fn: Callable[..., Tensor], where: str) -> Loss:
     where: begins messages. Raises InputError for one that does not sum.
     """
     base: Any = fn
-    options, call = {}, fn
-    if isinstance(fn, torch.nn.Module) and isinstance(getattr(fn, "reduction", None), str):
-        options = {name: getattr(fn, name, None) for name in ("reduction", "weight", "ignore_index")}
-        base = {torch.nn.CrossEntropyLoss: F.cross_entropy, torch.nn.NLLLoss: F.nll_loss}.get(type(fn), fn)
-
-        def call(out: Tensor, labels: Tensor, *, reduction: str) -> Tensor:
-            module: Any = copy(fn)
-            module.reduction = reduction
-            value: Tensor = module(out, labels)
-            return value
-
+    options: dict[str, Any] = {}
+    known = True
+    while isinstance(base, partial):
+        known = known and not base.args
+        base, options = base.func, base.keywords | options
+    if getattr(base, "__name__", None) == "forward" and isinstance(
+        getattr(base, "__self__", None), nn.Module
+    ):
+        base = base.__self__
+    call = fn
+    if isinstance(base, torch.jit.ScriptModule):
+        raise InputError(f"{where}: a scripted module has its reduction compiled in; give the module itself")
+    if isinstance(base, nn.Module) and isinstance(getattr(base, "reduction", None), str):
+        call = partial(_reduced, fn, base)
+        options = {
+            name: getattr(base, name, None) for name in ("reduction", "weight", "ignore_index")
+        } | options
+        known = known and is_plain(base, type(base)) and not (isinstance(fn, partial) and fn.keywords)
+        base = _MODULES.get(type(base))
+        known = known and base is not None and base is getattr(F, base.__name__)  # which its forward calls
     else:
-        while isinstance(base, partial):
-            base, options = base.func, base.keywords | options
         try:
-            takes = inspect.signature(base.forward if isinstance(base, torch.nn.Module) else base).parameters
+            takes = inspect.signature(base.forward if isinstance(base, nn.Module) else base).parameters
             named = takes.get("reduction")
             if named is None and all(each.kind is not each.VAR_KEYWORD for each in takes.values()):
                 raise InputError(
@@ -141,8 +259,20 @@ def loss_of(fn: Callable[..., Tensor], where: str) -> Loss:
     reduction = options.get("reduction") or "mean"
     if reduction not in ("mean", "sum", "batchmean"):
         raise InputError(f'{where}: reduction is {reduction!r}; a loss is one number, by "mean" or "sum"')
-    ignored = options.get("ignore_index")
-    return Loss(call, base, reduction, options.get("weight"), -100 if ignored is None else ignored)
+    ignored, weight = options.get("ignore_index"), options.get("weight")
+    known = known and base in _MODULES.values() and not (base in _OF_WEIGHTS.values() and weight is not None)
+    return Loss(fn, call, base if known else None, reduction, weight, -100 if ignored is None else ignored)
+
+
+def _reduced(
+    fn: Callable[..., Tensor], module: Any, out: Tensor, labels: Tensor, *, reduction: str
+) -> Tensor:
+    """Call a loss module, by ``fn``, with another reduction. A copy of it would lose what it changes."""
+    before, module.reduction = module.reduction, reduction
+    try:
+        return fn(out, labels)
+    finally:
+        module.reduction = before
 
 
 def totals(value: Tensor, *numbers: float, collectives: Collectives) -> Tensor:

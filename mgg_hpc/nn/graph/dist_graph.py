@@ -224,12 +224,12 @@ class DistGraph(GraphHandle):
         """Return the mean of a loss over the labels of a split on all ranks, a scalar. Collective.
 
         out: [n, ...], outputs for this rank's rows. fn: a function of torch.nn.functional, a partial of one, a loss
-        module, or another function with a keyword ``reduction``; not called on a rank without labelled rows. The mean
-        is torch's over the rows of all ranks, by weights of classes too; with reduction="sum" in a partial or a module
-        it is the sum. split: "train", "val" or "test". The value is the same on every rank. Each backward
-        ends with the gradients of all parameters summed over ranks, which takes part of all ranks. Raises InputError if
-        no rank has labels in the split that count, the labels have more classes than ``out``, ``fn`` does not sum, or
-        parameters differ between ranks (compared at call 1, 2, 4, 8 and so on).
+        module, or another function with a keyword ``reduction``, a sum of terms of rows; not called on a rank without
+        labelled rows. The mean is torch's over the rows of all ranks, by weights of classes too; with reduction="sum"
+        in a partial or a module it is the sum. split: "train", "val" or "test". The value is the same on every rank.
+        Each backward ends with the gradients of all parameters summed over ranks, which takes part of all ranks. Raises
+        InputError if no rank has labels in the split that count, the labels have more classes than ``out``, ``fn`` does
+        not sum, or parameters differ between ranks (compared at call 1, 2, 4, 8 and so on).
         """
         self.check_open()
         with mpi.agree(self.comm):
@@ -297,6 +297,8 @@ class DistGraph(GraphHandle):
             raise InputError(f"{self.part.path}: has no labels (/node/y); a loss needs them")
         mask: Tensor = getattr(self, split)
         for name, rows in (("out", out), ("graph.y", self.y), (f"graph.{split}", mask)):
+            if not isinstance(rows, Tensor):
+                raise InputError(f"{where}: {name} is a {type(rows).__name__}; expected a tensor [n, ...]")
             if rows.dim() == 0 or len(rows) != self.rows:
                 raise InputError(
                     f"{where}: {name} is {list(rows.shape)}, and this rank has {self.rows} rows of the graph"

@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ...runtime.backends.arguments import RngKey
 from .. import spans
 from ..autograd import recompute
-from ..autograd.functional import dense, linear, through_relu
+from ..autograd.functional import check_parameters, dense, linear, through_relu
 from ..calls import is_plain, layer_call, on_graph
 from ..graph.view import GraphView
 from ..inputs.host import Input
@@ -99,6 +99,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
 
 def normalised(norm: torch.nn.BatchNorm1d, x: Tensor, graph: GraphView, *, relu: bool = False) -> Tensor:
     """Apply a batch norm, which may be torch's, over all ranks' rows, as `BatchNorm.forward` does."""
+    check_parameters(graph, norm.weight, norm.running_mean)
     if x.shape[1] != norm.num_features:
         raise ValueError(f"x has {x.shape[1]} features, but this batch norm is for {norm.num_features}")
     of_rows = norm.training or norm.running_mean is None
@@ -133,9 +134,14 @@ def _statistics(norm: Any, x: Tensor, graph: GraphView) -> tuple[Tensor, Tensor]
     variance = _centred(x, mean, graph).square_().sum(0, dtype=wide)
     graph.backend.collectives.sum(as_array(variance))
     variance /= rows
-    if norm.running_mean is not None and not recompute.again():
-        norm.num_batches_tracked += 1
-        share = 1 / int(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+    if not norm.training or not norm.track_running_stats or recompute.again():
+        return mean, variance
+    count, share = norm.num_batches_tracked, norm.momentum
+    if count is not None:
+        count += 1
+    if norm.running_mean is not None:
+        if share is None:
+            share = 0 if count is None else 1 / int(count)
         norm.running_mean.lerp_(mean, share)
         norm.running_var.lerp_(variance * (rows / (rows - 1)), share)
     return mean, variance

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
 from unittest.mock import create_autospec
 
 import numpy as np
@@ -129,6 +130,70 @@ def test_the_loss_is_the_mean_over_all_rows_of_a_split(rng, comm, several):
         loss.backward()
         same(comm, [loss.detach(), mine.grad], [wanted.detach(), logits.grad[graph.ids]])
         assert graph.num_classes == 3 and graph.accuracy(mine, "val") == right.double().mean()
+
+
+class Doubled(torch.nn.CrossEntropyLoss):
+    def forward(self, out, y):
+        return 2 * super().forward(out, y)
+
+
+def focal(out, y, reduction="mean"):
+    entropy = F.cross_entropy(out, y, reduction="none", ignore_index=2)
+    terms = (1 - torch.exp(-entropy)) ** 2 * entropy
+    return terms.sum() if reduction == "sum" else terms.sum() / (y != 2).sum()
+
+
+def weights(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# Losses, and whether they are of several labels.
+LOSSES = {
+    "weights": (partial(F.cross_entropy, weight=weights(0.1, 1, 3)), False),
+    "ignored": (partial(F.cross_entropy, ignore_index=2), False),
+    "smoothed": (partial(F.cross_entropy, label_smoothing=0.2, weight=weights(0.1, 1, 3)), False),
+    "module": (torch.nn.CrossEntropyLoss(weight=weights(0.7, 0.1, 0.2), ignore_index=2), False),
+    "subclass": (Doubled(weight=weights(0.7, 0.1, 0.2), ignore_index=2), False),
+    "own": (focal, False),
+    "pos_weight": (partial(F.binary_cross_entropy_with_logits, pos_weight=weights(1, 2, 5)), True),
+    "own of several": (lambda out, y, reduction="mean": F.huber_loss(out, y, reduction=reduction), True),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_those_of_one_rank(rng, comm, name):
+    """Value and gradients; all labels of the last rank are ignored by some of the losses."""
+    fn, several = LOSSES[name]
+    matrix, fields = drawn(rng)
+    if several:
+        fields["y"] = rng.integers(0, 2, (NODES, 3)).astype(np.float32)
+    else:
+        fields["y"][NODES - NODES // 3 :] = 2
+    logits = torch.from_numpy(rng.standard_normal((NODES, 3))).requires_grad_()
+    wanted = fn(
+        logits[fields["train"]],
+        torch.from_numpy(fields["y"].astype(float if several else int))[fields["train"]],
+    )
+    wanted.backward()
+    with mgg.from_scipy(matrix, **fields, dtype="float64", comm=comm) as graph:
+        graph.y = graph.y.double() if several else graph.y
+        mine = logits.detach()[graph.ids].clone().requires_grad_()
+        loss = graph.loss(mine, fn)
+        loss.backward()
+        same(comm, [loss.detach(), mine.grad], [wanted.detach(), logits.grad[graph.ids]])
+
+
+def test_losses_that_are_no_sums_are_refused_on_all_ranks(rng, comm):
+    matrix, fields = drawn(rng)
+    fields["train"][: NODES // 2] = False  # the first rank of several has no training rows
+    with (
+        mgg.from_scipy(matrix, **fields, comm=comm) as graph,
+        pytest.raises(mgg.InputError, match="sum of terms"),
+    ):
+        graph.loss(
+            torch.rand(graph.rows, 3),
+            lambda out, y, reduction="mean": F.cross_entropy(out, y, reduction=reduction) + 1.0,
+        )
 
 
 def test_losses_that_cannot_be_are_refused_on_all_ranks(rng, comm):
