@@ -227,9 +227,10 @@ class DistGraph(GraphHandle):
         module, or another function with a keyword ``reduction``, a sum of terms of rows; not called on a rank without
         labelled rows. The mean is torch's over the rows of all ranks, by weights of classes too; with reduction="sum"
         in a partial or a module it is the sum. split: "train", "val" or "test". The value is the same on every rank.
-        Each backward ends with the gradients of all parameters summed over ranks, which takes part of all ranks. Raises
-        InputError if no rank has labels in the split that count, the labels have more classes than ``out``, ``fn`` does
-        not sum, or parameters differ between ranks (compared at call 1, 2, 4, 8 and so on).
+        Each backward of it sums the gradients of all parameters over ranks; a term that each rank adds to it, such as a
+        penalty on weights, counts once a rank: divide it by ``ranks``. Raises InputError if no rank has labels in the
+        split that count, the labels have more classes than ``out``, ``fn`` does not sum, or parameters differ between
+        ranks (compared at call 1, 2, 4, 8 and so on).
         """
         self.check_open()
         with mpi.agree(self.comm):
