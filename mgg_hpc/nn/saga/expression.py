@@ -25,8 +25,8 @@ class Node:
 
     op: an element of `runtime.backends.tape.OPS`, or "src", "dst", "edge", "shared" or "const". args: numbers of nodes.
     value: a constant of the operator (of `bounded`, 1 or -1), or the value of "const". index: number of an operand
-    among those of its end. wide: whether it has a value for each column, or a single one. type: for an operand with columns for each type, the
-    index of the "edge" operand that selects them; else -1.
+    among those of its end. wide: whether it has a value for each column, or a single one. type: for an operand with
+    columns for each type, the index of the "edge" operand that selects them; else -1.
     """
 
     op: str

@@ -34,9 +34,7 @@ class EdgeData(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._read:
             held = data_of(self._graph, name)
-            self._read[name] = (
-                example(self._edges, held.shape[1:], held) if self._edges else held.clone()
-            )
+            self._read[name] = example(self._edges, held.shape[1:], held) if self._edges else held.clone()
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:

@@ -110,7 +110,9 @@ def _clamp(of: Expressions, x: int, min: int | None = None, max: int | None = No
         if bound is not None:
             value = of.value_of(bound)
             if value is None:
-                raise NotByColumnError("clamp with bounds that are no numbers is not computed column by column")
+                raise NotByColumnError(
+                    "clamp with bounds that are no numbers is not computed column by column"
+                )
             x = of.bounded(op, x, value, passes=True)
     return x
 
@@ -161,5 +163,7 @@ def keeps(node: fx.Node) -> bool:
     before, after = node.args[0].meta["shape"], node.meta["shape"]  # type: ignore[union-attr]
     index = [*node.args[1:], *node.kwargs.values()]
     index = index[0] if len(index) == 1 and isinstance(index[0], tuple) else index
-    plain = all(part is None or part is ... or type(part) in (int, slice) for part in index)  # no lists, no types
+    plain = all(
+        part is None or part is ... or type(part) in (int, slice) for part in index
+    )  # no lists, no types
     return plain and [size for size in before if size != 1] == [size for size in after if size != 1]

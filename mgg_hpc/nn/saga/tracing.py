@@ -26,10 +26,39 @@ from .operators import BY_COLUMN, BY_ROW, name_of
 EDGES, MORE = 7, 11  # numbers of edges of the examples by which shapes are found
 
 SRC, DST, DATA = "src", "dst", "data"
-IN_PLACE = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
-CHANGES = {"setitem", "__setitem__", *(f"i{name}" for name in IN_PLACE), *(f"__i{name}__" for name in IN_PLACE)}
+IN_PLACE = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+)
+CHANGES = {
+    "setitem",
+    "__setitem__",
+    *(f"i{name}" for name in IN_PLACE),
+    *(f"__i{name}__" for name in IN_PLACE),
+}
 DRAWS = {
-    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli"),
+    *(
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "normal",
+        "bernoulli",
+    ),
     *("multinomial", "poisson", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "cauchy_"),
     *("geometric_", "log_normal_"),
 }
@@ -137,7 +166,9 @@ class _Recorded(fx.Proxy):
     @property
     def __class__(self) -> Any:
         # What asks for the class, as isinstance does, and torch's own autograd and hooks, needs a tensor.
-        raise NotTraceableError("apply_edge asks for the type of values of edges, or has hooks or autograd functions")
+        raise NotTraceableError(
+            "apply_edge asks for the type of values of edges, or has hooks or autograd functions"
+        )
 
     @classmethod
     def __torch_function__(
@@ -264,7 +295,6 @@ class _Tracer(fx.proxy.TracerBase):
                 "assign a new tensor"
             )
 
-
     def called(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Keep what a function of torch is about to change."""
         name = getattr(function, "__name__", "")
@@ -339,9 +369,7 @@ def traced(layer: torch.nn.Module, device: torch.device, names: Sequence[str]) -
         if not isinstance(error, NotTraceableError):
             raise NotTraceableError(f"apply_edge cannot be traced ({_first_line(error)})") from error
         if str(error) == "apply_edge keeps values of edges" and _held(tracer):
-            raise ValueError(
-                f"{error} outside of the layer; keep them in the layer's attributes"
-            ) from error
+            raise ValueError(f"{error} outside of the layer; keep them in the layer's attributes") from error
         raise
     before.check_draws()
     tracer.check_unchanged()
@@ -524,7 +552,9 @@ class _State:
             elif isinstance(each, np.ndarray):
                 self._held.append((each, each.copy()))
             elif isinstance(each, (dict, list, set, deque, tuple)):
-                todo += [v for v in (each.values() if isinstance(each, dict) else each) if type(v) not in ATOMS]
+                todo += [
+                    v for v in (each.values() if isinstance(each, dict) else each) if type(v) not in ATOMS
+                ]
                 if not isinstance(each, tuple):
                     self._held.append((each, copy(each)))
             elif isinstance(each, torch.nn.Module):
