@@ -23,7 +23,17 @@ from .fused import Call, Propagate
 from .operators import NotByColumnError
 from .program import Program, Stages, explained
 from .stages import Staged, at_vertices, linear, staged
-from .tracing import DST, SRC, NotTraceableError, Traced, exemplify, misfit, traced, without_draws
+from .tracing import (
+    DST,
+    SRC,
+    DependsError,
+    NotTraceableError,
+    Traced,
+    exemplify,
+    misfit,
+    traced,
+    without_draws,
+)
 
 ACCUMULATORS = ("sum", "mean", "max", "concat")
 KINDS = ("edges", "gcn")
@@ -126,10 +136,7 @@ class Layer(Stages):
     def _planned(self, found: Traced, x: Tensor, graph: GraphView, parts: WeightParts) -> Program:
         if exemplify(found, self, x, lambda edges: gathering.EdgeData(graph, edges)):
             if graph.ranks > 1:
-                raise ValueError(
-                    f"{type(self).__name__}: a message of apply_edge depends on other edges, and a rank has its own "
-                    "alone (a mean or softmax over edges, or torch's BatchNorm); use mgg.nn.BatchNorm on vertices"
-                )
+                raise DependsError
             raise NotTraceableError("a message depends on other edges")
         stage = staged(found)
         # A maximum of rows has kernels of its own, but not on streamed graphs.
@@ -166,7 +173,7 @@ class Layer(Stages):
         if program.reason:
             adjacency = graph.adjacency(self.kind)
             edge, target = gathering.edges_of(x, graph, adjacency)
-            with without_draws(x.device):
+            with without_draws(x.device, ranks=graph.ranks):
                 messages = found.messages(edge) if found else self.apply_edge(edge)
             if wrong := misfit(messages, len(target)):
                 raise ValueError(f"{type(self).__name__}: {wrong}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -161,8 +162,8 @@ def takes_last(node: fx.Node) -> bool:
 def keeps(node: fx.Node) -> bool:
     """Return whether a change of shape keeps the columns of each row, in their order."""
     before, after = node.args[0].meta["shape"], node.meta["shape"]  # type: ignore[union-attr]
-    index = [*node.args[1:], *node.kwargs.values()]
-    index = index[0] if len(index) == 1 and isinstance(index[0], tuple) else index
+    given: Any = [*node.args[1:], *node.kwargs.values()]
+    index = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
     plain = all(
         part is None or part is ... or type(part) in (int, slice) for part in index
     )  # no lists, no types

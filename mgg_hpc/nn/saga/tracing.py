@@ -163,7 +163,7 @@ class _Recorded(fx.Proxy):
             raise AttributeError(f"'Tensor' object has no attribute {name!r}")
         return _Attribute(self, name)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         # What asks for the class, as isinstance does, and torch's own autograd and hooks, needs a tensor.
         raise NotTraceableError(
@@ -199,7 +199,8 @@ for _name in IN_PLACE:
 class _Attribute(_Recorded, fx.proxy.Attribute):
     def __init__(self, root: fx.Proxy, attr: str) -> None:
         fx.proxy.Attribute.__init__(self, root, attr)
-        root.tracer.made.append(ref(self))
+        tracer: Any = root.tracer
+        tracer.made.append(ref(self))
 
 
 class _RecordedData(Mapping[str, Tensor]):
@@ -255,7 +256,7 @@ class _Tracer(fx.proxy.TracerBase):
 
     def argument(self, name: str) -> fx.Proxy:
         """Return an argument of the stage."""
-        return _Recorded(self.add("placeholder", name), self)  # type: ignore[arg-type]
+        return _Recorded(self.add("placeholder", name), self)
 
     def edge(self, names: Sequence[str]) -> Any:
         """Return the argument of ApplyEdge. names: of the graph's edge data."""
@@ -284,7 +285,7 @@ class _Tracer(fx.proxy.TracerBase):
         if _modes() != self._modes:
             raise NotTraceableError("apply_edge changes the mode of autograd or autocast")
         made = self.add(kind, target, self.create_arg(args), self.create_arg(kwargs))
-        return _Recorded(made, self)  # type: ignore[arg-type]
+        return _Recorded(made, self)
 
     def check_unchanged(self) -> None:
         """Raise ValueError if a tensor was changed after an operation that reads it was recorded."""
@@ -475,31 +476,43 @@ class DrawsError(ValueError):
         )
 
 
+class DependsError(ValueError):
+    """A message that depends on other edges, on several ranks."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a message of apply_edge depends on other edges, of which each rank has its own alone (a mean or softmax "
+            "over edges, or torch's BatchNorm); compute it for each vertex, with mgg.nn.BatchNorm for BatchNorm"
+        )
+
+
 @contextmanager
-def without_draws(device: torch.device, tracer: _Tracer | None = None) -> Iterator[None]:
+def without_draws(device: torch.device, tracer: _Tracer | None = None, ranks: int = 1) -> Iterator[None]:
     """Raise DrawsError in or after a block that draws from a generator of Python, NumPy or torch.
 
-    tracer: learns of the functions of torch that are called.
+    tracer: learns of the functions of torch that are called. ranks: if several, raise DependsError for a BatchNorm.
     """
     before = _generators(device)
-    with _Watch(tracer):
+    with _Watch(tracer, ranks):
         yield
     if _generators(device) != before:
         raise DrawsError
 
 
 class _Watch(TorchFunctionMode):
-    """Refuses torch's random functions, whichever generator they draw from."""
+    """Refuses torch's random functions, whichever generator they draw from, and on several ranks its BatchNorm."""
 
-    def __init__(self, tracer: _Tracer | None) -> None:
+    def __init__(self, tracer: _Tracer | None, ranks: int) -> None:
         super().__init__()
-        self._tracer = tracer
+        self._tracer, self._ranks = tracer, ranks
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = (*args, *kwargs.values())
-        if getattr(function, "__name__", "") in DRAWS or any(type(each) is torch.Generator for each in given):
+        given, name = (*args, *kwargs.values()), getattr(function, "__name__", "")
+        if name in DRAWS or any(type(each) is torch.Generator for each in given):
             raise DrawsError
+        if self._ranks > 1 and name == "batch_norm" and kwargs.get("training", args[5:6] == (True,)):
+            raise DependsError
         if self._tracer is not None:
             self._tracer.called(function, args, kwargs)
         return function(*args, **kwargs)
