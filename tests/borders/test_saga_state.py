@@ -304,6 +304,13 @@ def kept_in_a_dict(layer, a, b):
     return layer.store["gate"] * b + (0 if isinstance(before, float) else before.detach().mean())
 
 
+def caught(layer, a, b):
+    try:
+        return torch.tanh(a) * float(b.detach().abs().sum())
+    except Exception:  # noqa: BLE001 - as users do
+        return a
+
+
 class Reversed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -383,6 +390,8 @@ OWN = {
     "reshaped by size": lambda s, a, b: torch.tanh(s.lin(a)).reshape(a.size(0), -1) * b,
     "heads": lambda s, a, b: torch.tanh(a * b).view(-1, 2, 3).flip(1).reshape(-1, 6),
     "no heads": lambda s, a, b: torch.tanh(a * b).view(-1, 6).unsqueeze(1).squeeze(1),
+    "chunks": lambda s, a, b: (lambda u, v: torch.cat([v, u], 1))(*torch.tanh(a * b).chunk(2, 1)),
+    "failure caught": caught,
     "end to end": lambda s, a, b: torch.cat([a, b], 0)[: a.shape[0]] * b,
 }
 

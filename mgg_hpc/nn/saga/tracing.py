@@ -163,12 +163,17 @@ class _Recorded(fx.Proxy):
             raise AttributeError(f"'Tensor' object has no attribute {name!r}")
         return _Attribute(self, name)
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        # What asks for the class, as isinstance does, and torch's own autograd and hooks, needs a tensor.
+    def refuse(self, *args: Any) -> Any:
+        # The program may catch this, and still needs tensors.
+        self.tracer.needs_values = True  # type: ignore[attr-defined]
         raise NotTraceableError(
-            "apply_edge asks for the type of values of edges, or has hooks or autograd functions"
+            "apply_edge reads values of edges, or their type, or has hooks or autograd functions"
         )
+
+    # What asks for the class: isinstance, and torch's own hooks and autograd functions.
+    __class__ = property(refuse)
+    __bool__ = __float__ = __int__ = __index__ = __complex__ = __len__ = __iter__ = __contains__ = refuse
+    __array__ = __setitem__ = refuse
 
     @classmethod
     def __torch_function__(
@@ -244,6 +249,7 @@ class _Tracer(fx.proxy.TracerBase):
         self._versions: list[int] = []
         self._places: dict[int, Operation] = {}  # by id
         self._modes = _modes()
+        self.needs_values = False
         self.made: list[ref[Any]] = []  # all values of edges
         self.undo: list[Callable[[], Any]] = []  # what gives tensors their values from before the run
         self._open: set[int] = set()  # storages that change past the versions of their tensors
@@ -359,6 +365,8 @@ def traced(layer: torch.nn.Module, device: torch.device, names: Sequence[str]) -
             result: Any = layer.apply_edge(tracer.edge(names))  # type: ignore[operator]
         tracer.add("output", "output", (tracer.create_arg(result),))
         del result
+        if tracer.needs_values:
+            raise NotTraceableError("apply_edge reads values of edges")
         if _held(tracer):
             raise NotTraceableError("apply_edge keeps values of edges")
     except DrawsError:
@@ -420,8 +428,7 @@ def exemplify(
             number = int(str(node.target))
             node.meta["label"] = labels.get(id(found.tensors[number]), f"tensor_{number}")
     wrong = misfit(values[0], EDGES) or misfit(values[1], MORE)
-    depends = not wrong and not _near(values[0], values[1][:EDGES])
-    if depends:
+    if not wrong and not _near(values[0], values[1].flip(0)[:EDGES]):
         return True
     if changes:
         raise NotTraceableError("apply_edge changes values in place")
@@ -433,11 +440,15 @@ def exemplify(
 
 
 def example(edges: int, shape: Sequence[int], like: Tensor, shift: int = 0) -> Tensor:
-    """Return values [edges, *shape]: zeros for integers, else numbers of which more edges begin with the same."""
+    """Return values [edges, *shape]: zeros for integers, else numbers, with MORE edges with others before them.
+
+    The EDGES rows are then the last, in reverse order.
+    """
     if not like.is_floating_point():
         return like.new_zeros(edges, *shape)
     numbers = torch.arange(edges * math.prod(shape), dtype=torch.float64) + shift
-    return torch.sin(numbers * shift + 0.3).reshape(edges, *shape).to(like)
+    made = torch.sin(numbers * (shift + 1) + 0.3).reshape(edges, *shape).to(like)
+    return made.flip(0) if edges == MORE else made
 
 
 def misfit(value: Any, edges: int) -> str:
@@ -521,7 +532,9 @@ class _Watch(TorchFunctionMode):
 def _generators(device: torch.device) -> tuple[Any, ...]:
     """Return the states of the generators that draws without a generator of their own use."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    numbers = pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002
+    held: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    values = *held.pop("state").values(), *held.values()
+    numbers = [value.tobytes() if isinstance(value, np.ndarray) else value for value in values]
     return random.getstate(), numbers, *(each.numpy().tobytes() for each in states)
 
 
