@@ -307,7 +307,7 @@ def kept_in_a_dict(layer, a, b):
 def caught(layer, a, b):
     try:
         return torch.tanh(a) * float(b.detach().abs().sum())
-    except Exception:  # noqa: BLE001 - as users do
+    except Exception:
         return a
 
 
@@ -390,7 +390,7 @@ OWN = {
     "reshaped by size": lambda s, a, b: torch.tanh(s.lin(a)).reshape(a.size(0), -1) * b,
     "heads": lambda s, a, b: torch.tanh(a * b).view(-1, 2, 3).flip(1).reshape(-1, 6),
     "no heads": lambda s, a, b: torch.tanh(a * b).view(-1, 6).unsqueeze(1).squeeze(1),
-    "chunks": lambda s, a, b: (lambda u, v: torch.cat([v, u], 1))(*torch.tanh(a * b).chunk(2, 1)),
+    "chunks": lambda s, a, b: torch.cat([*torch.tanh(a * b).chunk(2, 1)][::-1], 1),
     "failure caught": caught,
     "end to end": lambda s, a, b: torch.cat([a, b], 0)[: a.shape[0]] * b,
 }
