@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 from weakref import ref
 
@@ -62,9 +63,12 @@ DRAWS = {
     *("multinomial", "poisson", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "cauchy_"),
     *("geometric_", "log_normal_"),
 }
-ATOMS = {int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter}
+ATOMS = {int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter, ModuleType}
 UNSEEN = {*vars(torch.nn.Module())} - {"_parameters", "_buffers", "_modules"} | {"_programs", "_kept", "rows"}
-MOST_HELD = 10_000  # objects of a layer whose changes can be undone
+MOST_HELD, MOST_BYTES = (
+    10_000,
+    1 << 20,
+)  # objects of a layer, and bytes of an array, whose changes can be undone
 NEW = (BY_COLUMN.keys() | BY_ROW) - {"identity", "contiguous"}  # operators whose results share no memory
 
 
@@ -578,7 +582,8 @@ class _State:
             if isinstance(each, (np.random.Generator, np.random.RandomState, random.Random)):
                 self._drawn.append((each, _drawn(each)))
             elif isinstance(each, np.ndarray):
-                self._held.append((each, each.copy()))
+                if each.nbytes <= MOST_BYTES:
+                    self._held.append((each, each.copy()))
             elif isinstance(each, (dict, list, set, deque, tuple)):
                 todo += [
                     v for v in (each.values() if isinstance(each, dict) else each) if type(v) not in ATOMS
