@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from ...errors import InputError
 from .expression import Expressions, Node
 from .fused import Operands, Propagation
-from .operators import BY_COLUMN, OPTIONS, NotByColumnError, name_of, takes_last
+from .operators import BY_COLUMN, OPTIONS, RESHAPES, NotByColumnError, keeps, name_of, takes_last
 from .stages import Moved, Staged
 from .tracing import DST, SRC, attribute, is_data, width_of
 
@@ -144,17 +144,22 @@ class _Lowering:
 
     def _computed(self, node: fx.Node) -> int:
         name, shape = name_of(node), node.meta["shape"]
-        if shape is None or (len(shape) == 2 and shape[1] not in (1, self.columns)) or len(shape) > 2:
+        if not node.meta["rows"] or (len(shape) == 2 and shape[1] not in (1, self.columns)) or len(shape) > 2:
             raise NotByColumnError(
                 f"{name} gives values {shape} of edges, and messages have {self.columns} columns"
             )
-        if name in ("unsqueeze", "getitem", "squeeze", "view", "reshape"):
-            return self._reshaped(node, name)
-        if name == "sum" and takes_last(node):
+        if name in RESHAPES:
+            if not keeps(node):
+                raise NotByColumnError(f"{name} takes parts of the rows of edges")
+            return self.number(node.args[0])
+        if name == "sum" and takes_last(node) and "dtype" not in node.kwargs:
             x = self.number(node.args[0])
             wide = self._is_wide(node.args[0])  # type: ignore[arg-type]
             return self.program.column_sum(x) if wide and self.columns > 1 else x
         if name == "dropout":
+            given = dict(zip(("p", "training"), node.args[1:], strict=False)) | node.kwargs
+            if given.get("training", given.get("train", True)) and given.get("p", 0.5) != 0:
+                raise NotByColumnError("dropout drops values")
             return self.number(node.args[0])
         if name not in BY_COLUMN:
             raise NotByColumnError(f"{name} is not computed column by column")
@@ -172,18 +177,14 @@ class _Lowering:
         except TypeError as error:
             raise NotByColumnError(f"{name} has arguments that are not known here") from error
 
-    def _reshaped(self, node: fx.Node, name: str) -> int:
-        before, after = node.args[0].meta["shape"], node.meta["shape"]  # type: ignore[union-attr]
-        if [size for size in before if size != 1] != [size for size in after if size != 1]:
-            raise NotByColumnError(f"{name} takes parts of the rows of edges")
-        return self.number(node.args[0])
-
     def _is_wide(self, node: fx.Node) -> bool:
         return width_of(node) == self.columns
 
 
 def by_column(stage: Staged, weight: WeightParts, accumulator: str) -> ColumnProgram:
     """Return the operations that remain on the edges as a column program. Raises NotByColumnError if they are none."""
+    if any(node.meta["shape"] is None for node in stage.left):
+        raise NotByColumnError("the number of edges, or what else is no value of each edge, is read")
     nodes = [stage.traced.result, *stage.left, *stage.src.values, *stage.dst.values]
     columns = max(width_of(node) for node in nodes if node.meta["shape"] is not None)
     lowering = _Lowering(stage, columns, weight, Expressions(), {}, [], {}, {})

@@ -24,9 +24,9 @@ class Node:
     """An operator, or an operand.
 
     op: an element of `runtime.backends.tape.OPS`, or "src", "dst", "edge", "shared" or "const". args: numbers of nodes.
-    value: a constant of the operator, or the value of "const". index: number of an operand among those of its end.
-    wide: whether it has a value for each column, or a single one. type: for an operand with columns for each type, the
-    index of the "edge" operand that selects them; else -1.
+    value: a constant of the operator (of `bounded`, 1 or -1), or the value of "const". index: number of an operand
+    among those of its end. wide: whether it has a value for each column, or a single one. type: for an operand with
+    columns for each type, the index of the "edge" operand that selects them; else -1.
     """
 
     op: str
@@ -82,8 +82,6 @@ class Expressions:
             return x
         if known is not None and op in _FOLDED:
             return self.constant(_FOLDED[op](known, value))
-        if (op, value) == ("mul_value", 0):
-            return self.constant(0)
         if op == "mul_value" and node.op == "mul_value":
             return self.unary("mul_value", node.args[0], node.value * value)
         return self.add(Node(op, (x,), value=float(value), wide=node.wide))
@@ -99,6 +97,12 @@ class Expressions:
         if op in _SYMMETRIC:
             a, b = sorted((a, b))
         return self.add(Node(op, (a, b), wide=wide))
+
+    def bounded(self, op: str, x: int, bound: float, *, passes: bool) -> int:
+        """Return the "maximum" or "minimum" of x and a number. passes: whether x has the gradient if it is equal."""
+        return self.add(
+            Node(op, (x, self.constant(bound)), value=1.0 if passes else -1.0, wide=self.nodes[x].wide)
+        )
 
     def product(self, x: int, y: int) -> int:
         """Return x y; for x = a b as (a y) b if the program has a y already."""
@@ -194,6 +198,10 @@ def _partials(of: Expressions, node: Node, number: int, gradient: int) -> Mappin
         }[op]()
         return {x: part}
     y = args[1]
+    if op in ("maximum", "minimum") and node.value:  # of `bounded`
+        ends = (x, y) if (op == "maximum") == (node.value < 0) else (y, x)
+        part = of.where_positive(gradient, of.binary("sub", *ends), 0.0)
+        return {x: part if node.value < 0 else of.binary("sub", gradient, part)}
     parts = {
         "add": lambda: (gradient, gradient),
         "sub": lambda: (gradient, of.unary("neg", gradient)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +19,42 @@ from ..graph.view import GraphView
 from ..sampling.batches import Block
 from .columns import ColumnProgram, WeightParts
 from .stages import Linear
-from .tracing import EDGES, Edge
+from .tracing import Edge, example
 
 
-class EdgeData(dict[str, Tensor]):
-    """The edge data of each name that a graph has, read as they are needed. example: zeros for EDGES edges."""
+class EdgeData(Mapping[str, Tensor]):
+    """The edge data of each name that a graph has, read as they are needed.
 
-    def __init__(self, graph: GraphView, *, example: bool = False) -> None:
-        self._graph, self._example = graph, example
+    edges: number of edges of an example; 0 for the graph's own, whose values are copies, which programs may change.
+    """
 
-    def __missing__(self, name: str) -> Tensor:
-        held = data_of(self._graph, name)
-        return held.new_zeros(EDGES, *held.shape[1:]) if self._example else held
+    def __init__(self, graph: GraphView, edges: int = 0) -> None:
+        self._graph, self._edges, self._read = graph, edges, dict[str, Tensor]()
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._read:
+            held = data_of(self._graph, name)
+            self._read[name] = example(self._edges, held.shape[1:], held) if self._edges else held.clone()
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in data_names(self._graph)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(data_names(self._graph))
+
+    def __len__(self) -> int:
+        return len(data_names(self._graph))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401
+
+
+def data_names(graph: GraphView) -> Sequence[str]:
+    """Return the names of a graph's edge data; "weight" are the weights."""
+    if isinstance(graph, DistGraph):
+        return [*graph.part.edge_data, *["weight"] * (graph.part.slice.weight is not None)]
+    return graph.edge_names if isinstance(graph, Block) else ()
 
 
 def data_of(graph: GraphView, name: str) -> Tensor:
@@ -184,4 +210,4 @@ def _weights(
     if adjacency.scale is not None and isinstance(graph, DistGraph):
         scale = adjacency.scale[:, None].to(like.dtype)
         column = column * extend(scale, graph, graph.adjacency("edges"))[source] * scale[target]
-    return column
+    return column.clone() if weight is not None else column

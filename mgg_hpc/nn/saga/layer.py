@@ -23,7 +23,17 @@ from .fused import Call, Propagate
 from .operators import NotByColumnError
 from .program import Program, Stages, explained
 from .stages import Staged, at_vertices, linear, staged
-from .tracing import DST, SRC, NotTraceableError, Traced, exemplify, traced, without_draws
+from .tracing import (
+    DST,
+    SRC,
+    DependsError,
+    NotTraceableError,
+    Traced,
+    exemplify,
+    misfit,
+    traced,
+    without_draws,
+)
 
 ACCUMULATORS = ("sum", "mean", "max", "concat")
 KINDS = ("edges", "gcn")
@@ -62,6 +72,13 @@ class Layer(Stages):
         self._programs: dict[tuple[Any, ...], Program] = {}  # the last call's is the last
         self._kept: WeakKeyDictionary[Plan, dict[Any, EdgeValues | None]] = WeakKeyDictionary()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_programs", "_kept")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._programs, self._kept = {}, WeakKeyDictionary()
+
     @layer_call
     def forward(self, x: Input, graph: GraphView) -> Tensor:
         """Return the layer's output for this rank's rows x [n, F]. Collective.
@@ -80,7 +97,7 @@ class Layer(Stages):
             accum = self._gathered(entered, graph, *self._program(entered, graph))
             out = self.apply_vertex(rows[: graph.destinations], accum)
             # The backward of a maximum reads it, and the caller may change what it gets in place.
-            return out.clone() if out is accum and self.accumulator == "max" else out
+            return out.clone() if self.accumulator == "max" and _shares(out, accum) else out
 
     def explain(self, x: Tensor | None = None, graph: GraphView | None = None) -> str:
         """Return the program as text: as it is written, as it runs, and why; of the last call, or for x and a graph."""
@@ -105,7 +122,7 @@ class Layer(Stages):
         program = self._programs.pop(key, None)  # one that cannot be traced
         if program is None:
             try:
-                found = traced(self, x.device)
+                found = traced(self, x.device, gathering.data_names(graph))
                 shapes = [gathering.data_shape(graph, name) for name in found.names]
                 key = *key, found.signature, *shapes
                 program = self._programs.pop(key, None) or self._planned(found, x, graph, parts)
@@ -117,7 +134,10 @@ class Layer(Stages):
         return program, found
 
     def _planned(self, found: Traced, x: Tensor, graph: GraphView, parts: WeightParts) -> Program:
-        exemplify(found, self, x, gathering.EdgeData(graph, example=True))
+        if exemplify(found, self, x, lambda edges: gathering.EdgeData(graph, edges)):
+            if graph.ranks > 1:
+                raise DependsError
+            raise NotTraceableError("a message depends on other edges")
         stage = staged(found)
         # A maximum of rows has kernels of its own, but not on streamed graphs.
         streams = isinstance(graph, StreamedGraph)
@@ -153,8 +173,10 @@ class Layer(Stages):
         if program.reason:
             adjacency = graph.adjacency(self.kind)
             edge, target = gathering.edges_of(x, graph, adjacency)
-            with without_draws(x.device):
+            with without_draws(x.device, ranks=graph.ranks):
                 messages = found.messages(edge) if found else self.apply_edge(edge)
+            if wrong := misfit(messages, len(target)):
+                raise ValueError(f"{type(self).__name__}: {wrong}")
             return gathering.gathered(messages, target, graph.destinations, self.accumulator, self.in_degree)
         assert program.staged is not None and found is not None
         src = at_vertices(program.staged, SRC, found.tensors, x)
@@ -170,9 +192,14 @@ class Layer(Stages):
             scale = adjacency.scale[:, None]
             src, dst = [*src, scale], [*dst, scale[: graph.destinations]]
         kept = self._kept.setdefault(adjacency.forward, {})  # edge data for the next call
-        key = columns.data, columns.weight
+        key = columns.data, columns.weight, columns.types
         if key not in kept:
             kept[key] = gathering.edge_columns(graph, adjacency, columns)
         call = Call(columns.propagation, graph, adjacency, kept[key], torch.is_grad_enabled())
         out: Tensor = Propagate.apply(call, *src, *dst, *columns.shared_values(found.tensors))
         return out
+
+
+def _shares(out: Any, accum: Tensor) -> bool:
+    """Return whether a value has the memory of ``accum``."""
+    return isinstance(out, Tensor) and out.untyped_storage().data_ptr() == accum.untyped_storage().data_ptr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -53,20 +54,24 @@ def _binary(op: str) -> Builder:
     return lambda of, a, b: of.binary(op, a, b)
 
 
+# Where values are equal, torch gives the derivative at a bound to clamp and elu, and none to relu.
+
+
+def _relu(of: Expressions, x: int) -> int:
+    return of.bounded("maximum", x, 0.0, passes=False)
+
+
 def _elu(of: Expressions, x: int, alpha: float = 1.0) -> int:
-    below = of.unary("exp", of.binary("minimum", x, of.constant(0)))
-    return of.binary(
-        "add", of.unary("leaky_relu", x, 0.0), of.unary("mul_value", of.unary("add_value", below, -1), alpha)
-    )
+    below = of.unary("exp", of.bounded("minimum", x, 0.0, passes=True))
+    return of.binary("add", _relu(of, x), of.unary("mul_value", of.unary("add_value", below, -1), alpha))
 
 
 def _softplus(of: Expressions, x: int, beta: int | None = None, threshold: int | None = None) -> int:
     if any(each is not None and of.value_of(each) != usual for each, usual in ((beta, 1), (threshold, 20))):
         raise NotByColumnError("softplus with a beta or threshold is not computed column by column")
     falling = of.unary("exp", of.unary("neg", of.unary("abs", x)))
-    return of.binary(
-        "add", of.unary("leaky_relu", x, 0.0), of.unary("log", of.unary("add_value", falling, 1))
-    )
+    above = of.binary("maximum", x, of.constant(0))
+    return of.binary("add", above, of.unary("log", of.unary("add_value", falling, 1)))
 
 
 def _leaky_relu(of: Expressions, x: int, negative_slope: float = 0.01) -> int:
@@ -102,8 +107,15 @@ def _power(of: Expressions, x: int, exponent: int) -> int:
 
 
 def _clamp(of: Expressions, x: int, min: int | None = None, max: int | None = None) -> int:
-    x = x if min is None else of.binary("maximum", x, min)
-    return x if max is None else of.binary("minimum", x, max)
+    for op, bound in (("maximum", min), ("minimum", max)):
+        if bound is not None:
+            value = of.value_of(bound)
+            if value is None:
+                raise NotByColumnError(
+                    "clamp with bounds that are no numbers is not computed column by column"
+                )
+            x = of.bounded(op, x, value, passes=True)
+    return x
 
 
 # Builders of column programs, by the operator's name. Arguments are nodes; OPTIONS keep their values.
@@ -113,7 +125,7 @@ BY_COLUMN: dict[str, Builder] = {
     **{name: _binary(name[:3]) for name in ("subtract", "multiply", "divide")},
     "truediv": _binary("div"),
     "rsqrt": _rsqrt,
-    "relu": lambda of, x: of.unary("leaky_relu", x, 0.0),
+    "relu": _relu,
     "leaky_relu": _leaky_relu,
     "silu": lambda of, x: of.binary("mul", x, of.unary("sigmoid", x)),
     "elu": _elu,
@@ -130,6 +142,7 @@ OPTIONS = ("negative_slope", "alpha")  # keyword arguments that are numbers, not
 PRODUCTS = {"linear", "matmul", "mm"}
 BY_ROW = PRODUCTS | {"layer_norm", "rms_norm", "cat", "dropout"}  # dropout that drops nothing
 ALONG_ROWS = {"softmax", "log_softmax", "sum", "mean", "norm"}  # over the last dimension
+RESHAPES = {"unsqueeze", "getitem", "squeeze", "view", "reshape"}
 
 
 def name_of(node: fx.Node) -> str:
@@ -139,6 +152,19 @@ def name_of(node: fx.Node) -> str:
 
 
 def takes_last(node: fx.Node) -> bool:
-    """Return whether an operator goes over the last dimension."""
-    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
-    return dim in (1, -1, (1,), (-1,), [1], [-1])
+    """Return whether an operator goes over the last dimension, or one after that of edges."""
+    at = 2 if name_of(node) == "norm" else 1  # after the norm's p
+    dim = node.kwargs.get("dim", node.args[at] if len(node.args) > at else None)
+    shape = node.all_input_nodes[0].meta["shape"]
+    return shape is not None and len(shape) >= 2 and dim in (1, -1, (1,), (-1,), [1], [-1])
+
+
+def keeps(node: fx.Node) -> bool:
+    """Return whether a change of shape keeps the columns of each row, in their order."""
+    before, after = node.args[0].meta["shape"], node.meta["shape"]  # type: ignore[union-attr]
+    given: Any = [*node.args[1:], *node.kwargs.values()]
+    index = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
+    plain = all(
+        part is None or part is ... or type(part) in (int, slice) for part in index
+    )  # no lists, no types
+    return plain and [size for size in before if size != 1] == [size for size in after if size != 1]

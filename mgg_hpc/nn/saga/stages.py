@@ -17,6 +17,8 @@ from .operators import (
     BY_COLUMN,
     BY_ROW,
     PRODUCTS,
+    RESHAPES,
+    keeps,
     name_of,
     takes_last,
     typed_linear,
@@ -142,8 +144,8 @@ def _weight_of(factor: Any) -> Linear | None:
     if not isinstance(factor, fx.Node) or factor.meta["shape"] is None or factor.meta["shape"][1:] != (1,):
         return None
     column = factor if is_data(factor) else factor.args[0] if factor.args else None
-    reshaped = str(getattr(factor.target, "__name__", factor.target)) in ("unsqueeze", "getitem")
-    return Linear(str(column.args[1])) if is_data(column) and (reshaped or column is factor) else None  # type: ignore[union-attr]
+    kept = column is factor or (name_of(factor) in RESHAPES and is_data(column) and keeps(factor))
+    return Linear(str(column.args[1])) if is_data(column) and kept else None  # type: ignore[union-attr]
 
 
 # ---- values that move
@@ -155,6 +157,8 @@ def _moves(node: fx.Node) -> bool:
     if attribute(node, SRC) or attribute(node, DST) or node.op == "get_attr":
         return True
     if node.op not in ("call_function", "call_method") or len(ends) != 1 or ends == {DATA}:
+        return False
+    if not node.meta["rows"]:
         return False
     name = name_of(node)
     by_row = name in BY_COLUMN or name in BY_ROW or (name in ALONG_ROWS and takes_last(node))

@@ -2,24 +2,73 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import pickle
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 
+from ..graph.view import GraphView
 from .operators import BY_COLUMN, BY_ROW, name_of
 
-EDGES = 7  # number of edges of the example by which shapes are found
+EDGES, MORE = 7, 11  # numbers of edges of the examples by which shapes are found
 
 SRC, DST, DATA = "src", "dst", "data"
+IN_PLACE = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+)
+CHANGES = {
+    "setitem",
+    "__setitem__",
+    *(f"i{name}" for name in IN_PLACE),
+    *(f"__i{name}__" for name in IN_PLACE),
+}
+DRAWS = {
+    *(
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "normal",
+        "bernoulli",
+    ),
+    *("multinomial", "poisson", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "cauchy_"),
+    *("geometric_", "log_normal_"),
+}
+ATOMS = {int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter, ModuleType}
+UNSEEN = {*vars(torch.nn.Module())} - {"_parameters", "_buffers", "_modules"} | {"_programs", "_kept", "rows"}
+MOST_HELD, MOST_BYTES = (
+    10_000,
+    1 << 20,
+)  # objects of a layer, and bytes of an array, whose changes can be undone
 NEW = (BY_COLUMN.keys() | BY_ROW) - {"identity", "contiguous"}  # operators whose results share no memory
 
 
@@ -62,8 +111,8 @@ class Traced:
 
     tensors: values of the nodes "get_attr", whose targets are their numbers: parameters, and what Python has computed.
     After `exemplify`, each node of ``graph`` has in ``meta``: "ends", the frozenset of SRC, DST and DATA that it
-    depends on, and "shape", the shape of its value for EDGES edges, or None if it is no tensor; a tensor also has
-    "label", its name in the layer.
+    depends on, "shape", the shape of its value for EDGES edges, or None if it is no tensor, and "rows", whether it has
+    a row for each edge, for any number of edges; a tensor also has "label", its name in the layer.
     """
 
     operations: list[Operation]
@@ -109,8 +158,26 @@ class Traced:
 class _Recorded(fx.Proxy):
     """A value of edges."""
 
+    def __init__(self, node: Any, tracer: Any) -> None:
+        super().__init__(node, tracer)
+        tracer.made.append(ref(self))
+
     def __getattr__(self, name: str) -> fx.proxy.Attribute:
+        if not hasattr(Tensor, name):
+            raise AttributeError(f"'Tensor' object has no attribute {name!r}")
         return _Attribute(self, name)
+
+    def refuse(self, *args: Any) -> Any:
+        # The program may catch this, and still needs tensors.
+        self.tracer.needs_values = True  # type: ignore[attr-defined]
+        raise NotTraceableError(
+            "apply_edge reads values of edges, or their type, or has hooks or autograd functions"
+        )
+
+    # What asks for the class: isinstance, and torch's own hooks and autograd functions.
+    __class__ = property(refuse)
+    __bool__ = __float__ = __int__ = __index__ = __complex__ = __len__ = __iter__ = __contains__ = refuse
+    __array__ = __setitem__ = refuse
 
     @classmethod
     def __torch_function__(
@@ -127,8 +194,44 @@ class _Recorded(fx.Proxy):
         return tracer.create_proxy("call_function", function, args, kwargs)
 
 
+def _in_place(name: str) -> Any:
+    def apply(self: Any, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", getattr(operator, f"i{name}"), (self, other), {})
+
+    return apply
+
+
+for _name in IN_PLACE:
+    setattr(_Recorded, f"__i{_name}__", _in_place(_name))
+
+
 class _Attribute(_Recorded, fx.proxy.Attribute):
-    pass
+    def __init__(self, root: fx.Proxy, attr: str) -> None:
+        fx.proxy.Attribute.__init__(self, root, attr)
+        tracer: Any = root.tracer
+        tracer.made.append(ref(self))
+
+
+class _RecordedData(Mapping[str, Tensor]):
+    """Edge data by name, as the graph's names say, read from the argument ``edge``."""
+
+    def __init__(self, data: Any, names: Sequence[str]) -> None:
+        self._data, self._names = data, names
+
+    def __getitem__(self, name: str) -> Any:
+        return self._data[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401
 
 
 def _tracer_of(args: Iterable[Any]) -> Any:
@@ -150,6 +253,11 @@ class _Tracer(fx.proxy.TracerBase):
         self._versions: list[int] = []
         self._places: dict[int, Operation] = {}  # by id
         self._modes = _modes()
+        self.needs_values = False
+        self.made: list[ref[Any]] = []  # all values of edges
+        self.undo: list[Callable[[], Any]] = []  # what gives tensors their values from before the run
+        self._open: set[int] = set()  # storages that change past the versions of their tensors
+        self._copies: list[tuple[Tensor, Tensor]] = []
 
     def add(self, op: str, target: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Operation:
         """Record an operation."""
@@ -158,40 +266,82 @@ class _Tracer(fx.proxy.TracerBase):
 
     def argument(self, name: str) -> fx.Proxy:
         """Return an argument of the stage."""
-        return _Recorded(self.add("placeholder", name), self)  # type: ignore[arg-type]
+        return _Recorded(self.add("placeholder", name), self)
+
+    def edge(self, names: Sequence[str]) -> Any:
+        """Return the argument of ApplyEdge. names: of the graph's edge data."""
+        root = self.argument("edge")
+        src, dst, data, weight = (_Attribute(root, name) for name in (SRC, DST, DATA, "weight"))
+        return Edge(src, dst, _RecordedData(data, names), weight)  # type: ignore[arg-type]
 
     def create_arg(self, a: Any) -> Any:
+        if isinstance(a, fx.Proxy):
+            if a.tracer is not self:
+                raise NotTraceableError("apply_edge reads values of edges of another call")
+            return a.node
         if isinstance(a, torch.Generator):
             raise DrawsError
-        if isinstance(a, fx.Proxy) and a.tracer is not self:
-            raise NotTraceableError("apply_edge reads values of edges of another call")
         if not isinstance(a, Tensor):
             return super().create_arg(a)
         if id(a) not in self._places:
             self._places[id(a)] = self.add("get_attr", str(len(self.tensors)))
             self.tensors.append(a)
             self._versions.append(_version(a))
+            if self._open and _storage(a) in self._open:
+                self._copies.append((a, a.detach().clone()))
         return self._places[id(a)]
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *given: Any, **named: Any) -> Any:
         if _modes() != self._modes:
             raise NotTraceableError("apply_edge changes the mode of autograd or autocast")
         made = self.add(kind, target, self.create_arg(args), self.create_arg(kwargs))
-        return _Recorded(made, self)  # type: ignore[arg-type]
+        return _Recorded(made, self)
 
     def check_unchanged(self) -> None:
         """Raise ValueError if a tensor was changed after an operation that reads it was recorded."""
-        if list(map(_version, self.tensors)) != self._versions:
+        changed = any(now.shape != was.shape or not _equal(now, was) for now, was in self._copies)
+        if changed or list(map(_version, self.tensors)) != self._versions:
             raise ValueError(
                 "apply_edge changes a tensor in place after reading it; change it in apply_vertex, or "
                 "assign a new tensor"
             )
 
+    def called(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Keep what a function of torch is about to change."""
+        name = getattr(function, "__name__", "")
+        if name in ("__get__", "__set__"):
+            if getattr(function.__self__, "__name__", "") == "data":
+                self._expose(args[0], sets=name == "__set__")
+        elif name in ("numpy", "__array__", "untyped_storage", "__dlpack__", "data_ptr", "set_"):
+            self._expose(args[0], sets=name == "set_")
+        elif _is_in_place(name) or kwargs.get("out") is not None:
+            for each in (*args[:1], kwargs.get("out")):
+                for tensor in each if type(each) in (list, tuple) else [each]:
+                    if issubclass(type(tensor), Tensor):
+                        self._keep(tensor)
+
+    def _keep(self, tensor: Tensor) -> None:
+        copy = tensor.detach().clone()
+        self.undo.append(lambda: tensor.data.copy_(copy))
+
+    def _expose(self, tensor: Any, *, sets: bool) -> None:
+        """Note that a tensor may change without a new version."""
+        if not issubclass(type(tensor), Tensor):
+            return
+        was = tensor.data
+        self._keep(tensor)
+        if sets:
+            self.undo.append(lambda: setattr(tensor, "data", was))
+        self._open.add(_storage(tensor))
+        self._copies += [
+            (each, each.detach().clone()) for each in self.tensors if _storage(each) == _storage(tensor)
+        ]
+
 
 class _Run(fx.Interpreter):
-    """Runs operations. With shapes, it stores those of their values."""
+    """Runs operations. shapes: the key of ``meta`` that gets the shapes of their values, or ""."""
 
-    def __init__(self, graph: fx.Graph, tensors: Sequence[Tensor], *, shapes: bool = False) -> None:
+    def __init__(self, graph: fx.Graph, tensors: Sequence[Tensor], *, shapes: str = "") -> None:
         super().__init__(torch.nn.Module(), graph=graph)
         self.extra_traceback = False
         self._tensors, self._shapes = tensors, shapes
@@ -202,75 +352,122 @@ class _Run(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if self._shapes:
-            n.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else None
+            n.meta[self._shapes] = tuple(value.shape) if isinstance(value, Tensor) else None
         return value
 
 
-def traced(layer: torch.nn.Module, device: torch.device) -> Traced:
-    """Return the operations of ``layer.apply_edge``, which runs once.
+def traced(layer: torch.nn.Module, device: torch.device, names: Sequence[str]) -> Traced:
+    """Return the operations of ``layer.apply_edge``, which runs once. names: of the graph's edge data.
 
-    Raises NotTraceableError if they depend on values of edges; then the layer's attributes are as before. Raises
-    ValueError if random numbers are drawn, or a tensor is changed after it was read.
+    Raises NotTraceableError if they depend on values of edges; then what the layer holds is as before. Raises
+    ValueError if random numbers are drawn, a tensor is changed after it was read, or values of edges are kept outside
+    of the layer.
     """
-    before, tracer = _attributes(layer), _Tracer()
+    before, tracer = _State(layer), _Tracer()
     try:
-        with without_draws(device):
-            result: Any = layer.apply_edge(tracer.argument("edge"))  # type: ignore[operator]
+        with without_draws(device, tracer):
+            result: Any = layer.apply_edge(tracer.edge(names))  # type: ignore[operator]
         tracer.add("output", "output", (tracer.create_arg(result),))
-        if any(isinstance(value, fx.Proxy) for held, _ in before for value in held.values()):
+        del result
+        if tracer.needs_values:
+            raise NotTraceableError("apply_edge reads values of edges")
+        if _held(tracer):
             raise NotTraceableError("apply_edge keeps values of edges")
     except DrawsError:
         raise
     except Exception as error:  # raised by the layer's own code, which gets proxies of tensors
-        _restore(before)
-        if isinstance(error, NotTraceableError):
-            raise
-        raise NotTraceableError(f"apply_edge cannot be traced ({_first_line(error)})") from error
+        before.restore()
+        for undo in reversed(tracer.undo):
+            undo()
+        if not isinstance(error, NotTraceableError):
+            raise NotTraceableError(f"apply_edge cannot be traced ({_first_line(error)})") from error
+        if str(error) == "apply_edge keeps values of edges" and _held(tracer):
+            raise ValueError(f"{error} outside of the layer; keep them in the layer's attributes") from error
+        raise
+    before.check_draws()
     tracer.check_unchanged()
     return Traced(tracer.operations, tracer.tensors)
 
 
-def exemplify(found: Traced, layer: torch.nn.Module, x: Tensor, data: Mapping[str, Tensor]) -> None:
+def _held(tracer: _Tracer) -> bool:
+    """Return whether something still holds a value of edges."""
+    return any(each() is not None for each in tracer.made)
+
+
+def exemplify(
+    found: Traced, layer: torch.nn.Module, x: Tensor, data: Callable[[int], Mapping[str, Tensor]]
+) -> bool:
     """Store what `Traced` says of nodes, found with edges between rows such as x [n, F].
 
-    data: an example of the graph's edge data by name. Raises NotTraceableError if the operations fail, change values in
-    place, or do not return one row per edge, and ValueError if they draw random numbers.
+    data(n): an example of the graph's edge data by name, for n edges. Returns whether a message depends on other edges.
+    Raises NotTraceableError if the operations fail, change values in place, or do not return one row per edge, and
+    ValueError if they draw random numbers.
     """
     graph, result = found.graph, found.graph.output_node().args[0]
     if not isinstance(result, fx.Node):
         raise NotTraceableError("apply_edge does not return a tensor")
-    if any(map(_changes, graph.nodes)):
-        raise NotTraceableError("apply_edge changes values in place")
+    changes = any(map(_changes, graph.nodes))
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output"):
+        if not changes and not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
-    rows = x.new_zeros(EDGES, x.shape[1])
-    edge = SimpleNamespace(src=rows, dst=rows.clone(), data=data, weight=x.new_ones(EDGES, 1))
-    tensors = [each.detach() if each.requires_grad else each.clone() for each in found.tensors]
-    before = list(map(_version, tensors))
+    values = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]), without_draws(x.device):
-        try:
-            _Run(graph, tensors, shapes=True).run(edge)
-        except Exception as error:
-            raise NotTraceableError(f"apply_edge fails on an example ({_first_line(error)})") from error
-    if list(map(_version, tensors)) != before:
-        raise NotTraceableError("apply_edge changes tensors in place")
+        for edges, shapes in ((EDGES, "shape"), (MORE, "more")):
+            src, dst = (example(edges, (x.shape[1],), x, shift) for shift in (1, 2))
+            tensors = [
+                each.detach() if each.requires_grad and not changes else each.detach().clone()
+                for each in found.tensors
+            ]
+            before = list(map(_version, tensors))
+            try:
+                edge = Edge(src, dst, data(edges), x.new_ones(edges, 1))
+                values.append(_Run(graph, tensors, shapes=shapes).run(edge))
+            except Exception as error:
+                raise NotTraceableError(f"apply_edge fails on an example ({_first_line(error)})") from error
     labels = {id(value): name for name, value in (*layer.named_parameters(), *layer.named_buffers())}
     for node in graph.nodes:
-        node.meta["ends"] = _ends(node)
+        shape, node.meta["ends"] = node.meta["shape"], _ends(node)
+        node.meta["rows"] = bool(shape) and shape[0] == EDGES and node.meta["more"] == (MORE, *shape[1:])
         if node.op == "get_attr":
             number = int(str(node.target))
             node.meta["label"] = labels.get(id(found.tensors[number]), f"tensor_{number}")
-    shape = result.meta["shape"]
-    if shape is None or len(shape) != 2 or shape[0] != EDGES:
-        sizes = ["E" if not i and size == EDGES else str(size) for i, size in enumerate(shape or ())]
-        what = "no tensor" if shape is None else f"[{', '.join(sizes)}]"
-        raise NotTraceableError(f"apply_edge returns {what}; expected a row for each edge, [E, F]")
+    wrong = misfit(values[0], EDGES) or misfit(values[1], MORE)
+    if not wrong and not _near(values[0], values[1].flip(0)[:EDGES]):
+        return True  # as does a width that is the number of edges
+    if changes:
+        raise NotTraceableError("apply_edge changes values in place")
+    if list(map(_version, tensors)) != before:
+        raise NotTraceableError("apply_edge changes tensors in place")
+    if wrong:
+        raise NotTraceableError(wrong)
+    return False
+
+
+def example(edges: int, shape: Sequence[int], like: Tensor, shift: int = 0) -> Tensor:
+    """Return values [edges, *shape]: zeros for integers, else numbers, with MORE edges with others before them.
+
+    The EDGES rows are then the last, in reverse order.
+    """
+    if not like.is_floating_point():
+        return like.new_zeros(edges, *shape)
+    numbers = torch.arange(edges * math.prod(shape), dtype=torch.float64) + shift
+    made = torch.sin(numbers * (shift + 1) + 0.3).reshape(edges, *shape).to(like)
+    return made.flip(0) if edges == MORE else made
+
+
+def misfit(value: Any, edges: int) -> str:
+    """Return what is wrong with a value of `Layer.apply_edge`, or ""."""
+    if isinstance(value, Tensor) and value.dim() == 2 and len(value) == edges:
+        return ""
+    what = "None" if value is None else f"a {type(value).__name__}"
+    if isinstance(value, Tensor):
+        what = f"[{', '.join('E' if size == edges else str(size) for size in value.shape)}]"
+    return f"apply_edge returns {what}; expected a row for each edge, [E, F]"
 
 
 def reads_vertex(layer: torch.nn.Module) -> bool:
     """Return whether an ApplyVertex reads the rows of vertices, or cannot be traced."""
-    before, tracer = _attributes(layer), _Tracer()
+    before, tracer = _State(layer), _Tracer()
     vertex, accum = tracer.argument("vertex"), tracer.argument("accum")
     try:
         with torch.random.fork_rng(devices=[]):
@@ -278,7 +475,7 @@ def reads_vertex(layer: torch.nn.Module) -> bool:
     except Exception:  # raised by the layer's own code, which gets proxies of tensors
         return True
     finally:
-        _restore(before)
+        before.restore()
     tracer.add("output", "output", (result,))
     found = Traced(tracer.operations, tracer.tensors)
     return bool(next(node for node in found.graph.nodes if node.target == "vertex").users)
@@ -294,19 +491,54 @@ class DrawsError(ValueError):
         )
 
 
+class DependsError(ValueError):
+    """A message that depends on other edges, on several ranks."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a message of apply_edge depends on other edges, of which each rank has its own alone (a mean or softmax "
+            "over edges, or torch's BatchNorm); compute it for each vertex, with mgg.nn.BatchNorm for BatchNorm"
+        )
+
+
 @contextmanager
-def without_draws(device: torch.device) -> Iterator[None]:
-    """Raise DrawsError after a block that has drawn from a generator of Python, NumPy or torch."""
+def without_draws(device: torch.device, tracer: _Tracer | None = None, ranks: int = 1) -> Iterator[None]:
+    """Raise DrawsError in or after a block that draws from a generator of Python, NumPy or torch.
+
+    tracer: learns of the functions of torch that are called. ranks: if several, raise DependsError for a BatchNorm.
+    """
     before = _generators(device)
-    yield
+    with _Watch(tracer, ranks):
+        yield
     if _generators(device) != before:
         raise DrawsError
+
+
+class _Watch(TorchFunctionMode):
+    """Refuses torch's random functions, whichever generator they draw from, and on several ranks its BatchNorm."""
+
+    def __init__(self, tracer: _Tracer | None, ranks: int) -> None:
+        super().__init__()
+        self._tracer, self._ranks = tracer, ranks
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given, name = (*args, *kwargs.values()), getattr(function, "__name__", "")
+        if name in DRAWS or any(type(each) is torch.Generator for each in given):
+            raise DrawsError
+        if self._ranks > 1 and name == "batch_norm" and kwargs.get("training", args[5:6] == (True,)):
+            raise DependsError
+        if self._tracer is not None:
+            self._tracer.called(function, args, kwargs)
+        return function(*args, **kwargs)
 
 
 def _generators(device: torch.device) -> tuple[Any, ...]:
     """Return the states of the generators that draws without a generator of their own use."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    numbers = pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002
+    held: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    values = *held.pop("state").values(), *held.values()
+    numbers = [value.tobytes() if isinstance(value, np.ndarray) else value for value in values]
     return random.getstate(), numbers, *(each.numpy().tobytes() for each in states)
 
 
@@ -318,21 +550,85 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _attributes(layer: torch.nn.Module) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the dicts of a layer's attributes and buffers, each with a copy."""
-    dicts = (held for module in layer.modules() for held in (vars(module), module._buffers))
-    return [(held, held.copy()) for held in dicts]
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
 
 
-def _restore(attributes: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    for held, before in attributes:
-        held.clear()
-        held.update(before)
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return bool(((a == b) | a.isnan() & b.isnan()).all())
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    """Return whether values are equal but for rounding."""
+    if a.shape != b.shape:
+        return False
+    a, b = a.double(), b.double()
+    size = float(a.nan_to_num(0, 0, 0).abs().max()) if a.numel() else 0
+    return torch.allclose(a, b, rtol=0, atol=0.02 * size, equal_nan=True)
+
+
+class _State:
+    """What a layer holds, in attributes, containers and objects, but tensors' values."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        self._held: list[tuple[Any, Any]] = []
+        self._drawn: list[tuple[Any, Any]] = []
+        todo, seen = list[Any]([layer]), set[int]()
+        while todo and len(seen) < MOST_HELD:
+            each = todo.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if isinstance(each, (np.random.Generator, np.random.RandomState, random.Random)):
+                self._drawn.append((each, _drawn(each)))
+            elif isinstance(each, np.ndarray):
+                if each.nbytes <= MOST_BYTES:
+                    self._held.append((each, each.copy()))
+            elif isinstance(each, (dict, list, set, deque, tuple)):
+                todo += [
+                    v for v in (each.values() if isinstance(each, dict) else each) if type(v) not in ATOMS
+                ]
+                if not isinstance(each, tuple):
+                    self._held.append((each, copy(each)))
+            elif isinstance(each, torch.nn.Module):
+                self._held.append((vars(each), vars(each).copy()))
+                todo += [v for k, v in vars(each).items() if type(v) not in ATOMS and k not in UNSEEN]
+            elif hasattr(each, "__dict__") and not isinstance(each, (Tensor, GraphView, type, Callable)):  # type: ignore[arg-type]
+                todo.append(vars(each))
+
+    def restore(self) -> None:
+        """Undo changes."""
+        for held, before in self._held:
+            if isinstance(held, np.ndarray):
+                held[...] = before
+            elif isinstance(held, (dict, set)):
+                held.clear()
+                held.update(before)
+            else:
+                held.clear()
+                held.extend(before)
+
+    def check_draws(self) -> None:
+        """Raise DrawsError if a generator that the layer holds was drawn from."""
+        if any(_drawn(each) != before for each, before in self._drawn):
+            raise DrawsError
+
+
+def _drawn(generator: Any) -> Any:
+    """Return the state of a generator of Python or NumPy."""
+    if isinstance(generator, random.Random):
+        return None if isinstance(generator, random.SystemRandom) else generator.getstate()
+    return pickle.dumps(generator)
+
+
+def _is_in_place(name: str) -> bool:
+    """Return whether a function or method of this name changes its first argument."""
+    return name in CHANGES or (name.endswith("_") and not name.endswith("__"))
 
 
 def _changes(node: fx.Node) -> bool:
     """Return whether an operation changes a value in place that something else may read."""
-    if node.kwargs.get("out") is not None or name_of(node).endswith("_"):
+    if node.kwargs.get("out") is not None or _is_in_place(name_of(node)):
         return node.op in ("call_function", "call_method")
     value = node.args[0] if node.args else None
     alone = isinstance(value, fx.Node) and len(value.users) == 1 and name_of(value) in NEW

@@ -8,7 +8,7 @@ backward.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -157,6 +157,12 @@ class Block(GraphView):
     def edge_data(self, name: str) -> Tensor:
         edge = np.zeros(0, np.int64) if self._hop.edge is None else self._hop.edge
         return self._source.there(torch.from_numpy(self._source.edges.edge_data(name, edge)))
+
+    @property
+    def edge_names(self) -> Sequence[str]:
+        """Names of the data of edges."""
+        with self._source.edges.used() as held:
+            return sorted(self._source.edges.names | ({"weight"} if held.weight is not None else set()))
 
     def edge_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the data of one edge by name. Raises ValueError as `edge_data` does."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from contextlib import nullcontext
 from pathlib import Path
 
 import cases
@@ -272,6 +273,24 @@ def test_one_layer_takes_graphs_whose_data_have_other_widths(rng, comm, opened):
                 out = out if streaming is None else out.tensor()
                 with mpi.agree(comm):
                     near(out, wanted[held.ids], torch.float64, wanted)
+
+
+def test_messages_that_depend_on_other_edges_are_refused_on_several_ranks(rng, comm, opened):
+    """On one rank they are torch's."""
+    graph = whole_graph(rng, comm, True)
+    norm = torch.nn.BatchNorm1d(CHANNELS).double()
+    for message in (
+        lambda of, e: norm(e.src + e.dst),
+        lambda of, e: F.relu(norm(e.src), inplace=True),
+        lambda of, e: F.softmax(e.src, 0),
+        lambda of, e: e.src - e.src.mean(0),
+        lambda of, e: e.dst / e.src.norm(),
+    ):
+        layer = Form(message).double()
+        with opened(graph) as held:
+            refused = pytest.raises(ValueError, match="a message of apply_edge depends on other edges")
+            with refused if comm.size > 1 else nullcontext():
+                layer(held.x, held)
 
 
 def test_wrong_types_and_names_are_refused(rng, comm, opened):
