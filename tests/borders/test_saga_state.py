@@ -336,6 +336,15 @@ def hooked(method):
     return message
 
 
+def recursive(layer, a, b):
+    """A cycle of references, which holds values of edges until it is collected."""
+
+    def power(n):
+        return a if n == 0 else torch.tanh(power(n - 1)) * b
+
+    return power(3)
+
+
 # Messages that change state themselves, and others that a record of operations could miss.
 OWN = {
     "counter": counted,
@@ -392,6 +401,7 @@ OWN = {
     "no heads": lambda s, a, b: torch.tanh(a * b).view(-1, 6).unsqueeze(1).squeeze(1),
     "chunks": lambda s, a, b: torch.cat([*torch.tanh(a * b).chunk(2, 1)][::-1], 1),
     "failure caught": caught,
+    "function that calls itself": recursive,
     "end to end": lambda s, a, b: torch.cat([a, b], 0)[: a.shape[0]] * b,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import operator
 import pickle
@@ -391,6 +392,9 @@ def traced(layer: torch.nn.Module, device: torch.device, names: Sequence[str]) -
 
 def _held(tracer: _Tracer) -> bool:
     """Return whether something still holds a value of edges."""
+    if all(each() is None for each in tracer.made):
+        return False
+    gc.collect()  # of a function that calls itself, which holds what it reads
     return any(each() is not None for each in tracer.made)
 
 
