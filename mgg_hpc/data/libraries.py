@@ -27,12 +27,7 @@ from .readers.npy import NUMBERS
 from .verify import undirected_if_symmetric
 from .writer import write
 
-NO_EDGE_DATA = {
-    "edge_index",
-    "edge_weight",
-    "edge_label",
-    "edge_label_index",
-}  # attributes of PyG's DataMASKS = {f"{name}_mask" for name in SPLITS}
+NO_EDGE_DATA = {"edge_index", "edge_weight", "edge_label", "edge_label_index"}  # attributes of PyG's Data
 MASKS = {f"{name}_mask" for name in SPLITS}
 # Endings of files that are no graph files.
 OTHERS = {ending for each in FORMATS.values() for ending in each.endings}

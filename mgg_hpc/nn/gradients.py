@@ -10,7 +10,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ from ..runtime.backends.base import Collectives
 from ..runtime.watchdog import collective
 from .workspace import as_array
 
-# Of parameters: whether their gradient is a sum over ranks, to which no backward has added since.
-_whole: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+LOCAL, WHOLE, MIXED = "local", "whole", "mixed"
+# What gradients of parameters are: this rank's part of a sum over ranks (LOCAL, or absent), that sum, or both added.
+_kinds: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
 # Of parameters that were compared: whether they are of a rank's own rows.
 _own: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
 _losses: WeakKeyDictionary[Collectives, int] = WeakKeyDictionary()  # number of losses so far
@@ -35,7 +36,8 @@ _losses: WeakKeyDictionary[Collectives, int] = WeakKeyDictionary()  # number of 
 def parameters_of(loss: Tensor, where: str) -> list[Parameter]:
     """Return the parameters that a loss depends on, in an order that is the same on all ranks.
 
-    Raises InputError, which begins with ``where``, for batch norms of torch, whose statistics are of one rank's rows.
+    Raises InputError, which begins with ``where``, for batch norms of torch, whose statistics are of one rank's rows,
+    and for checkpoints that hide parameters.
     """
     found, seen, nodes = list[Parameter](), set[Any](), [loss.grad_fn]
     while nodes:
@@ -46,6 +48,10 @@ def parameters_of(loss: Tensor, where: str) -> list[Parameter]:
         if "BatchNormBackward" in node.name() and getattr(node, "_saved_training", False):
             raise InputError(
                 f"{where}: torch's BatchNorm has the statistics of this rank's rows alone; use mgg.nn.BatchNorm"
+            )
+        if node.name() == "CheckpointFunctionBackward":
+            raise InputError(
+                f"{where}: torch's checkpoint hides parameters; use mgg.recomputed, or use_reentrant=False"
             )
         parameter = getattr(node, "variable", None)
         if isinstance(parameter, Parameter):
@@ -106,36 +112,62 @@ def shared(
 def sum_gradients(parameters: Sequence[Tensor], collectives: Collectives) -> None:
     """Replace gradients by their sums over all ranks, in one exchange. Collective.
 
-    Gradients that are such sums already stay as they are. One that is None on this rank counts as zero; one that is
-    None on all ranks stays None.
+    Gradients that are such sums on all ranks stay as they are. One that is None on this rank counts as zero; one that
+    is None on all ranks stays None. Raises InputError, the same on all ranks, for a sum to which a later backward has
+    added, and for sparse gradients.
     """
-    parameters = [each for each in parameters if not _whole.get(each)]
     if not parameters:
         return
-    # One type for all, so that one exchange is enough; after the values, the number of ranks with each gradient.
+    # One type for all, so that one exchange is enough. After the values, for each parameter: the number of ranks with a
+    # gradient, with one that is no sum yet, with one that is a mixture, and with a sparse one.
     double = any(each.dtype == torch.float64 for each in parameters)
-    sizes = [*(each.numel() for each in parameters), len(parameters)]
     dtype = torch.float64 if double else torch.float32
+    sizes = [*(each.numel() for each in parameters), 4 * len(parameters)]
     flat = torch.zeros(sum(sizes), dtype=dtype, device=parameters[0].device)
-    *sums, holders = flat.split(sizes)
-    for number, parameter in enumerate(parameters):
-        if parameter.grad is not None:
-            sums[number].copy_(parameter.grad.reshape(-1))
-            holders[number] = 1
+    *sums, counts = flat.split(sizes)
+    found = []
+    for mine, parameter in zip(sums, parameters, strict=True):
+        grad, kind = parameter.grad, _kinds.get(parameter, LOCAL)
+        sparse = grad is not None and grad.layout != torch.strided
+        if grad is not None and not sparse:
+            mine.copy_(grad.reshape(-1))
+        found.append(
+            [grad is not None, grad is None or kind == LOCAL, grad is not None and kind == MIXED, sparse]
+        )
+    counts.copy_(torch.tensor(found, dtype=dtype).reshape(-1))
     collectives.sum(as_array(flat))
-    for parameter, total, holding in zip(parameters, sums, holders.tolist(), strict=True):
+    every = counts.reshape(-1, 4).tolist()
+    if any(sparse for *_, sparse in every):
+        raise InputError("a parameter has a sparse gradient; make its embedding with sparse=False")
+    if any(mixed for *_, mixed, _ in every):
+        raise InputError(
+            "the gradient of a parameter is the sum of one loss over ranks and this rank's part of another; add the "
+            "losses before backward, or call allreduce_gradients after the backward of each one of your own"
+        )
+    for parameter, total, (holding, local, *_) in zip(parameters, sums, every, strict=True):
+        if not holding or not local:
+            continue
         if parameter.grad is None:
-            if not holding:
-                continue
             parameter.grad = torch.empty_like(parameter)
         parameter.grad.copy_(total.view_as(parameter))
-        _mark(parameter, whole=True)
+        _set(parameter, WHOLE)
 
 
-def _mark(parameter: Tensor, *, whole: bool) -> None:
-    if parameter not in _whole:
-        parameter.register_post_accumulate_grad_hook(partial(_mark, whole=False))
-    _whole[parameter] = whole
+def _set(parameter: Tensor, kind: str) -> None:
+    if parameter not in _kinds:
+        parameter.register_hook(partial(_added, ref(parameter)))
+    _kinds[parameter] = kind
+
+
+def _added(parameter: ref[Tensor], _: Tensor) -> None:
+    """Note that a backward is about to add to the gradient of a parameter."""
+    here = parameter()
+    if here is not None and _kinds[here] != LOCAL:
+        _kinds[here] = MIXED if _holds(here.grad) else LOCAL
+
+
+def _holds(grad: Tensor | None) -> bool:
+    return grad is not None and bool(grad.any())
 
 
 @dataclass(frozen=True)
@@ -147,16 +179,19 @@ class Backward:
 
     def begin(self) -> None:
         """Set gradients aside until the backward ends, when those of this backward are summed and added to them."""
-        before = [each.grad for each in self.parameters]
+        before = [(each.grad, _kinds.get(each, LOCAL)) for each in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
-            _mark(parameter, whole=False)
+            _set(parameter, LOCAL)
         Variable._execution_engine.queue_callback(partial(self._end, before))
 
     @collective("the sum of gradients after a backward")
     @torch.no_grad()
-    def _end(self, before: list[Tensor | None]) -> None:
-        sum_gradients(self.parameters, self.collectives)
-        for parameter, earlier in zip(self.parameters, before, strict=True):
-            if earlier is not None:
-                parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
+    def _end(self, before: list[tuple[Tensor | None, str]]) -> None:
+        try:
+            sum_gradients(self.parameters, self.collectives)
+        finally:
+            for parameter, (earlier, kind) in zip(self.parameters, before, strict=True):
+                if earlier is not None:
+                    _set(parameter, WHOLE if kind == WHOLE or not _holds(earlier) else MIXED)
+                    parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)

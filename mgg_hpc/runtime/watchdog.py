@@ -99,7 +99,8 @@ class Watchdog:
         while not self._done.wait(pause := min(self.seconds, self._limit.least or self.seconds) / _CHECKS):
             limit, now = self.seconds, time.monotonic()
             # A check that comes late means that this process was stopped meanwhile, by Ctrl-Z or a suspended job.
-            self._since += max(0.0, now - checked - max(2 * pause, 1.0))
+            if (late := now - checked - max(2 * pause, 1.0)) > 0:
+                self._since += late
             checked = now
             if time.monotonic() - self._since < limit:
                 continue

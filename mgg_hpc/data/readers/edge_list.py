@@ -450,6 +450,13 @@ class LineRules:
 
     def _node(self, where: str, word: str) -> int:
         """Return the row of a node id."""
+        if (
+            word.isascii()
+            and word.isdecimal()
+            and len(word) < 16
+            and 0 <= (row := int(word) - self.first) < self.limit
+        ):
+            return row
         point = self.dialect.point(word)
         node = Decimal(point) if WHOLE.fullmatch(point) else Decimal("NaN")
         if node != node.to_integral_value():

@@ -35,7 +35,8 @@ SIDE = re.compile(r"(.*[A-Za-z])([ _.-]*)([12]|(?<=[a-z _.-])[AB]|(?<=[ _.-])[ab
 KEY = re.compile(r".+(?:[ _.-](?:id|key|name|code)|Id|ID)|.+[ _.-](?:ID|KEY|NAME|CODE)")
 WEIGHT = re.compile("(.*weights?)|(.*values?)|w|wt|wgt|val")
 NO_WEIGHT = (
-    "ids?|labels?|types?|kind|class|category|predicate|property|rel|relation|relations|relationship|names?"
+    "ids?|labels?|names?|types?|kind|class|category|predicate|property|rel|relations?|relationship|"
+    "times?|timestamps?|unixtime|ts|dates?|datetime|years?"
 )
 HINT = "--header if it names the columns, --no-header if it is an edge"
 

@@ -9,6 +9,7 @@ Blocks of lines are parsed natively where they are regular.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ FLOAT64 = np.dtype("<f8")
 BATCH_BYTES = 8 << 20  # of a Parquet file's numbers that are converted at a time
 BUFFER = 1 << 20  # bytes that are read of a column of Parquet at a time
 MOST_COLUMNS = 1 << 20
+ID = re.compile("((node|vertex)?[ _-]?(id|index))|node|vertex")  # names of columns that number rows
 
 
 class Head(NamedTuple):
@@ -135,6 +137,11 @@ def table_head(path: Path, dialect: Dialect, *, keep_numbers: bool = False) -> H
             note = f"{where}: {shown(first.text)} was {'passed over as a header' if passed else 'kept'}"
         if passed:
             check_header(where, words)
+            if len(words) > 1 and ID.fullmatch(words[0].lower()):
+                raise InputError(
+                    f"{where}: the column {shown(words[0])} would be a feature; leave it out: rows are "
+                    "in the order of nodes"
+                )
             offset, line = block.offset + first.end, first.number + 1
             words = []
         return Head(found, columns, offset, line, words, note, comments)

@@ -64,6 +64,13 @@ SAMPLE = 8  # number of rows on which another loss is examined: a term that is n
 _examined: WeakSet[Any] = WeakSet()  # losses that are sums of terms of rows
 
 
+def _code_of(given: Any) -> Any:
+    """Return what is the same of a function that a loop makes anew in each step, as a lambda or a partial."""
+    while isinstance(given, partial):
+        given = given.func
+    return given if getattr(given, "__closure__", ()) is not None else given.__code__
+
+
 @dataclass(frozen=True)
 class Loss:
     """A loss function of a user, with torch's meaning of its mean.
@@ -125,10 +132,10 @@ class Loss:
         out = out.detach()
         with suppress(TypeError):  # what cannot be in a set is examined each time
             examined = False
-            examined = self.given in _examined
+            examined = _code_of(self.given) in _examined
         if not examined and self._is_sum(out, labels, where):
             with suppress(TypeError):
-                _examined.add(self.given)
+                _examined.add(_code_of(self.given))
         if self.reduction != "mean":
             return len(labels)
         divisor = self._ratio(out, labels, total)

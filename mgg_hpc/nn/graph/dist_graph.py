@@ -385,6 +385,7 @@ class _Extend(autograd.Function):
             return graph.aggregate(adjacency, rows, backward=True), None, None, None
 
 
+@collective("mgg.extend")
 def extend(x: Tensor, graph: GraphHandle, adjacency: Adjacency | None = None) -> Tensor:
     """Return this rank's rows x [n, F], followed by each remote row that its edges need, once: [n + H, F].
 

@@ -14,6 +14,7 @@ from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend
+from ...runtime.watchdog import calling
 from ..workspace import Workspace, as_array, as_tensor, row_format
 from .matrix import Adjacency, EdgeValues, LoopFill, ordered
 from .view import GraphView
@@ -110,7 +111,7 @@ class GraphHandle(GraphView):
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
         made = self._by_kind.get(kind)
         if made is None or (ordered and made.order is None and not made.values):
-            with torch.inference_mode(False):
+            with torch.inference_mode(False), calling("planning"):
                 self._by_kind[kind] = made = self._planned(kind, ordered)
         return made
 
@@ -159,7 +160,8 @@ class GraphHandle(GraphView):
         """
         self._current = (self._current + 1) % len(self._buffers)
         counts = self.counts if counts is None else counts
-        rows = self._buffer(counts, row_format(dim, self.dtype)).shaped(dim, counts)
+        with calling("an exchange of rows"):
+            rows = self._buffer(counts, row_format(dim, self.dtype)).shaped(dim, counts)
         return rows, as_tensor(rows.local)
 
     def wrap(self, x: Tensor) -> Rows | None:
@@ -202,5 +204,6 @@ class GraphHandle(GraphView):
 
     def publish(self, rows: Rows, plan: Plan) -> None:
         if self._read_by_peers:
-            self.backend.publish(rows)
+            with calling("an exchange of rows"):
+                self.backend.publish(rows)
         self.prepare(plan, rows.format)

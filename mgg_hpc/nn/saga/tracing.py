@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from logging import Logger
 from types import ModuleType
 from typing import Any
 from weakref import ref
@@ -66,10 +67,9 @@ DRAWS = {
 }
 ATOMS = {int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter, ModuleType}
 UNSEEN = {*vars(torch.nn.Module())} - {"_parameters", "_buffers", "_modules"} | {"_programs", "_kept", "rows"}
-MOST_HELD, MOST_BYTES = (
-    10_000,
-    1 << 20,
-)  # objects of a layer, and bytes of an array, whose changes can be undone
+OUTSIDE = (Tensor, GraphView, Logger)  # what is not a layer's own
+# Objects of a layer, elements of a container, and bytes of an array, whose changes can be undone.
+MOST_HELD, MOST_BYTES = 10_000, 1 << 20
 NEW = (BY_COLUMN.keys() | BY_ROW) - {"identity", "contiguous"}  # operators whose results share no memory
 
 
@@ -563,12 +563,14 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _near(a: Tensor, b: Tensor) -> bool:
-    """Return whether values are equal but for rounding."""
+    """Return whether values [E, ...] are equal but for rounding, which is a share of the largest value of a column."""
     if a.shape != b.shape:
         return False
+    share = 0.02 if a.is_floating_point() and a.dtype.itemsize == 2 else 1e-3
     a, b = a.double(), b.double()
-    size = float(a.nan_to_num(0, 0, 0).abs().max()) if a.numel() else 0
-    return torch.allclose(a, b, rtol=0, atol=0.02 * size, equal_nan=True)
+    size = a.nan_to_num(0, 0, 0).abs().amax(0) if a.numel() else a
+    alike = (a == b) | ((a - b).abs() <= share * size) | (a.isnan() & b.isnan())
+    return bool(alike.all())
 
 
 class _State:
@@ -589,6 +591,8 @@ class _State:
                 if each.nbytes <= MOST_BYTES:
                     self._held.append((each, each.copy()))
             elif isinstance(each, (dict, list, set, deque, tuple)):
+                if len(each) > MOST_HELD:  # too much to keep
+                    continue
                 todo += [
                     v for v in (each.values() if isinstance(each, dict) else each) if type(v) not in ATOMS
                 ]
@@ -597,7 +601,7 @@ class _State:
             elif isinstance(each, torch.nn.Module):
                 self._held.append((vars(each), vars(each).copy()))
                 todo += [v for k, v in vars(each).items() if type(v) not in ATOMS and k not in UNSEEN]
-            elif hasattr(each, "__dict__") and not isinstance(each, (Tensor, GraphView, type, Callable)):  # type: ignore[arg-type]
+            elif hasattr(each, "__dict__") and not (isinstance(each, OUTSIDE) or callable(each)):
                 todo.append(vars(each))
 
     def restore(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
 import math
+from contextlib import nullcontext as nothing
 from dataclasses import replace
 from functools import partial
 from unittest.mock import create_autospec
@@ -388,7 +389,20 @@ def without_parameters(out, graph, net):
     loss.backward()
 
 
+def with_a_penalty(out, graph, net):
+    """A term that is the same on all ranks has a backward of its own, and so counts once."""
+    graph.loss(out, F.cross_entropy).backward()
+    (0.1 * net.first.lin.weight.square().sum()).backward()
+
+
+def own_then_graphs(out, graph, net):
+    own_loss(out, graph).backward(retain_graph=True)
+    mgg.allreduce_gradients(net, graph)
+    graph.loss(2 * out, F.cross_entropy).backward()
+
+
 LOOPS = [of_two_losses, in_two_backwards, summed_twice, of_its_own, by_turns, without_parameters]
+LOOPS += [with_a_penalty, own_then_graphs]
 
 
 @pytest.mark.parametrize("to_none", [True, False])
@@ -414,12 +428,45 @@ def test_gradients_are_sums_at_the_end_of_each_backward(rng, comm, backward, to_
         same(comm, stepped(graph), wanted)
 
 
+@pytest.mark.parametrize("first", ["graph's", "own"])
+def test_sums_of_one_loss_and_parts_of_another_are_refused(rng, comm, first):
+    matrix, fields = drawn(rng)
+    with mgg.from_scipy(matrix, **fields, comm=comm) as graph:
+        mgg.manual_seed(1)
+        linear = torch.nn.Linear(9, 3)
+        for step in range(2):
+            linear.zero_grad(set_to_none=step == 0)
+            losses = [
+                lambda: graph.loss(linear(graph.x), F.cross_entropy),
+                lambda: own_loss(linear(graph.x), graph),
+            ]
+            for loss in losses if first == "graph's" else losses[::-1]:
+                loss().backward()
+            with pytest.raises(mgg.InputError, match="add the losses before") if comm.size > 1 else nothing():
+                mgg.allreduce_gradients(linear, graph)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_a_rank_without_a_backward_takes_part_in_each_step(rng, comm, to_none):
+    model, last = torch.nn.Linear(3, 2), comm.size - 1
+    with mgg.from_scipy(drawn(rng)[0], comm=comm) as graph:
+        mgg.manual_seed(1)
+        torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
+        for step in range(3):
+            model.zero_grad(set_to_none=to_none)
+            if comm.rank < last or not last:
+                (model(torch.full((2, 3), float(comm.rank + step))).sum()).backward()
+            mgg.allreduce_gradients(model, graph)
+            with mpi.agree(comm):
+                assert (model.weight.grad == 2 * sum(rank + step for rank in range(max(1, last)))).all()
+
+
 def test_losses_of_models_that_differ_between_ranks_are_refused(rng, comm):
     matrix, fields = drawn(rng)
     with mgg.from_scipy(matrix, **fields, comm=comm) as graph:
 
         def refused(said, *layers, x=graph.x):
-            with pytest.raises(mgg.InputError, match=said) if comm.size > 1 else contextlib.nullcontext():
+            with pytest.raises(mgg.InputError, match=said) if comm.size > 1 else nothing():
                 graph.loss(torch.nn.Sequential(*layers)(x), F.cross_entropy)
 
         torch.manual_seed(1)
@@ -431,6 +478,13 @@ def test_losses_of_models_that_differ_between_ranks_are_refused(rng, comm):
         graph.loss(linear(graph.x), F.cross_entropy)  # the third
         refused("of rank 1 differs from rank 0's", linear)
         refused("other parameters", torch.nn.Linear(9, 3, bias=comm.rank == 0))
+        with pytest.raises(mgg.InputError, match="sparse=False") if comm.size > 1 else nothing():
+            torch.manual_seed(2)
+            table = torch.nn.Embedding(5, 3, sparse=True)
+            graph.loss(table(graph.y.clamp(min=0)), F.cross_entropy).backward()
+        hidden = functools.partial(torch.utils.checkpoint.checkpoint, linear, use_reentrant=True)
+        with pytest.raises(mgg.InputError, match="use_reentrant=False") if comm.size > 1 else nothing():
+            graph.loss(hidden(graph.x.clone().requires_grad_()), F.cross_entropy)
         refused(r"BatchNorm .* use mgg\.nn\.BatchNorm", torch.nn.BatchNorm1d(9), torch.nn.Linear(9, 3))
 
 
