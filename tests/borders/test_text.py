@@ -99,6 +99,7 @@ WRONG_HEADERS = {
     "Gephi's": ("Source,Target,Id,Weight\n0,1,2,3\n", "keep source"),
     "labels": ("source,target,label\n0,1,2\n", "third"),
     "types": ("u,v,edge_type\n0,1,2\n", "third"),
+    "times": ("source,target,timestamp\n0,1,1082040961\n", "third"),
     "a comment that is the header": ("#source,target\n5,6\n7,8\n", "header"),
     "a numbered line below the header": ("# source target weight\n0 1 2\n1 2 3\n", "leave --header out"),
 }
@@ -147,11 +148,11 @@ def test_edge_lists_that_are_refused(name, capsys):
 # Texts of edges, options, and what is printed of them.
 SAID = {
     "another name than a weight's": (
-        "source,target,timestamp\n0,1,5\n",
+        "source,target,rating\n0,1,5\n",
         ("--header",),
-        "column 3, 'timestamp', is the weight",
+        "column 3, 'rating', is the weight",
     ),
-    "by a comment": ("# FromNodeId ToNodeId year\n0 1 5\n", (), "column 3, 'year', is the weight"),
+    "by a comment": ("# FromNodeId ToNodeId cost\n0 1 5\n", (), "column 3, 'cost', is the weight"),
     "0 1 2 between blanks": ("0 1 2\n1 2 3\n", (), "'0 1 2' is taken for an edge"),
     "an index of three": ("0,5,6\n1,6,7\n2,7,8\n", (), "index=False"),
     "an index of four": ("1,5,6,0.5\n2,6,7,0.5\n3,7,8,0.5\n", (), "row.names=FALSE"),
@@ -383,6 +384,7 @@ def test_what_single_precision_does_not_hold(capsys):
 
 WRONG_TABLES = {
     "pandas' header": ("0,1,2\n1,2,3\n1,2,3\n1,2,3\n", "--header"),
+    "a column of ids": ("id,f1,f2\n0,1,2\n1,1,2\n2,1,2\n", "the column 'id' would be a feature"),
     "R's missing values": ("NA,NA\n1,2\n1,2\n", "'NA'"),
     "pandas' index": (",a,b\n0,1,2\n1,1,2\n2,1,2\n", "index"),
     "R's names of rows": ("a b\n1 5 6\n2 6 7\n3 1 1\n", "columns"),
