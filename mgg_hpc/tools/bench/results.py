@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +212,10 @@ def machine(gpu: bool = False) -> dict[str, Any]:
 
     gpu: add the name of the first GPU.
     """
-    from ...runtime.backends.native import instruction_set  # with torch, which commands' help does without
+    # What commands' help does without.
+    from importlib import metadata
+
+    from ...runtime.backends.native import instruction_set
 
     return {
         "cpu": cores.processor(),
