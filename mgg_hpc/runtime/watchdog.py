@@ -116,29 +116,28 @@ class Watchdog:
 # ---- programs with loops of their own
 
 
-@dataclass
-class _Calls:
-    """The watchdog of this process's calls, and how many are within one another."""
+class _Calls(threading.local):
+    """How many collective calls of a thread are within one another."""
 
-    dog: Watchdog | None = None
-    depth: int = 0
+    depth = 0
 
 
 _calls = _Calls()
+_watching: list[Watchdog] = []  # the watchdog of this process's calls, if there is one
 
 
 def watch_calls(rank: int, seconds: float) -> None:
     """End the job if a `calling` takes longer than so many seconds, 0 for no limit. The last use of this decides."""
-    if _calls.dog is not None:
-        _calls.dog.__exit__()
-    _calls.dog = Watchdog(rank, Limit(seconds)) if seconds > 0 else None
-    if _calls.dog is not None:
-        _calls.dog.idle()
-        _calls.dog.__enter__()
+    while _watching:
+        _watching.pop().__exit__()
+    if seconds > 0:
+        dog = Watchdog(rank, Limit(seconds))
+        dog.idle()
+        _watching.append(dog.__enter__())
 
 
 class calling:  # noqa: N801 - a context manager
-    """Within it, this rank is in a collective call of this name, where it may wait for other ranks."""
+    """Name the collective call that this rank is in, where it may wait for other ranks."""
 
     __slots__ = ("name",)
 
@@ -147,13 +146,13 @@ class calling:  # noqa: N801 - a context manager
 
     def __enter__(self) -> None:
         _calls.depth += 1
-        if _calls.dog is not None and _calls.depth == 1:
-            _calls.dog.step(self.name)
+        if _watching and _calls.depth == 1:
+            _watching[0].step(self.name)
 
     def __exit__(self, *error: object) -> None:
         _calls.depth -= 1
-        if _calls.dog is not None and _calls.depth == 0:
-            _calls.dog.idle()
+        if _watching and _calls.depth == 0:
+            _watching[0].idle()
 
 
 def collective(name: str) -> Callable[[_Called], _Called]:
