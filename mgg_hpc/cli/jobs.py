@@ -12,7 +12,7 @@ from click import Choice, FloatRange, IntRange, argument, option
 from .options import Existing, Output, example, overriding, to_file
 
 
-def look(
+def check_inputs(
     *,
     job: Path | None = None,
     run: Path | None = None,
@@ -78,7 +78,7 @@ def train(job: Path, overrides: tuple[str, ...], share_gpu: bool, as_ranks: int 
     from ..runtime import signals
 
     signals.listen()
-    look(job=job, overrides=overrides)
+    check_inputs(job=job, overrides=overrides)
     if as_ranks:
         from ..tools.rehearse import process_rehearse
 
@@ -112,7 +112,7 @@ def resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
     from ..runtime import signals
 
     signals.listen()
-    look(run=run, overrides=overrides)
+    check_inputs(run=run, overrides=overrides)
     from ..training.train import process_resume
 
     return process_resume(run, overrides, shown)
@@ -146,7 +146,7 @@ def predict(run: Path, output: Path, **options: Any) -> int:
     A table (.csv, .parquet) has the columns id, class, probability_0 and so on. A name that ends in .npy gives one such
     file; or several, out.class.npy and so on, where several arrays are written.
     """
-    look(run=run, **options)
+    check_inputs(run=run, **options)
     from ..training.predict import process_predict
 
     return process_predict(run, output, **options)
@@ -216,7 +216,7 @@ def tune(job: Path, overrides: tuple[str, ...], transfers: str) -> int:
     from ..runtime import signals
 
     signals.listen()
-    look(job=job, overrides=overrides)
+    check_inputs(job=job, overrides=overrides)
     from ..training.tuning.offline import process_tune
 
     return process_tune(job, overrides, transfers)
