@@ -180,6 +180,7 @@ class Loss:
                 before = torch.get_rng_state()
                 try:
                     whole, again, *halves = (self._sum(*pair) for pair in pairs)
+                    alone = [self._sum(out[row, None], labels[row, None]) for row in rows[:SAMPLE]]
                     ratios = [self._ratio(*pair) for pair in pairs[1:]] if self.reduction == "mean" else []
                     ratios += [self._ratio(pairs[0][0].flip(0), pairs[0][1])] if ratios else []
                 except (RuntimeError, ValueError, IndexError) as error:
@@ -201,14 +202,16 @@ class Loss:
                         "sum of terms of rows"
                     )
             near = 1e-5 * size + 1e-7 * len(rows) * float(out[rows].abs().max())
-            if math.isfinite(whole + size) and abs(whole - halves[0] - halves[1]) > near:
+            sums = [sum(halves), *([sum(alone)] if len(rows) <= SAMPLE else [])]
+            if math.isfinite(whole + size) and any(abs(whole - each) > near for each in sums):
                 if whole == self._sum(*pairs[0], "mean"):
                     raise InputError(
                         f'{where}: the loss is the same with reduction="sum" and "mean"; it shall use it'
                     )
                 raise InputError(
                     f'{where}: with reduction="sum" the loss is {whole:g} of some rows, but {halves[0]:g} + '
-                    f"{halves[1]:g} of their parts; it shall be a sum of terms of rows"
+                    f"{halves[1]:g} of two parts of them and {sum(alone):g} of each by itself; it shall be a sum of "
+                    "terms of rows"
                 )
             if ratios and not any(math.isnan(each) for each in ratios):
                 every, first, second, other = ratios
