@@ -279,7 +279,8 @@ def test_what_scipys_mmwrite_writes_is_read(rng):
     for dtype in (np.uint8, np.uint32, np.int64, np.float64, np.bool_):
         matrix = sp.random(20, 20, 0.2, random_state=int(rng.integers(2**31)), format="coo")
         matrix.data = (1 + matrix.data * 100).astype(dtype)
-        scipy.io.mmwrite("m.mtx", matrix)
+        # Of bool SciPy fails to look for skew symmetry.
+        scipy.io.mmwrite("m.mtx", matrix, symmetry="general" if dtype is np.bool_ else None)
         assert mgg("import", "m.mtx", "-o", "m.h5", "--force") == 0
         found = mgg_.to_scipy("m.h5")
         expected = matrix.tocsr().astype(np.float32)  # an entry (i, j) is an edge i -> j, here and there
