@@ -393,7 +393,7 @@ def _graph(
 
 
 def _leave_out(notes: list[str], what: str, names: Iterable[Any]) -> None:
-    """Add a note about what is left out, if anything is."""
+    """Append a note that counts and names the attributes that are left out. names: theirs; none: no note."""
     if left := list(dict.fromkeys(names)):
         notes.append(f"left out {len(left)} {what}: {', '.join(map(shown, left[:9]))}")
 

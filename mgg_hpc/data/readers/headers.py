@@ -70,7 +70,7 @@ def _sides(first: str, second: str) -> str:
 
 
 def _are_pair(first: str, second: str) -> bool:
-    """Return whether two names belong together as those of the two ends of an edge."""
+    """Return whether two names of columns are a pair for the ends of an edge, as V1 and V2 or src_ip and dst_ip."""
     keys = first != second and bool(KEY.fullmatch(first) and KEY.fullmatch(second))
     letters = (first.lower(), second.lower()) in LETTERS
     return keys or letters or _have_roles(first, second) or bool(_sides(first, second))

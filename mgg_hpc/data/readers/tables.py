@@ -36,7 +36,7 @@ ID = re.compile("((node|vertex)?[ _-]?(id|index))|node|vertex")  # names of colu
 
 
 class Head(NamedTuple):
-    """What the first lines of a table tell.
+    """The dialect, columns and header of a table, found in its first lines.
 
     Fields: dialect: with its delimiter. columns: their number. offset, line: of `text_blocks` that begin with the first
     row. first: words of the first row, unless a header is above it. note: what was passed over, kept or taken for a
