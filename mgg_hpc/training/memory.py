@@ -125,7 +125,7 @@ def _exchanged(job: Job, rows: int) -> int:
     if halo and not on_gpu:
         state = max(conv.state for conv in job.model.convolutions)
         found += rows * state * max(4, format.dtype.itemsize)
-    # Products of half rows are taken from copies in another order.
+    # Some processors take products of half rows from copies in another order; for others this is a bound.
     if half and not on_gpu:
         widths = [0 if job.sparse else job.x.shape[1], *job.model.widths]
         found += rows * 2 * max(a + b for a, b in itertools.pairwise(widths))

@@ -164,8 +164,9 @@ def test_what_is_predicted_is_what_training_takes(large, name):
     )
     assert there + still == pytest.approx(peak, rel=0.15)
     assert still > 60e6
-    # Without what libraries hold. Products of half rows take some 25 MB of oneDNN's, on some processors and not always.
-    assert still == pytest.approx(peak - there, rel=0.15, abs=32e6 if name == "halves" else 16e6)
+    # Without what libraries hold. Some processors take products of half rows from copies, which are predicted for all.
+    copies = 50_000 * 2 * (352 + 128) if name == "halves" else 0
+    assert 0.85 * (still - copies) - 16e6 < peak - there < 1.15 * still + 16e6
 
 
 @pytest.mark.long
