@@ -1,0 +1,191 @@
+"""Times of this project's last commit in those of another commit, measured in turns.
+
+    python benchmarks/versus.py 2fe3fd9                                  # every part
+    python benchmarks/versus.py HEAD~1 --parts layers,epochs --turns 9
+    MGG_ISA=avx2 python benchmarks/versus.py 2fe3fd9 --parts layers      # by kernels for AVX2
+
+Both commits are compiled below build/versus, for all instruction sets. Each turn runs each part once by either one, in
+processes of their own. Parts: layers (processor time of forward and backward of four layers, on 100 nodes and on a
+million edges), epochs (of `mgg train`), import (processor time of importing a text of --lines edges), traversals, start
+(processor time of `mgg --help`). A process repeats what it times, and its least time counts. ``relative_time`` is the
+median over turns of this commit's time in those of the other one, ``relative_min`` compares the least of all turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import tomli_w
+from harness import command, options, run, workers
+from harness.processes import output
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime.timing import interleaved, ratios
+from mgg_hpc.tools.bench.results import Results, output_files
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILDS = ROOT / "build" / "versus"
+LAYERS = """
+import json, sys, time
+import torch
+import mgg_hpc as mgg
+found = {}
+for name, repeats in (("small", 300), ("large", 7)):
+    with mgg.open(f"{name}.h5") as graph:
+        x = graph.x.clone().requires_grad_()
+        for conv in ("GCNConv", "GINConv", "SAGEConv", "GATConv"):
+            network = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+            layer = mgg.nn.GINConv(network) if conv == "GINConv" else getattr(mgg.nn, conv)(64, 64)
+            taken = []
+            for _ in range(repeats):
+                began = time.process_time()
+                layer(x, graph).sum().backward()
+                taken.append(time.process_time() - began)
+            found[f"{conv}, {name} graph"] = 1e3 * min(taken)
+print(json.dumps(found))
+"""
+MODELS: dict[str, Any] = {
+    name: {"model": {"name": name, "hidden": 32}} for name in ("gcn", "gin", "sage", "gat")
+}
+MODELS |= {
+    "sampled": {"model": {"name": "sage", "hidden": 32}, "train": {"mode": "sampled", "fanouts": [10, 10]}}
+}
+TRAVERSALS = ("bfs", "sssp", "cc", "pagerank")
+
+
+def compiled(commit: str) -> Path:
+    """Return the folder of a commit's files and modules, which are compiled where they are not there yet."""
+    folder = BUILDS / commit
+    if (folder / "compiled").exists():
+        return folder
+    click.echo(f"compiling {commit[:7]}", err=True)
+    files = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+        archive.extractall(folder, filter="data")
+    build, bin = folder / "build", Path(sys.executable).parent
+    places = [f"-DCMAKE_MAKE_PROGRAM={bin / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"]
+    output([bin / "cmake", "-G", "Ninja", "-S", folder, "-B", build, "-DMGG_CUDA=OFF", *places], "cmake")
+    output([bin / "cmake", "--build", build], "cmake --build")
+    output([bin / "cmake", "--install", build, "--prefix", build / "installed"], "cmake --install")
+    for module in (build / "installed" / "mgg_hpc").iterdir():
+        module.replace(folder / "mgg_hpc" / module.name)
+    (folder / "compiled").touch()
+    return folder
+
+
+def of(tree: Path, *words: object) -> tuple[str, float]:
+    """Run Python on a tree's package in the present folder; return what it prints, and its processor time in ms."""
+    environment = os.environ | {
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "",
+        "OMP_WAIT_POLICY": "passive",
+    }
+    before = os.times()
+    done = subprocess.run(
+        [sys.executable, "-P", *map(str, words)], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise InputError(f"{tree.name[:7]}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    after = os.times()
+    used = after.children_user - before.children_user + after.children_system - before.children_system
+    return done.stdout, 1e3 * used
+
+
+def layers(tree: Path) -> dict[str, float]:
+    return json.loads(of(tree, "-c", LAYERS)[0])
+
+
+def epochs(tree: Path) -> dict[str, float]:
+    found = {}
+    for name in MODELS:
+        of(tree, "-m", "mgg_hpc", "train", f"{name}.toml", "--no-progress")
+        summary = json.loads(Path("runs", name, "latest", "summary.json").read_text())
+        found[f"epoch of {name}"] = summary["epoch_ms"]["min"]
+    return found
+
+
+def imports(tree: Path) -> dict[str, float]:
+    words = ["import", "edges.txt", "-o", "imported.h5", "--force"]
+    return {"import of text": of(tree, "-m", "mgg_hpc", *words)[1]}
+
+
+def traversals(tree: Path) -> dict[str, float]:
+    found = {}
+    for name in TRAVERSALS:
+        draws = ["--sources", 8] if name in ("bfs", "sssp") else []
+        said = json.loads(
+            of(tree, "-m", "mgg_hpc", "traverse", name, "large.h5", "--json", "--no-check", *draws)[0]
+        )
+        found[name] = 1e3 * min(each["seconds"] for each in said["runs"])
+    return found
+
+
+def start(tree: Path) -> dict[str, float]:
+    return {"mgg --help": min(of(tree, "-m", "mgg_hpc", "--help")[1] for _ in range(5))}
+
+
+PARTS: dict[str, Callable[[Path], dict[str, float]]] = {
+    "layers": layers, "epochs": epochs, "import": imports, "traversals": traversals, "start": start,
+}  # fmt: skip
+
+
+@command(__doc__)
+@click.argument("commit")
+@options.words("parts", PARTS, "What is timed.")
+@click.option("--lines", type=click.IntRange(1), default=2_000_000, help="Edges of the imported text.")
+@options.threads("Of each process. [default: 1]")
+@options.turns(5)
+@output_files(pictures=False)
+def main(
+    commit: str, parts: list[str], lines: int, threads: int | None, turns: int, files: tuple[Path, ...]
+) -> None:
+    names = [output(["git", "-C", ROOT, "rev-parse", "--verify", f"{each}^{{commit}}"], each).strip()
+             for each in ("HEAD", commit)]  # fmt: skip
+    here, other = map(compiled, names)
+    os.environ["OMP_NUM_THREADS"] = str(threads or 1)
+    results = Results(
+        "versus", commit=names[0][:7], other=names[1][:7], isa=os.environ.get("MGG_ISA", "widest")
+    )
+    with workers.workspace() as folder, contextlib.chdir(folder):
+        inputs(other, lines)
+        for part in parts:
+            taken = interleaved({tree: partial(PARTS[part], tree) for tree in (here, other)}, turns)
+            for variant in taken[here][0]:
+                ms, first = ([each[variant] for each in taken[tree]] for tree in (here, other))
+                spread = ratios(ms, first)
+                results.add(variant, ms, first, relative_min=round(min(ms) / min(first), 4), other_ms=min(first),
+                            least=spread["min"], most=spread["max"])  # fmt: skip
+    results.write(files)
+    results.show("variant", "min_ms", "other_ms", "relative_min", "relative_time", "least", "most")
+
+
+def inputs(tree: Path, lines: int) -> None:
+    """Write the graphs and jobs into the present folder; the other commit draws them, since both read its files."""
+    drawn = np.random.default_rng(1).integers(lines // 8, size=(lines, 2))
+    np.savetxt("edges.txt", drawn, fmt="%d")
+    for name, words in {
+        "small": "sbm --nodes 100 --classes 4",
+        "middle": "sbm --nodes 60000 --classes 8",
+        "large": "rmat --scale 16 --edge-factor 8",
+    }.items():
+        of(tree, "-m", "mgg_hpc", "generate", *words.split(), "--features", 64, "-o", f"{name}.h5")
+    for name, sections in MODELS.items():
+        job = {"graph": {"file": "middle.h5"}} | sections
+        job["train"] = {"epochs": 12} | sections.get("train", {})
+        Path(f"{name}.toml").write_text(tomli_w.dumps(job))
+
+
+if __name__ == "__main__":
+    run(main)
