@@ -5,10 +5,17 @@
     MGG_ISA=avx2 python benchmarks/versus.py 2fe3fd9 --parts layers      # by kernels for AVX2
 
 Both commits are compiled below build/versus, for all instruction sets. Each turn runs each part once by either one, in
-processes of their own. Parts: layers (processor time of forward and backward of four layers, on 100 nodes and on a
-million edges), epochs (of `mgg train`), import (processor time of importing a text of --lines edges), traversals, start
-(processor time of `mgg --help`). A process repeats what it times, and its least time counts. ``relative_time`` is the
-median over turns of this commit's time in those of the other one, ``relative_min`` compares the least of all turns.
+processes of their own. A process repeats what it times, and its least time counts. Parts:
+
+    layers      processor time of forward and backward of four layers, on 100 nodes and on a million edges
+    epochs      an epoch of `mgg train`
+    loops       an epoch of a loop of one's own, on two ranks
+    import      processor time of importing a text of --lines edges
+    traversals  a search, shortest paths, components and PageRank
+    start       processor time of `mgg --help`
+
+``relative_time`` is the median over turns of this commit's time in those of the other one, ``relative_min`` compares
+the least of all turns.
 """
 
 from __future__ import annotations
@@ -55,6 +62,24 @@ for name, repeats in (("small", 300), ("large", 7)):
                 taken.append(time.process_time() - began)
             found[f"{conv}, {name} graph"] = 1e3 * min(taken)
 print(json.dumps(found))
+"""
+LOOP = """
+import time
+import torch
+import mgg_hpc as mgg
+with mgg.open("middle.h5") as graph:
+    convs = torch.nn.ModuleList([mgg.nn.GCNConv(64, 32), mgg.nn.GCNConv(32, graph.num_classes)])
+    optimizer, taken = torch.optim.Adam(convs.parameters()), []
+    for _ in range(40):
+        began = time.perf_counter()
+        loss = graph.loss(convs[1](convs[0](graph.x, graph).relu(), graph), torch.nn.functional.cross_entropy)
+        optimizer.zero_grad()
+        loss.backward()
+        mgg.allreduce_gradients(convs)
+        optimizer.step()
+        taken.append(time.perf_counter() - began)
+    if graph.rank == 0:
+        print(1e3 * min(taken))
 """
 MODELS: dict[str, Any] = {
     name: {"model": {"name": name, "hidden": 32}} for name in ("gcn", "gin", "sage", "gat")
@@ -105,6 +130,11 @@ def of(tree: Path, *words: object) -> tuple[str, float]:
 
 def layers(tree: Path) -> dict[str, float]:
     return json.loads(of(tree, "-c", LAYERS)[0])
+
+
+def loops(tree: Path) -> dict[str, float]:
+    Path("loop.py").write_text(LOOP)
+    return {"epoch of a loop": float(of(tree, "-m", "mgg_hpc", "launch", "-n", 2, "loop.py")[0])}
 
 
 def epochs(tree: Path) -> dict[str, float]:
