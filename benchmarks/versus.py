@@ -2,7 +2,7 @@
 
     python benchmarks/versus.py 2fe3fd9                                  # every part
     python benchmarks/versus.py HEAD~1 --parts layers,epochs --turns 9
-    MGG_ISA=avx2 python benchmarks/versus.py 2fe3fd9 --parts layers      # by kernels for AVX2
+    python benchmarks/versus.py 2fe3fd9 --parts layers --isa avx2        # by kernels for AVX2
 
 Both commits are compiled below build/versus, for all instruction sets. Each turn runs each part once by either one, in
 processes of their own. A process repeats what it times, and its least time counts. Parts:
@@ -87,6 +87,7 @@ MODELS: dict[str, Any] = {
 MODELS |= {
     "sampled": {"model": {"name": "sage", "hidden": 32}, "train": {"mode": "sampled", "fanouts": [10, 10]}}
 }
+SAME = {"PYTHONDONTWRITEBYTECODE": "", "OMP_WAIT_POLICY": "passive"}  # variables of all processes
 TRAVERSALS = ("bfs", "sssp", "cc", "pagerank")
 
 
@@ -112,11 +113,7 @@ def compiled(commit: str) -> Path:
 
 def of(tree: Path, *words: object) -> tuple[str, float]:
     """Run Python on a tree's package in the present folder; return what it prints, and its processor time in ms."""
-    environment = os.environ | {
-        "PYTHONPATH": str(tree),
-        "PYTHONDONTWRITEBYTECODE": "",
-        "OMP_WAIT_POLICY": "passive",
-    }
+    environment = os.environ | SAME | {"PYTHONPATH": str(tree)}
     before = os.times()
     done = subprocess.run(
         [sys.executable, "-P", *map(str, words)], env=environment, capture_output=True, text=True, check=False
@@ -175,19 +172,24 @@ PARTS: dict[str, Callable[[Path], dict[str, float]]] = {
 @click.argument("commit")
 @options.words("parts", PARTS, "What is timed.")
 @click.option("--lines", type=click.IntRange(1), default=2_000_000, help="Edges of the imported text.")
+@click.option("--isa", type=click.Choice(["avx2", "avx512"]), help="Instruction set. [default: the widest]")
 @options.threads("Of each process. [default: 1]")
 @options.turns(5)
 @output_files(pictures=False)
 def main(
-    commit: str, parts: list[str], lines: int, threads: int | None, turns: int, files: tuple[Path, ...]
+    commit: str,
+    parts: list[str],
+    lines: int,
+    isa: str | None,
+    threads: int | None,
+    turns: int,
+    files: tuple[Path, ...],
 ) -> None:
     names = [output(["git", "-C", ROOT, "rev-parse", "--verify", f"{each}^{{commit}}"], each).strip()
              for each in ("HEAD", commit)]  # fmt: skip
     here, other = map(compiled, names)
-    os.environ["OMP_NUM_THREADS"] = str(threads or 1)
-    results = Results(
-        "versus", commit=names[0][:7], other=names[1][:7], isa=os.environ.get("MGG_ISA", "widest")
-    )
+    SAME.update({"OMP_NUM_THREADS": str(threads or 1)} | ({"MGG_ISA": isa} if isa else {}))
+    results = Results("versus", commit=names[0][:7], other=names[1][:7], isa=isa or "widest")
     with workers.workspace() as folder, contextlib.chdir(folder):
         inputs(other, lines)
         for part in parts:

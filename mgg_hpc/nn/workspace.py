@@ -6,6 +6,7 @@ fragments what it keeps between epochs, so buffers of each size are reused. On a
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import defaultdict
 from typing import Any
@@ -23,6 +24,7 @@ ROW = RowFormat(np.dtype(np.float32), 4)  # 16 bytes; the size of every row is a
 LEAST_CLASS = 4096  # bytes of the smallest buffers
 
 
+@functools.lru_cache
 def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
     """Return the format of rows of ``dim`` values of a torch type."""
     return RowFormat(np.dtype(str(dtype).removeprefix("torch.")), dim)
@@ -37,7 +39,7 @@ def as_tensor(array: Any) -> Tensor:
     """Return a tensor over the memory of a backend's array. (NumPy and torch share bfloat16 by its bits only.)"""
     if isinstance(array, Tensor):
         return array
-    if array.dtype.name == "bfloat16":
+    if array.dtype.itemsize == 2 and array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -30,13 +31,18 @@ class RowFormat:
     dtype: np.dtype
     dim: int
 
-    @property
+    @cached_property
     def stride(self) -> int:
         """Number of values from one row to the next."""
         size = self.dtype.itemsize
         return -(-self.dim * size // ROW_ALIGNMENT) * ROW_ALIGNMENT // size
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes from one row to the next."""
         return self.stride * self.dtype.itemsize
+
+    @cached_property
+    def type_name(self) -> str:
+        """Name of the dtype, which NumPy takes a microsecond to find."""
+        return self.dtype.name

@@ -97,7 +97,8 @@ class Rows:
 
         counts: int64 [P], other numbers of rows. [default: the same] Raises ValueError where such rows do not fit.
         """
-        format, counts = RowFormat(self.format.dtype, dim), self.counts if counts is None else counts
+        format = self.format if dim == self.format.dim else RowFormat(self.format.dtype, dim)
+        counts = self.counts if counts is None else counts
         if int(counts[self.rank]) * format.row_bytes > len(self.buffer):
             raise ValueError(f"rows of width {dim} do not fit storage made for width {self.format.dim}")
         return Rows(format, self.addresses, counts, self.buffer, self.rank, self.symmetric)

@@ -168,7 +168,7 @@ class HostBackend(Backend):
                 f"for {plan.destinations} destinations"
             )
         epilogue = epilogue or Epilogue()
-        kernel = getattr(self.schedule(plan, src.format), f"aggregate_{src.format.dtype.name}")
+        kernel = getattr(self.schedule(plan, src.format), f"aggregate_{src.format.type_name}")
         with self.called(plan, src, arrived) as reach:
             kernel(
                 reach,
@@ -307,7 +307,7 @@ class HostEdges(EdgeKernels):
         self._backend = backend
 
     def _run(self, plan: Plan, name: str, src: Rows, **given: Any) -> None:
-        kernel = getattr(self._backend.schedule(plan, src.format), f"{name}_{src.format.dtype.name}")
+        kernel = getattr(self._backend.schedule(plan, src.format), f"{name}_{src.format.type_name}")
         with self._backend.called(plan, src) as reach:
             kernel(reach, **{name: _bits(value) for name, value in given.items() if value is not None})
 
