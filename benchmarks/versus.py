@@ -164,7 +164,7 @@ def start(tree: Path) -> dict[str, float]:
 
 
 PARTS: dict[str, Callable[[Path], dict[str, float]]] = {
-    "layers": layers, "epochs": epochs, "import": imports, "traversals": traversals, "start": start,
+    "layers": layers, "epochs": epochs, "loops": loops, "import": imports, "traversals": traversals, "start": start,
 }  # fmt: skip
 
 
