@@ -67,6 +67,7 @@ LOOP = """
 import time
 import torch
 import mgg_hpc as mgg
+mgg.manual_seed(1)
 with mgg.open("middle.h5") as graph:
     convs = torch.nn.ModuleList([mgg.nn.GCNConv(64, 32), mgg.nn.GCNConv(32, graph.num_classes)])
     optimizer, taken = torch.optim.Adam(convs.parameters()), []
