@@ -24,6 +24,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -93,22 +94,25 @@ TRAVERSALS = ("bfs", "sssp", "cc", "pagerank")
 
 
 def compiled(commit: str) -> Path:
-    """Return the folder of a commit's files and modules, which are compiled where they are not there yet."""
+    """Return the folder of a commit's files and modules, which are compiled unless their sources were before."""
     folder = BUILDS / commit
-    if (folder / "compiled").exists():
+    if folder.exists():
         return folder
-    click.echo(f"compiling {commit[:7]}", err=True)
     files = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(files)) as archive:
-        archive.extractall(folder, filter="data")
-    build, bin = folder / "build", Path(sys.executable).parent
-    places = [f"-DCMAKE_MAKE_PROGRAM={bin / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"]
-    output([bin / "cmake", "-G", "Ninja", "-S", folder, "-B", build, "-DMGG_CUDA=OFF", *places], "cmake")
-    output([bin / "cmake", "--build", build], "cmake --build")
-    output([bin / "cmake", "--install", build, "--prefix", build / "installed"], "cmake --install")
-    for module in (build / "installed" / "mgg_hpc").iterdir():
-        module.replace(folder / "mgg_hpc" / module.name)
-    (folder / "compiled").touch()
+    with workers.workspace() as made, tarfile.open(fileobj=io.BytesIO(files)) as archive:
+        archive.extractall(made, filter="data")
+        sources = output(["git", "-C", ROOT, "rev-parse", f"{commit}:cuda"], "git rev-parse").strip()
+        build, bin = BUILDS / sources, Path(sys.executable).parent
+        if not (build / "installed").exists():
+            click.echo(f"compiling {commit[:7]}", err=True)
+            places = [f"-DCMAKE_MAKE_PROGRAM={bin / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"]
+            output(
+                [bin / "cmake", "-G", "Ninja", "-S", made, "-B", build, "-DMGG_CUDA=OFF", *places], "cmake"
+            )
+            output([bin / "cmake", "--build", build], "cmake --build")
+            output([bin / "cmake", "--install", build, "--prefix", build / "installed"], "cmake --install")
+        shutil.copytree(build / "installed" / "mgg_hpc", made / "mgg_hpc", dirs_exist_ok=True)
+        shutil.copytree(made, folder)
     return folder
 
 
