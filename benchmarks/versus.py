@@ -105,6 +105,7 @@ def compiled(commit: str) -> Path:
         build, bin = BUILDS / sources, Path(sys.executable).parent
         if not (build / "installed").exists():
             click.echo(f"compiling {commit[:7]}", err=True)
+            shutil.rmtree(build, ignore_errors=True)
             places = [f"-DCMAKE_MAKE_PROGRAM={bin / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"]
             output(
                 [bin / "cmake", "-G", "Ninja", "-S", made, "-B", build, "-DMGG_CUDA=OFF", *places], "cmake"
@@ -112,7 +113,8 @@ def compiled(commit: str) -> Path:
             output([bin / "cmake", "--build", build], "cmake --build")
             output([bin / "cmake", "--install", build, "--prefix", build / "installed"], "cmake --install")
         shutil.copytree(build / "installed" / "mgg_hpc", made / "mgg_hpc", dirs_exist_ok=True)
-        shutil.copytree(made, folder)
+        shutil.rmtree(unfinished := folder.with_suffix(".unfinished"), ignore_errors=True)
+        shutil.copytree(made, unfinished).rename(folder)
     return folder
 
 
