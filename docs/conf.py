@@ -39,7 +39,9 @@ html_css_files = ["site.css"]
 html_copy_source = False
 
 NAMED = re.compile(r"(?:^|(?<=[.\])] ))(?=(?:[a-z_]\w*(?:, )?)+: \S)|(?<=[.\])] )(?=Raises )")
-OUTSIDE = re.compile(r"(?<!!)(\[[^\[\]]*\])\((?=(?:\.\./)+(?:benchmarks|cuda|examples|inputs|mgg_hpc|slurm|tests)/)")
+OUTSIDE = re.compile(
+    r"(?<!!)(\[[^\[\]]*\])\((?=(?:\.\./)+(?:benchmarks|cuda|examples|inputs|mgg_hpc|slurm|tests)/)"
+)
 
 
 def list_arguments(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
