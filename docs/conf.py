@@ -37,6 +37,7 @@ html_title = project
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_copyright = False
 
 NAMED = re.compile(r"(?:^|(?<=[.\])] ))(?=(?:[a-z_]\w*(?:, )?)+: \S)|(?<=[.\])] )(?=Raises )")
 OUTSIDE = re.compile(
@@ -57,6 +58,13 @@ def list_arguments(_app: Any, _what: str, _name: str, _object: Any, _options: An
             names = re.match(r"((?:[a-z_]\w*(?:, )?)+): ", part)
             shown += [f"- **{names[1]}**: {part[names.end() :]}" if names else part, ""]
     lines[:] = shown
+
+
+def name_aliases(
+    _app: Any, _what: str, _name: str, _object: Any, _options: Any, signature: str, returned: str
+) -> Any:
+    """Show ArrayLike as it is written."""
+    return re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", signature or ""), returned
 
 
 def show_examples(_app: Any, context: Any, lines: list[str]) -> None:
@@ -82,5 +90,6 @@ def show_defaults(command: click.Command) -> None:
 def setup(app: Any) -> None:
     show_defaults(cli)
     app.connect("autodoc-process-docstring", list_arguments)
+    app.connect("autodoc-process-signature", name_aliases)
     app.connect("sphinx-click-process-epilog", show_examples)
     app.connect("source-read", give_files)
