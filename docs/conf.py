@@ -64,7 +64,8 @@ def name_aliases(
     _app: Any, _what: str, _name: str, _object: Any, _options: Any, signature: str, returned: str
 ) -> Any:
     """Show ArrayLike as it is written."""
-    return re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", signature or ""), returned
+    shown = signature and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", signature)
+    return (shown, returned) if shown else None
 
 
 def show_examples(_app: Any, context: Any, lines: list[str]) -> None:
@@ -81,8 +82,8 @@ def give_files(_app: Any, _name: str, source: list[str]) -> None:
 def show_defaults(command: click.Command) -> None:
     """Show the defaults of options, which --help shows by a setting of the context."""
     for option in command.params:
-        if isinstance(option, click.Option) and option.show_default is None:
-            option.show_default = True
+        if isinstance(option, click.Option) and not option.is_flag:
+            option.show_default = isinstance(option.default, int | float | str)
     for each in getattr(command, "commands", {}).values():
         show_defaults(each)
 
