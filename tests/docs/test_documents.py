@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from command import option_names, parsed
-from documents import PAGES, ROOT, anchors, code, links, name, spans
+from documents import PAGES, ROOT, anchors, code, links, name, prose, spans
 
 from mgg_hpc.__main__ import cli
 
@@ -26,6 +26,15 @@ def test_links_lead_to_files_and_headings(page):
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(f"{path}#{anchor}" if anchor else path)
     assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_tables_and_headings_stand_between_blank_lines(page):
+    """Markdown would take what follows a table for a row of it."""
+    lines = prose(page).split("\n")
+    pairs = list(zip(lines, lines[1:], strict=False))
+    assert not [after for row, after in pairs if row.startswith("|") and after and not after.startswith("|")]
+    assert not [heading for before, heading in pairs if re.match("#+ ", heading) and before]
 
 
 def test_every_page_is_linked_to():
