@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -32,7 +33,7 @@ def test_links_lead_to_files_and_headings(page):
 def test_tables_and_headings_stand_between_blank_lines(page):
     """Markdown would take what follows a table for a row of it."""
     lines = prose(page).split("\n")
-    pairs = list(zip(lines, lines[1:], strict=False))
+    pairs = list(itertools.pairwise(lines))
     assert not [after for row, after in pairs if row.startswith("|") and after and not after.startswith("|")]
     assert not [heading for before, heading in pairs if re.match("#+ ", heading) and before]
 
