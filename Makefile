@@ -43,7 +43,7 @@ export PIP_INSTALL_FLAGS
 # Byte code is kept, whatever the machine is set to: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: openshmem-came other-arguments help setup wheel cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench gpu-results lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came other-arguments help setup wheel cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench gpu-results lint format docs accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -169,14 +169,21 @@ lint: $(VENV)/.tests ## style, imports and types
 format: $(VENV)/.tests ## put the code into its format
 	@$(BIN)/ruff format -q
 
+# Sphinx, since autodoc reads the docstrings of compiled and lazily loaded names as they are at run time. Its packages
+# are the extra `docs`, which nothing else needs. A warning, such as one of a link that leads nowhere, is an error.
+docs: setup ## the documentation as a site, with search: build/site/index.html
+	@$(BIN)/python -c "import furo, myst_parser, sphinx_click, sphinx_copybutton" 2>/dev/null || .ci/setup "$(PYTHON)" $(VENV) docs
+	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -W --keep-going -d build/doctrees docs build/site
+	@echo "mgg: the site is build/site/index.html"
+
 accuracy: setup ## published accuracies of GCN, GraphSAGE and GAT, ten seeds each
 	$(BIN)/python benchmarks/accuracy.py
 
-bench: setup ## the figures of the README, beside the peers that are installed
+bench: setup ## the figures of docs/results.md, beside the peers that are installed
 	$(BIN)/python benchmarks/aggregate.py rmat:18:16 $(wildcard $(CNR))
 	$(BIN)/python benchmarks/epoch.py --models gcn,gin,sage,gat
 	$(BIN)/python benchmarks/studies/exchanges.py transfers
-	$(BIN)/python benchmarks/readme.py
+	$(BIN)/python benchmarks/figures.py
 
 bench-peers: $(PEERS)/.complete ## install the libraries that benchmarks compare with, into .venv-peers
 

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from mgg_hpc.__main__ import main
+import click
+
+from mgg_hpc.__main__ import cli, main
 
 
 def mgg(*arguments: object) -> int:
     """The exit code of ``mgg`` with these arguments."""
     return main([str(argument) for argument in arguments])
+
+
+def parsed(arguments: Sequence[str]) -> dict[str, object]:
+    """Return what the command line takes of these arguments, without running it. Raises click.UsageError."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="mgg")
+    while isinstance(command, click.Group):
+        name, *arguments = arguments
+        found = command.get_command(context, name)
+        assert found is not None, name
+        command = found
+    return command.make_context(name, list(arguments), parent=context).params
+
+
+def option_names(command: click.Command) -> set[str]:
+    """Return the names of a command's options."""
+    options = (each for each in command.params if isinstance(each, click.Option))
+    return {"-h", "--help"}.union(*([*each.opts, *each.secondary_opts] for each in options))
 
 
 def refused(capsys, *arguments: object) -> str:

@@ -50,7 +50,7 @@ edge_factor_option = option("--edge-factor", type=IntRange(0), default=16, help=
 
 
 @generate.command("rmat", epilog=example("mgg generate rmat --scale 16 --edge-factor 16 -o rmat16.h5"))
-@option("--scale", type=IntRange(0, 40), required=True, help="2**scale nodes.")
+@option("--scale", type=IntRange(0, 40), required=True, help="Number of nodes: 2 to this power.")
 @edge_factor_option
 @option(
     "--probabilities",

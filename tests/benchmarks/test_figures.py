@@ -1,4 +1,4 @@
-"""The figures of benchmarks/readme.py and start.py that hold on every machine; sums are as fast as the README says."""
+"""The figures of benchmarks/figures.py and start.py that hold on every machine, and the speed of sums."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ START = [
 ]
 
 
-def test_every_part_of_the_readme_runs(measured):
+def test_every_part_runs(measured):
     """A rank with little to hold takes less than 420 MB, and what plans predict is what ranks take."""
     words = ["--graph=rmat:10", "--turns=1", "--epochs=2", "--epoch-graphs=digits"]
-    found = measured("readme", *words, picture=False)
+    found = measured("figures", *words, picture=False)
     rows = {row["part"]: row for row in found["rows"]}
     assert list(rows) == ["plan", "epoch", "memory", "help"] and not found["notes"]
     epoch, memory = rows["epoch"], rows["memory"]
@@ -34,7 +34,7 @@ def test_every_part_of_the_readme_runs(measured):
 
 
 def test_a_part_whose_graph_is_not_there_is_left_out_and_named(measured):
-    found = measured("readme", "--parts=plan,help", "--graph=absent", "--turns=1", picture=False)
+    found = measured("figures", "--parts=plan,help", "--graph=absent", "--turns=1", picture=False)
     assert [row["part"] for row in found["rows"]] == ["help"]
     (note,) = found["notes"]
     assert note.startswith("plan is left out: ") and "absent.npz: no such graph" in note
@@ -42,7 +42,7 @@ def test_a_part_whose_graph_is_not_there_is_left_out_and_named(measured):
 
 @pytest.mark.data
 def test_plans_take_two_seconds_at_most(measured, data_folder):
-    assert measured("readme", "--parts=plan", picture=False)["rows"][0]["min_ms"] < 2000
+    assert measured("figures", "--parts=plan", picture=False)["rows"][0]["min_ms"] < 2000
 
 
 @pytest.mark.data

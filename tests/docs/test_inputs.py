@@ -7,13 +7,11 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
-from command import mgg
+from command import mgg, parsed
 from mpi4py import MPI
 
 from mgg_hpc import config
-from mgg_hpc.__main__ import cli
 from mgg_hpc.training.job import build
 from mgg_hpc.training.train import fit
 
@@ -35,18 +33,6 @@ def commands(path: Path) -> list[list[str]]:
     """The arguments of each `mgg` that a job file's comment says makes its graph."""
     found = re.findall(r"^#     mgg (.*)$", path.read_text(), re.MULTILINE)
     return [shlex.split(line) for line in found]
-
-
-def parsed(arguments: list[str]) -> dict[str, object]:
-    """What the command line takes of these arguments, without running anything. Raises click.UsageError."""
-    command: click.Command = cli
-    context = click.Context(cli, info_name="mgg")
-    while isinstance(command, click.Group):
-        name, *arguments = arguments
-        found = command.get_command(context, name)
-        assert found is not None, name
-        command = found
-    return command.make_context(name, list(arguments), parent=context).params
 
 
 def test_there_is_a_job_for_each_model_on_each_graph():

@@ -1,7 +1,7 @@
-"""The README's figures that compare with nothing: plans, epochs of real graphs, memory of a rank, the start of `mgg`.
+"""The figures of docs/results.md that compare with nothing: plans, epochs, memory of a rank, the start of `mgg`.
 
-    python benchmarks/readme.py
-    python benchmarks/readme.py --parts plan,help --graph rmat:16 --turns 1 -o readme.json
+    python benchmarks/figures.py
+    python benchmarks/figures.py --parts plan,help --graph rmat:16 --turns 1 -o figures.json
 
 Parts: plan (of four ranks, one after the other on one core: bounds, self loops, chunks, schedules), epoch (GCNs of 16
 hidden units on one rank of two threads), memory (the larger peak of two ranks on a small graph, and what the plan said;
@@ -114,7 +114,7 @@ PARTS: dict[str, Callable[..., None]] = {"plan": plan, "epoch": epoch, "memory":
 @click.option("--epoch-graphs", default="cora,pubmed")
 @output_files(pictures=False)
 def main(parts: list[str], files: tuple[Path, ...], **sizes: object) -> None:
-    results = Results("figures of the README")
+    results = Results("figures without peers")
     for part in parts:
         try:
             PARTS[part](results, **sizes)
