@@ -28,6 +28,8 @@ pytestmark = pytest.mark.long
         ("traversal", "rmat:4 ring.h5 --peers=none", "ring.h5: no such file"),
         ("traversal", "--device=cuda", "'--device': 'cuda' is not 'cpu'."),
         ("two_hosts", "", "Missing argument 'PROGRAM.py [ARGUMENT]...'"),
+        ("versus", "nothing", "nothing: exit code 128: fatal: Needed a single revision"),
+        ("versus", "HEAD --parts=plans", "--parts plans: 'plans' is not one of layers, epochs, loops"),
         ("studies/exchanges", "transfers karate", "karate: no such graph"),
         ("studies/exchanges", "transfers rmat:5 --widths=0", "--widths 0"),
         ("studies/exchanges", "primitives rmat:5 --device=cuda --ranks=2", "--ranks has no meaning"),

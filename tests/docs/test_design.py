@@ -35,6 +35,7 @@ def unknown(text: str) -> list[str]:
     """Return the names in backticks that are neither files nor found as whole words in a file that the text names."""
     existing = paths()
     names = [name.replace("\n", " ") for name in re.findall(r"`([^`]+)`", text)]
+    names = [name for name in names if not name.startswith(("grep ", "python "))]  # commands
     files = {name: named(name, existing) for name in names if FILE.fullmatch(name)}
     sources = [
         path.read_text() for found in files.values() for path in map(ROOT.joinpath, found) if path.is_file()
