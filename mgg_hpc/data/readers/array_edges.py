@@ -260,11 +260,13 @@ class _EdgeData:
 def count_rounded(given: NDArray[Any], stored: NDArray[Any]) -> int:
     """Return how many whole numbers are others in a float type, since they are too large for it."""
     exact = 2.0 ** (np.finfo(stored.dtype).nmant + 1)
-    if given.dtype.itemsize <= 1 or not given.size or max(-float(given.min()), float(given.max())) <= exact:
+    if np.can_cast(given.dtype, stored.dtype) or not given.size:
         return 0
-    with np.errstate(invalid="ignore"):
-        whole = given == np.floor(given) if given.dtype.kind == "f" else True
-        return int(np.count_nonzero(whole & (stored.astype(np.float64) != given) & np.isfinite(stored)))
+    if max(-float(given.min()), float(given.max())) <= exact:
+        return 0
+    large = np.isfinite(stored) & ((given > exact) | (given < -exact))
+    numbers = given[large].astype(np.longdouble)  # holds all of int64
+    return int(np.count_nonzero((numbers == np.floor(numbers)) & (stored[large] != numbers)))
 
 
 def rounding(where: str, count: int, dtype: Any) -> str:
