@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .. import checks
 from ..edge_stream import EdgeBlock, EdgeStream, Imported
+from ..graph import whole_ids
 from .npy import NUMBERS, Array, open_array
 
 BLOCK_EDGES = 1 << 20
@@ -293,23 +294,6 @@ def offset_runs(indptr: Array, total: int) -> Iterator[tuple[int, NDArray[np.int
             checks.offsets(where, name, part, row=row, rows=rows, total=total)
             yield row, part
             last = part[-1:]
-
-
-def whole_ids(where: str, low: int, ids: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return ids, from number ``low`` on, as integers.
-
-    Raises InputError for a float that is not whole, or so large that its type does not hold all whole numbers up to it.
-    """
-    if ids.dtype.kind != "f":
-        return ids
-    most = 2.0 ** (np.finfo(ids.dtype).nmant + 1)
-    with np.errstate(invalid="ignore"):
-        at = checks.first(~((ids == np.floor(ids)) & (np.abs(ids) < most)))
-    if at is not None:
-        raise InputError(
-            f"{where} {low + at}{what} {ids[at]}; expected whole numbers below {most:.0f} in {ids.dtype}"
-        )
-    return ids.astype(np.int64)
 
 
 def in_range(array: Array, ids: NDArray[Any], low: int, limit: int) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from ...errors import InputError
 from .. import native, schema
 from ..edge_stream import EdgeBlock, Imported, Rows
 from .compressed import TextBlock, lines_of, text_blocks, text_size
-from .dialect import LINES, Dialect, TextLine, Words, after, attempt, is_numbered, number
+from .dialect import Dialect, TextLine, Words, after, attempt, is_numbered, number
 from .headers import HINT, check_names, is_header, name_columns
 from .limits import check_memory, shown
 from .node_arrays import of_array
@@ -199,9 +199,10 @@ class _NamedEdges:
             into = comments, self._names, *edges.arrays()
             count, irregular, left_out = parse(block.text, columns, dialect.delimiter, *into)
         if irregular >= 0:  # the same words, without quotes and comments
-            rows = (_names(rules, line, columns) for line in dialect.lines(block.text, block.line))
+            among: list[int] = []
+            rows = (_names(rules, line, columns) for line in dialect.lines(block.text, block.line, among))
             plain = "".join(EXACT.join(words) + "\n" for words in rows).encode(errors="replace")
-            text, left_out = np.frombuffer(plain, np.uint8), dialect.count_comments(block.text)
+            text, left_out = np.frombuffer(plain, np.uint8), len(among)
             count, irregular, _ = parse(text, columns, EXACT, [], self._names, *edges.arrays())
             assert irregular < 0, (self.where, block.line, irregular)
         return edges.cut(count), left_out
@@ -284,11 +285,11 @@ class LineRules:
                 f"{self.where}:1: '% bip' is a bipartite graph, both sides of which have ids of their own; number the "
                 "second side after the first, and remove this line"
             )
-        lines = list(islice(self.dialect.lines(block.text, block.line), LINES))
-        above = block.text[: lines[0].start if lines else None]
-        comments += self.dialect.count_comments(above)
+        lines, more = self.dialect.first_lines(block)
+        comments += more
         if not lines:
             return self, 0, block, comments
+        above = block.text[: lines[0].start]
         first, header = lines[0], self.dialect.header
         where, texts = f"{self.where}:{first.number}", [line.text for line in lines]
         self._check_format(where, above, texts)
@@ -420,13 +421,14 @@ class LineRules:
             form = columns, self.first, self.limit, dialect.delimiter, dialect.comments
             count, irregular, comments = native.load().parse_edges(block.text, *form, *edges.arrays())
         if irregular >= 0:
-            count, comments = 0, dialect.count_comments(block.text)
-            for line in dialect.lines(block.text, block.line):
+            count, left_out = 0, list[int]()
+            for line in dialect.lines(block.text, block.line, left_out):
                 source, destination, weight = self._edge(f"{self.where}:{line.number}", line.text, columns)
                 edges.sources[count], edges.destinations[count] = source, destination
                 if edges.weight is not None:
                     edges.weight[count] = weight
                 count += 1
+            comments = len(left_out)
         return edges.cut(count), comments
 
     def check_columns(self, where: str, words: list[str], columns: int) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...runtime import mpi
 from ..autograd.aggregation import aggregate, mean_scale, scaled_sum
 from ..graph.dist_graph import DistGraph, extend
-from ..graph.loading import edge_data_of, weighted_edges
+from ..graph.loading import edge_data_of
 from ..graph.matrix import Adjacency, EdgeValues
 from ..graph.view import GraphView
 from ..sampling.batches import Block
@@ -199,11 +199,7 @@ def _weights(
     """Return `Edge.weight`, [E, 1], of the type of rows ``like``. Collective on a graph."""
     weight: Tensor | None = None
     if isinstance(graph, DistGraph):
-        edges, first = graph.part.slice, int(graph.part.bounds[graph.rank])
-        held = edges.weight
-        if adjacency.kind == "gcn":
-            held = weighted_edges("gcn", first, edges.indptr, edges.indices, edges.weight)[2]
-        weight = None if held is None else torch.from_numpy(held).to(graph.device)
+        weight = graph.edge_weight(adjacency.kind)
     elif has_weights(graph):
         weight = graph.edge_data("weight")
     column = like.new_ones(len(source), 1) if weight is None else weight[:, None].to(like.dtype)
