@@ -104,6 +104,8 @@ class _NumberedEdges:
     large weights so far, and the lines to print.
     """
 
+    named = False
+
     def __init__(self, path: Path, nodes: int | None, rules: LineRules) -> None:
         self._path, self.where, self.nodes, self.total = path, rules.where, nodes, text_size(path)
         self._rules = rules
@@ -118,43 +120,36 @@ class _NumberedEdges:
         for block in text_blocks(self._path, **place):
             rest = block
             if not columns:
-                rules, columns, rest, comments = rules.begin(block, comments)
+                rules, columns, rest, comments = rules.begin(block, comments, named=self.named)
             if columns:
-                found, more = rules.parse(rest, columns)
+                found, more = self._parse(rules, rest, columns)
                 comments, large = comments + more, large + found.large()
                 if len(found.sources):
                     head = [columns, rules.dialect.delimiter, comments, large, rules.notes]
-                    yield EdgeBlock(*found, mark=block.end | {"head": head})
+                    yield EdgeBlock(*found, mark=None if self.named else block.end | {"head": head})
             if progress is not None:
                 progress(block.done)
         rules.note_counts(comments, large)
 
+    def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int]:
+        """Return the edges of a block, and the number of comments in it."""
+        return rules.parse(block, columns)
 
-class _NamedEdges:
+
+class _NamedEdges(_NumberedEdges):
     """The stream of an edge list between names. It has no marks: rows depend on the names of all lines before."""
 
+    named = True
+
     def __init__(self, path: Path, nodes: int | None, rules: LineRules) -> None:
-        self._path, self.where, self._expected, self._rules = path, rules.where, nodes, rules
-        self.nodes: int | None = None  # until all were read
-        self.total = text_size(path)
+        super().__init__(path, None, rules)  # the number of nodes is known once all were read
+        self._expected = nodes
         self._names: Any = None
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`."""
         self._names, self.nodes = native.load().Names(), None
-        rules, columns, comments, large = self._rules, 0, 0, 0
-        for block in text_blocks(self._path):
-            rest = block
-            if not columns:
-                rules, columns, rest, comments = rules.begin(block, comments, named=True)
-            if columns:
-                found, more = self._parse(rules, rest, columns)
-                comments, large = comments + more, large + found.large()
-                if len(found.sources):
-                    yield EdgeBlock(*found)
-            if progress is not None:
-                progress(block.done)
-        rules.note_counts(comments, large)
+        yield from super().blocks(progress=progress)
         self.nodes = len(self._names)
         if self._expected not in (None, self.nodes):
             reason = f", since {self._rules.counted}" if self._rules.counted else ""
@@ -188,12 +183,8 @@ class _NamedEdges:
         return {schema.NAME_OFFSETS: of_array(offsets), schema.NAME_TEXT: Rows(layout, text)}
 
     def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int]:
-        """Return the edges of a block, and the number of comments in it."""
-        edges, parse, dialect = (
-            Edges.empty(block.lines, weighted=columns > 2),
-            native.load().parse_names,
-            rules.dialect,
-        )
+        edges, dialect = Edges.empty(block.lines, weighted=columns > 2), rules.dialect
+        parse = native.load().parse_names
         count, irregular, comments = 0, 0, dialect.comments
         if dialect.native:
             into = comments, self._names, *edges.arrays()
