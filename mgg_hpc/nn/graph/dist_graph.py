@@ -81,7 +81,8 @@ class DistGraph(GraphHandle):
         publishes = self._transfer != "halo"
         self._ends: list[Callable[[], None]] = []
         self._widest = widest
-        self._listed: dict[str, tuple[Tensor, Tensor | None]] = {}  # edges and their weights, by kind
+        self._edge_index: dict[str, Tensor] = {}  # by kind
+        self._edge_weight: dict[str, Tensor | None] = {}
         with torch.inference_mode(False):
             super().__init__(
                 backend,
@@ -188,33 +189,33 @@ class DistGraph(GraphHandle):
         A layer of another library takes (extend(x, graph), x) as its sources and destinations with these edges. kind:
         as in `Matrix`; "gcn" gives the edges without the weights. Collective at the first call.
         """
-        return self._edges_of(kind)[0]
-
-    def edge_weight(self, kind: str = "edges") -> Tensor | None:
-        """Return the weights of `edge_index`'s edges, float32 [E], before they are normalised; None if all are 1.
-
-        Collective at the first call, of another kind than "edges".
-        """
-        if kind != "edges":
-            return self._edges_of(kind)[1]
-        weight = self.part.slice.weight
-        return None if weight is None else torch.from_numpy(weight).to(self.device)
-
-    def _edges_of(self, kind: str) -> tuple[Tensor, Tensor | None]:
-        """Return `edge_index` and, but for "edges", `edge_weight`. Collective at the first call."""
-        if kind in self._listed:
-            return self._listed[kind]
+        if kind in self._edge_index:
+            return self._edge_index[kind]
         edges, bounds = self.part.slice, prefix_sum(self.counts)
         low = int(bounds[self.rank])
-        indptr, indices, weight, _ = weighted_edges(kind, low, edges.indptr, edges.indices, edges.weight)
+        indptr, indices = weighted_edges(kind, low, edges.indptr, edges.indices, edges.weight)[:2]
         halo = halo_ids(self.adjacency("edges").forward, bounds)
         own = (indices >= low) & (indices < low + self.rows)
         source = np.where(own, indices - low, self.rows + np.searchsorted(halo, indices))
         destination = np.repeat(np.arange(self.rows), np.diff(indptr))
         with torch.inference_mode(False):
-            listed = torch.from_numpy(np.stack([source, destination]).astype(np.int64)).to(self.device)
-            weights = None if weight is None else torch.from_numpy(weight).to(self.device)
-            return self._listed.setdefault(kind, (listed, weights))
+            listed = torch.from_numpy(np.stack([source, destination]).astype(np.int64))
+            return self._edge_index.setdefault(kind, listed.to(self.device))
+
+    def edge_weight(self, kind: str = "edges") -> Tensor | None:
+        """Return the weights of `edge_index`'s edges, float32 [E], before they are normalised; None if all are 1.
+
+        kind: "edges" or "gcn".
+        """
+        edges = self.part.slice
+        if kind == "edges":
+            return None if edges.weight is None else torch.from_numpy(edges.weight).to(self.device)
+        if kind not in self._edge_weight:
+            low = int(self.part.bounds[self.rank])
+            weight = weighted_edges(kind, low, edges.indptr, edges.indices, edges.weight)[2]
+            with torch.inference_mode(False):
+                self._edge_weight[kind] = None if weight is None else torch.from_numpy(weight).to(self.device)
+        return self._edge_weight[kind]
 
     def edge_data(self, name: str) -> Tensor:
         """Return data of `edge_index`'s edges by name, [E, ...]; "weight" are the weights.
