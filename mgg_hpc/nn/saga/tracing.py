@@ -193,10 +193,10 @@ def _tracer_of(args: Iterable[Any]) -> Any:
 class _Tracer(fx.proxy.TracerBase):
     """Records operations on values of edges. All else that a stage computes is computed as it runs."""
 
-    def __init__(self, effects: Effects) -> None:
+    def __init__(self, layer: torch.nn.Module) -> None:
+        self.effects = Effects(layer)
         self.operations: list[Operation] = []
         self.tensors: list[Tensor] = []
-        self._effects = effects
         self._places: dict[int, Operation] = {}  # by id
         self._modes = _modes()
         self.needs_values = False
@@ -229,7 +229,7 @@ class _Tracer(fx.proxy.TracerBase):
         if id(a) not in self._places:
             self._places[id(a)] = self.add("get_attr", str(len(self.tensors)))
             self.tensors.append(a)
-            self._effects.read(a)
+            self.effects.read(a)
         return self._places[id(a)]
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *given: Any, **named: Any) -> Any:
@@ -264,10 +264,9 @@ def traced(layer: torch.nn.Module, device: torch.device, names: Sequence[str]) -
     ValueError if random numbers are drawn, a tensor is changed after it was read, or values of edges are kept outside
     of the layer.
     """
-    effects = Effects(layer)
-    tracer = _Tracer(effects)
+    tracer = _Tracer(layer)
     try:
-        with without_draws(device, effects):
+        with without_draws(device, tracer.effects):
             result: Any = layer.apply_edge(tracer.edge(names))  # type: ignore[operator]
         tracer.add("output", "output", (tracer.create_arg(result),))
         del result
@@ -278,13 +277,13 @@ def traced(layer: torch.nn.Module, device: torch.device, names: Sequence[str]) -
     except DrawsError:
         raise
     except Exception as error:  # raised by the layer's own code, which gets proxies of tensors
-        effects.restore()
+        tracer.effects.restore()
         if not isinstance(error, NotTraceableError):
             raise NotTraceableError(f"apply_edge cannot be traced ({first_line(error)})") from error
         if str(error) == "apply_edge keeps values of edges" and _held(tracer):
             raise ValueError(f"{error} outside of the layer; keep them in the layer's attributes") from error
         raise
-    effects.check()
+    tracer.effects.check()
     return Traced(tracer.operations, tracer.tensors)
 
 
@@ -298,8 +297,7 @@ def _held(tracer: _Tracer) -> bool:
 
 def reads_vertex(layer: torch.nn.Module) -> bool:
     """Return whether an ApplyVertex reads the rows of vertices, or cannot be traced."""
-    effects = Effects(layer)
-    tracer = _Tracer(effects)
+    tracer = _Tracer(layer)
     vertex, accum = tracer.argument("vertex"), tracer.argument("accum")
     try:
         with torch.random.fork_rng(devices=[]):
@@ -307,7 +305,7 @@ def reads_vertex(layer: torch.nn.Module) -> bool:
     except Exception:  # raised by the layer's own code, which gets proxies of tensors
         return True
     finally:
-        effects.restore()
+        tracer.effects.restore()
     tracer.add("output", "output", (result,))
     found = Traced(tracer.operations, tracer.tensors)
     return bool(next(node for node in found.graph.nodes if node.target == "vertex").users)
