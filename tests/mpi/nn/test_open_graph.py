@@ -217,6 +217,8 @@ def test_losses_that_cannot_be_are_refused_on_all_ranks(rng, comm):
     with mgg.from_scipy(matrix, comm=comm, train=fields["train"]) as graph:
         assert graph.x is None and graph.y is None and not graph.val.any()
         assert graph.edge_index("gcn") is graph.edge_index("gcn")
+        weight = graph.edge_weight("gcn")
+        assert weight is graph.edge_weight("gcn") and len(weight) == graph.edge_index("gcn").shape[1]
         with pytest.raises(mgg.InputError, match="has no labels"):
             graph.loss(out, F.cross_entropy)
     with pytest.raises(KeyError), mgg.from_scipy(matrix, comm=alone()) as one:
