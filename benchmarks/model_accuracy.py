@@ -23,10 +23,10 @@ from mgg_hpc import config
 from mgg_hpc.data import writer
 from mgg_hpc.plan.cost_model import TRANSFERS
 from mgg_hpc.runtime import calibration
-from mgg_hpc.tools import calibrate, estimate
+from mgg_hpc.tools import calibrate
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import Shape, labelled
-from mgg_hpc.tools.bench.results import Results, Row, output_files
+from mgg_hpc.tools.bench.results import Results, Row, numbers_of, output_files
 from mgg_hpc.tools.rehearse import rehearse
 
 EPOCHS, SHAPE = 15, Shape(features=64, hidden=16, classes=8, dropout=0.5)
@@ -40,7 +40,7 @@ CASE = ("graph", "width", "ranks", "transfer")
 @click.option("--keep", is_flag=True, help="Use the calibration that there is.")
 @output_files(pictures=False)
 def main(names: tuple[str, ...], widths: list[int], ranks: str, keep: bool, files: tuple[Path, ...]) -> None:
-    numbers = estimate.numbers_of_ranks(ranks)
+    numbers = sorted({*numbers_of("ranks", ranks)})
     if keep:
         calibration.load()  # refuses where there is none
     else:

@@ -267,7 +267,9 @@ def _section_types() -> dict[str, type]:
 
 def _check_names(tree: dict[str, Any], where: str) -> None:
     """Raise InputError, with the nearest known name, for an unknown section or key."""
-    sections = {name: list(kind.__struct_fields__) for name, kind in _section_types().items()}  # type: ignore[attr-defined]
+    sections = {
+        name: [each.name for each in msgspec.structs.fields(kind)] for name, kind in _section_types().items()
+    }
     for section, content in tree.items():
         if section not in sections:
             near = difflib.get_close_matches(section, sections, 1, 0.5)

@@ -43,3 +43,10 @@ def refused(capsys, *arguments: object) -> str:
     assert err.startswith("mgg: error: ") and err.count("\n") == 1
     assert {path: path.read_bytes() for path in Path().iterdir()} == before
     return err.removeprefix("mgg: error: ").strip()
+
+
+def tables(capsys) -> tuple[list[list[str]], list[str]]:
+    """What was printed: lines of cells of tables, and other lines."""
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    rows = [[cell.strip() for cell in line[1:-1].split(line[0])] for line in lines if line[:1] in ("│", "┃")]
+    return rows, [line.strip(' ",') for line in lines if not set(line) & set("│┃━─")]

@@ -1,4 +1,4 @@
-// Reads rows as an aggregation reads them, or memory from end to end, and keeps only a sum.
+// Reads rows as an aggregation reads them, and keeps only a sum.
 //
 // A load of any part of a cache line moves all of it, so 16 bytes of each line are loaded, and added to one
 // register as integers (one cycle, where a floating-point sum would wait for four): no instruction set makes this
@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t line = 64;
 constexpr int64_t block_edges = 4096;
-constexpr int64_t block_bytes = int64_t(1) << 20;
 
 typedef uint64_t Lanes __attribute__((vector_size(16), may_alias));
 
@@ -83,19 +82,6 @@ uint64_t gather(const Gather& call) {
     case 32: return gather_as<Whole<32>>(call);
     default: return gather_as<Any>(call);
   }
-}
-
-uint64_t stream(const char* data, int64_t bytes, int threads) {
-  const int64_t blocks = (bytes + block_bytes - 1) / block_bytes;
-  uint64_t total = 0;
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : total)
-  for (int64_t block = 0; block < blocks; ++block) {
-    Lanes sum = {};
-    const int64_t end = std::min((block + 1) * block_bytes, bytes / line * line);
-    for (int64_t at = block * block_bytes; at < end; at += line) sum += load(data + at);
-    total += both(sum);
-  }
-  return total;
 }
 
 }  // namespace mgg

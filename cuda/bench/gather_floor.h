@@ -14,9 +14,8 @@ struct Gather {
   int threads;
 };
 
-// Both return a sum of what was read, modulo 2^64: the first 8 and the next 8 bytes of each cache line (of a row
+// Returns a sum of what was read, modulo 2^64: the first 8 and the next 8 bytes of each cache line (of a row
 // that begins within a line: its first 16 bytes).
 uint64_t gather(const Gather& call);
-uint64_t stream(const char* data, int64_t bytes, int threads);  // aligned to 64 bytes; a rest of fewer is left out
 
 }  // namespace mgg

@@ -43,14 +43,6 @@ std::pair<double, uint64_t> gather_floor(Flat<const int32_t> indices, Rows rows,
   return timed([&] { return mgg::gather(call); });
 }
 
-std::pair<double, uint64_t> stream_read(Flat<const uint8_t> data, int threads) {
-  require(threads > 0, "stream: threads is at least 1");
-  require(reinterpret_cast<uintptr_t>(data.data()) % 64 == 0, "stream: not aligned to 64 bytes");
-  return timed([&] {
-    return mgg::stream(reinterpret_cast<const char*>(data.data()), static_cast<int64_t>(data.size()), threads);
-  });
-}
-
 }  // namespace
 
 void bind_floor(nb::module_& m) {
@@ -60,7 +52,4 @@ void bind_floor(nb::module_& m) {
 indices int32 [E]. rows: any type [N, dim], padded to 16 bytes; prefetched `ahead` edges before they are read. The sum,
 modulo 2**64, is of the first two 8-byte words of each line that a row touches (of a row that begins within a line, the
 row's first two). Raises ValueError for an index outside the rows.)");
-  m.def("stream_read", &stream_read, "data"_a.noconvert(), "threads"_a,
-        R"(Return the seconds to read data, aligned to 64 bytes, from end to end, and the sum of each line's first two
-8-byte words.)");
 }

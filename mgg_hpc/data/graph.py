@@ -153,19 +153,32 @@ def from_edges(
 def _node_ids(end: str, values: np.ndarray, nodes: int) -> np.ndarray:
     """Return the ids of one end of edges as int64. Raises InputError that names the first wrong one."""
     ids = np.asarray(values)
-    wrong = np.full(len(ids), ids.dtype.kind not in "iuf")
-    if ids.dtype.kind == "f":
-        exact = 2.0 ** (np.finfo(ids.dtype).nmant + 1)  # floats beyond it have no odd numbers
-        wrong = ~((ids % 1 == 0) & (ids < exact))
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise InputError(f"edge list: edge {at} has the {end} {ids[at]} ({ids.dtype}); expected integers")
+    if len(ids) and ids.dtype.kind not in "iuf":
+        raise InputError(f"edge list: edge 0 has the {end} {ids[0]} ({ids.dtype}); expected integers")
+    ids = whole_ids("edge list: edge", 0, ids, f" has the {end}")
     if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
         at = int(np.argmax((ids < 0) | (ids >= nodes)))
         raise InputError(
             f"edge list: edge {at} has the {end} {ids[at]}: node id {ids[at]} is not in 0 .. {nodes - 1}"
         )
     return ids.astype(np.int64, copy=False)
+
+
+def whole_ids(where: str, low: int, ids: np.ndarray, what: str) -> np.ndarray:
+    """Return ids, from number ``low`` on, as integers. what: comes between number and id in messages.
+
+    Raises InputError for a float that is not whole, or so large that its type does not hold all whole numbers up to it.
+    """
+    if ids.dtype.kind != "f":
+        return ids
+    most = 2.0 ** (np.finfo(ids.dtype).nmant + 1)
+    wrong = ~((np.abs(ids) < most) & (ids == np.floor(ids)))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise InputError(
+            f"{where} {low + at}{what} {ids[at]}; expected whole numbers below {most:.0f} in {ids.dtype}"
+        )
+    return ids.astype(np.int64)
 
 
 def masks(nodes: int, chosen: Iterable[np.ndarray]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ..errors import InputError
 from .export import in_imported_order, whole
 from .graph import SPLITS, Graph, SparseRows, from_edges
 from .readers import FORMATS
+from .readers.array_edges import count_rounded
 from .readers.limits import memory, shown
 from .readers.node_arrays import label_fields
 from .readers.npy import NUMBERS
@@ -402,11 +403,7 @@ def _single(what: str, values: np.ndarray, notes: list[str]) -> np.ndarray:
     """Return numbers as float32, with a note about whole numbers that change; infinite ones are refused later."""
     with np.errstate(over="ignore", under="ignore"):
         found = values.astype(np.float32)
-    if values.dtype.itemsize < 4 or values.dtype == np.float32:
-        return found
-    large = np.isfinite(found) & ((values > 2**24) | (values < -(2**24)))
-    exact = values[large].astype(np.longdouble)  # holds all of int64
-    if changed := np.count_nonzero((exact == np.floor(exact)) & (found[large] != exact)):
+    if changed := count_rounded(values, found):
         notes.append(f"{changed} whole numbers of {what} are rounded, to float32")
     return found
 

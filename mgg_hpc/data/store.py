@@ -92,7 +92,7 @@ class CheckedFile:
         number, stop = (
             start // block,
             -(-end // block),
-        )  # of digest blocks: the next to compare, and after the last
+        )  # the next digest block to compare, and after the last
         expected = iter(self.read(schema.DIGEST + path, number, stop))
         position = number * block  # of the next byte
 
@@ -220,13 +220,8 @@ class GraphFile(CheckedFile):
             raise
         super().__init__(descriptor, str(path), header)
         held = self.contents = header.contents
-        self.name, self.uuid, self.partitions, self._proof = (
-            held.name,
-            header.uuid,
-            header.partitions,
-            header.proof,
-        )
-        self.nodes, self.edges, self.order = held.nodes, held.edges, header.order
+        self.uuid, self.partitions, self._proof = header.uuid, header.partitions, header.proof
+        self.name, self.nodes, self.edges, self.order = held.name, held.nodes, held.edges, header.order
         self.features, self.classes = held.features, held.classes
         self.directed, self.multilabel = held.directed, held.multilabel
         self.sparse = held.sparse_shape is not None

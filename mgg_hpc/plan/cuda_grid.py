@@ -50,7 +50,7 @@ class Limits:
 class Launch:
     """The grid and the shared memory of an aggregation's kernel.
 
-    lanes: lanes of a worker. packs: packs of 16 bytes that each lane holds at once. work_per_warp: WPW, values.
+    lanes: lanes of a worker. packs: packs of 16 bytes that each lane holds at once.
     part_edges: a destination of more edges is shared by several workers. shared_bytes: SMEM of a block.
     blocks_per_multiprocessor: blocksPerSM of the whole grid. resident: number of blocks of a multiprocessor that
     threads and shared memory allow at once (registers may allow fewer: the backend queries the runtime).
@@ -58,7 +58,6 @@ class Launch:
 
     lanes: int
     packs: int
-    work_per_warp: int
     part_edges: int
     shared_bytes: int
     warps: int
@@ -138,7 +137,6 @@ def launch(
     return Launch(
         lanes=lanes,
         packs=packs,
-        work_per_warp=part_edges(ps, dist) * format.dim,
         part_edges=part_edges(ps, dist),
         shared_bytes=shared,
         warps=warps,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import sizes
 from ..errors import InputError
 from . import cores, exit_code, find_mpi
 from .exit_code import RANKS, FailedElsewhere
@@ -300,7 +301,7 @@ class SharedWindow:
             window = MPI.Win.Allocate_shared(room, 1, info, node)
         except MPI.Exception as error:
             raise InputError(
-                f"MPI cannot share {_size(room)} on rank {node.Get_rank()} of {node.Get_size()} "
+                f"MPI cannot share {sizes.shown(room)} on rank {node.Get_rank()} of {node.Get_size()} "
                 f"({error.Get_error_string()}): is {_SHARED_FOLDER} large enough?"
             ) from error
         finally:
@@ -360,9 +361,9 @@ def check_room(
         name, free = min(left.items(), key=lambda each: each[1])
         if total > free:
             refusal = (
-                f"the {node.Get_size()} ranks of this node need {_size(total)} of shared memory "
-                f"({f'{_size(room)} each' if blocks > 1 else 'together'}), but the {name} is {_size(free)}: "
-                "use more nodes, a smaller graph or narrower layers, or give the machine more"
+                f"the {node.Get_size()} ranks of this node need {sizes.shown(total)} of shared memory "
+                f"({f'{sizes.shown(room)} each' if blocks > 1 else 'together'}), but the {name} is "
+                f"{sizes.shown(free)}: use more nodes, a smaller graph or narrower layers, or give the machine more"
             )
     refusal = node.bcast(refusal, root=0)
     if refusal is not None:
@@ -376,12 +377,3 @@ def free_shared() -> int:
     except OSError:
         return 2**63  # this system shares memory elsewhere; the memory check remains
     return state.f_bavail * state.f_frsize
-
-
-def _size(nbytes: float) -> str:
-    """Format a number of bytes."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            break
-        nbytes /= 1024
-    return f"{nbytes:.0f} bytes" if unit == "bytes" else f"{nbytes:.1f} {unit}"

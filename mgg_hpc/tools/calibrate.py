@@ -24,8 +24,8 @@ from ..plan.cost_model import TRANSFERS, RowCost, System
 from ..runtime import calibration, cores
 from ..training.report import console
 from . import estimate
+from .bench.results import numbers_of
 from .doctor import LAUNCH
-from .estimate import numbers_of_ranks
 from .terminal import waiting
 
 SECONDS = 600  # after which a measurement has hung
@@ -65,7 +65,7 @@ Observed = tuple[
 def process_calibrate(ranks: str) -> int:
     """Measure with each number of ranks, keep what was found in the user's cache folder, and print it."""
     began, found, columns = time.perf_counter(), [], []
-    numbers = numbers_of_ranks(ranks)
+    numbers = sorted({*numbers_of("ranks", ranks)})
     calibration.check_folder()
     with tempfile.TemporaryDirectory(prefix="mgg-calibrate-") as folder:
         for number in numbers:

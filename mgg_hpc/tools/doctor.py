@@ -240,20 +240,23 @@ def _nvcc() -> Finding:
     return Finding("CUDA compiler", "absent", "no nvcc on PATH", advice)
 
 
-def _nvshmem() -> Finding:
-    for name in ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12"):
+def _wheel(title: str, names: Sequence[str], absent: str, advice: str) -> Finding:
+    """Return whether one of some packages is installed."""
+    for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return Finding("NVSHMEM", "ok", f"{name} {importlib.metadata.version(name)}")
-    return Finding("NVSHMEM", "absent", "no wheel", "needed only for GPUs: pip install nvidia-nvshmem-cu13")
+            return Finding(title, "ok", f"{name} {importlib.metadata.version(name)}")
+    return Finding(title, "absent", absent, advice)
+
+
+def _nvshmem() -> Finding:
+    advice = "needed only for GPUs: pip install nvidia-nvshmem-cu13"
+    return _wheel("NVSHMEM", ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12"), "no wheel", advice)
 
 
 def _cupy() -> Finding:
     """Return whether CuPy, which compiles programs on edges by NVRTC, is installed."""
-    for name in ("cupy-cuda13x", "cupy"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return Finding("CuPy", "ok", f"{name} {importlib.metadata.version(name)}")
     advice = "GPUs need it for programs on edges: pip install cupy-cuda13x nvidia-cuda-nvrtc"
-    return Finding("CuPy", "absent", "not installed", advice)
+    return _wheel("CuPy", ("cupy-cuda13x", "cupy"), "not installed", advice)
 
 
 def _slurm() -> list[Finding]:

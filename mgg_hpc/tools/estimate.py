@@ -30,6 +30,7 @@ from ..plan.counts import Traffic
 from ..plan.row_ranges import edge_balanced
 from ..runtime import calibration
 from ..training.report import console
+from .bench.results import numbers_of
 from .terminal import waiting
 
 
@@ -170,17 +171,6 @@ def system_of(name: str, ranks: int) -> System:
     return cost_model.system_of_cluster(described, ranks)
 
 
-def numbers_of_ranks(text: str) -> list[int]:
-    """Return the numbers in --ranks, sorted. Raises InputError unless they are whole numbers of 1 .. 65,536."""
-    words = text.split(",")
-    if not all(word.strip().isascii() and word.strip().isdecimal() and len(word) < 20 for word in words):
-        raise InputError(f"--ranks {text}: expected whole numbers separated by commas, such as 8,16,64")
-    found = sorted({int(word) for word in words})
-    if found[0] < 1 or found[-1] > 65536:
-        raise InputError(f"--ranks {text}: expected numbers from 1 to 65,536")
-    return found
-
-
 def process_model(
     graph: Path,
     *,
@@ -199,7 +189,7 @@ def process_model(
         system: as `system_of` takes it.
         model: keys of section [model] of a job.
     """
-    numbers = numbers_of_ranks(ranks)
+    numbers = sorted({*numbers_of("ranks", ranks)})
     if json_path is not None:
         check_output(json_path, force=force)
     systems = {number: system_of(system, number) for number in numbers}

@@ -23,7 +23,7 @@ from ..data.readers.edge_list import warn_of_one_direction
 from ..data.readers.node_arrays import is_text, node_rows, of_array
 from ..data.readers.npy import open_array, whole
 from ..data.readers.pickles import refuse_pickle
-from ..data.readers.tables import table_head
+from ..data.readers.tables import Head
 from ..data.store import open_graph
 from ..data.writer import write
 from ..errors import InputError
@@ -210,18 +210,16 @@ def _opened(format_: str, source: Path, options: Options) -> tuple[Source, list[
     doubtful: list[Path] = []
     if TEXT[0] in described.reads:
         arguments |= {"dialect": dialect, "keep_numbers": any(map(is_text, _node_files(options)))}
+    heads: dict[Path, Head] = {}
     rows: dict[str, Rows] = {}
     fields: dict[str, Any] = {}
     if "features" in described.takes:
         kind = options["feature_type"] or "float32"
         files = {name: options[name] for name in ("features", "labels", "masks")}
-        nodes, rows, fields = node_rows(**files, dtype=kind, dialect=dialect, notes=notes)
-        texts = [
-            file for file in (options["features"], options["labels"]) if file is not None and is_text(file)
-        ]
-        heads = {file: table_head(file, dialect) for file in texts}
+        nodes, rows, fields = node_rows(**files, dtype=kind, dialect=dialect, notes=notes, heads=heads)
         doubtful = sorted(
-            (file for file in texts if heads[file].may_be_header), key=lambda file: not heads[file].numbered
+            (file for file, head in heads.items() if head.may_be_header),
+            key=lambda file: not heads[file].numbered,
         )
         hint = f"; --header if the first line of {doubtful[0]} names its columns" if doubtful else ""
         if nodes is not None and options["nodes"] not in (None, nodes):

@@ -143,16 +143,58 @@ def compare(mine, theirs, graph, rng, width):
         mine.zero_grad(), theirs.zero_grad()
         (out * upstream).sum().backward(), (right * upstream).sum().backward()
         torch.testing.assert_close(given.grad, expected.grad, rtol=1e-3, atol=1e-3)
-        for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
-            torch.testing.assert_close(
-                a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}"
-            )
+        compare_gradients(mine, theirs)
+
+
+def compare_gradients(mine, theirs):
+    for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
+        torch.testing.assert_close(
+            a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def compare_made(make, graph, rng):
+    """Compare the layer that ``make(library)`` makes with PyG's."""
+    compare(*twice(make, int(rng.integers(2**31))), graph, rng, 5)
+
+
+def with_maps(layer, change):
+    """Return a function that makes a layer of LAYERS whose linear maps are changed."""
+    make, names = LAYERS[layer]
+
+    def changed(lib):
+        made = make(lib)
+        for name in names:
+            setattr(made, name, change(getattr(made, name)))
+        return made
+
+    return changed
 
 
 @pytest.mark.parametrize("number", range(50))
 def test_random_networks_in_gin_are_pygs(number, graph, rng):
     seed = int(rng.integers(2**31))
     compare(*twice(lambda lib: lib.GINConv(randomly(np.random.default_rng(seed), 5)), seed), graph, rng, 5)
+
+
+def patched(module):
+    module.forward = lambda x, call=module.forward: 3 * call(x)
+    return module
+
+
+def of_kwargs(module):
+    module.register_forward_hook(lambda module, given, options, out: out + 1, with_kwargs=True)
+    return module
+
+
+def of_gradients(module):
+    module.register_full_backward_hook(lambda module, given, gradient: tuple(2 * each for each in given))
+    return module
+
+
+def before_gradients(module):
+    module.register_full_backward_pre_hook(lambda module, gradient: tuple(2 * each for each in gradient))
+    return module
 
 
 NETWORKS = {
@@ -166,13 +208,27 @@ NETWORKS = {
     "a hook before a batch norm": lambda: nn.Sequential(
         nn.Linear(5, 5), with_hook(nn.BatchNorm1d(5), pre=True)
     ),
+    "forward of the instance": lambda: nn.Sequential(patched(nn.Linear(5, 5)), nn.ReLU()),
+    "forward of a ReLU": lambda: nn.Sequential(nn.Linear(5, 5), patched(nn.ReLU())),
+    "forward of a batch norm": lambda: nn.Sequential(nn.Linear(5, 5), patched(nn.BatchNorm1d(5))),
+    "hook with kwargs": lambda: nn.Sequential(of_kwargs(nn.Linear(5, 5)), nn.ReLU()),
+    "backward hook": lambda: nn.Sequential(of_gradients(nn.Linear(5, 5)), nn.Tanh()),
+    "backward pre-hook": lambda: nn.Sequential(nn.Tanh(), before_gradients(nn.Linear(5, 5))),
+    "lazy": lambda: nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.Linear(5, 5)),
+    "PyG's own": lambda: pyg.MLP([5, 7, 5], act="relu", norm="layer_norm"),
+    "scripted": lambda: legacy(nn.Sequential(nn.Linear(5, 5), nn.ReLU()), torch.jit.script),
 }
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_that_look_plain_and_are_not_are_called(name, graph, rng):
-    seed = int(rng.integers(2**31))
-    compare(*twice(lambda lib: lib.GINConv(NETWORKS[name]()), seed), graph, rng, 5)
+    def made(lib):
+        layer = lib.GINConv(NETWORKS[name]())
+        if name == "lazy":
+            layer.nn(torch.ones(2, 5))
+        return layer
+
+    compare_made(made, graph, rng)
 
 
 # Layers of both libraries; the linear maps in them.
@@ -197,15 +253,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_linear_maps_of_layers_are_called_where_they_are_not_plain(layer, change, graph, rng):
-    make, names = LAYERS[layer]
-
-    def changed(lib):
-        made = make(lib)
-        for name in names:
-            setattr(made, name, CHANGES[change](getattr(made, name)))
-        return made
-
-    compare(*twice(changed, int(rng.integers(2**31))), graph, rng, 5)
+    compare_made(with_maps(layer, CHANGES[change]), graph, rng)
 
 
 def test_an_mlp_whose_forward_is_its_own_is_called(graph, rng):
@@ -237,64 +285,10 @@ IN_PLACE_OF = {
 @pytest.mark.parametrize("put", IN_PLACE_OF)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_other_modules_in_the_place_of_linear_maps(layer, put, graph, rng):
-    make, names = LAYERS[layer]
+    def change(old):  # of PyG or of torch
+        return IN_PLACE_OF[put](getattr(old, "in_channels", None) or old.in_features, old.weight.shape[0])
 
-    def changed(lib):
-        made = make(lib)
-        for name in names:
-            old = getattr(made, name)
-            setattr(
-                made,
-                name,
-                IN_PLACE_OF[put](old.in_channels if lib is pyg else old.in_features, old.weight.shape[0]),
-            )
-        return made
-
-    compare(*twice(changed, int(rng.integers(2**31))), graph, rng, 5)
-
-
-def patched(module):
-    module.forward = lambda x, call=module.forward: 3 * call(x)
-    return module
-
-
-def of_kwargs(module):
-    module.register_forward_hook(lambda module, given, options, out: out + 1, with_kwargs=True)
-    return module
-
-
-def of_gradients(module):
-    module.register_full_backward_hook(lambda module, given, gradient: tuple(2 * each for each in given))
-    return module
-
-
-def before_gradients(module):
-    module.register_full_backward_pre_hook(lambda module, gradient: tuple(2 * each for each in gradient))
-    return module
-
-
-FURTHER = {
-    "forward of the instance": lambda: nn.Sequential(patched(nn.Linear(5, 5)), nn.ReLU()),
-    "forward of a ReLU": lambda: nn.Sequential(nn.Linear(5, 5), patched(nn.ReLU())),
-    "forward of a batch norm": lambda: nn.Sequential(nn.Linear(5, 5), patched(nn.BatchNorm1d(5))),
-    "hook with kwargs": lambda: nn.Sequential(of_kwargs(nn.Linear(5, 5)), nn.ReLU()),
-    "backward hook": lambda: nn.Sequential(of_gradients(nn.Linear(5, 5)), nn.Tanh()),
-    "backward pre-hook": lambda: nn.Sequential(nn.Tanh(), before_gradients(nn.Linear(5, 5))),
-    "lazy": lambda: nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.Linear(5, 5)),
-    "PyG's own": lambda: pyg.MLP([5, 7, 5], act="relu", norm="layer_norm"),
-    "scripted": lambda: legacy(nn.Sequential(nn.Linear(5, 5), nn.ReLU()), torch.jit.script),
-}
-
-
-@pytest.mark.parametrize("name", FURTHER)
-def test_further_networks_in_gin(name, graph, rng):
-    def made(lib):
-        layer = lib.GINConv(FURTHER[name]())
-        if name == "lazy":
-            layer.nn(torch.ones(2, 5))
-        return layer
-
-    compare(*twice(made, int(rng.integers(2**31))), graph, rng, 5)
+    compare_made(with_maps(layer, change), graph, rng)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -334,10 +328,7 @@ def test_linear_maps_of_edge_data_in_gat(change, fill, graph, rng):
     torch.testing.assert_close(out, right, rtol=1e-4, atol=1e-4)
     out.square().sum().backward(), right.square().sum().backward()
     torch.testing.assert_close(given.grad, expected.grad, rtol=1e-3, atol=1e-3)
-    for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
-        torch.testing.assert_close(
-            a.grad, b.grad, rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}"
-        )
+    compare_gradients(mine, theirs)
 
 
 def test_modules_that_take_the_graph_run_inside_containers_that_are_called(graph, rng):
@@ -353,15 +344,7 @@ def test_modules_that_take_the_graph_run_inside_containers_that_are_called(graph
 @pytest.mark.parametrize("layer", LAYERS)
 def test_hooks_run_on_sampled_blocks(layer, graph, rng):
     graph, ends = graph
-    make, names = LAYERS[layer]
-
-    def changed(lib):
-        made = make(lib)
-        for name in names:
-            with_hook(getattr(made, name))
-        return made
-
-    mine, theirs = twice(changed, int(rng.integers(2**31)))
+    mine, theirs = twice(with_maps(layer, with_hook), int(rng.integers(2**31)))
     graph.x = x = torch.tensor(rng.standard_normal((NODES, 5)), dtype=torch.float32)
     [batch] = mgg.NeighborLoader(
         graph, [-1], batch_size=NODES, input_nodes=torch.arange(NODES), shuffle=False

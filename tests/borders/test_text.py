@@ -40,11 +40,6 @@ def edges(*options, text, name="e.txt"):
 ONE = [(0, 1, 0.5), (1, 2, 1.5)]
 # Texts of the edges in ONE, and the options that they need.
 READ = {
-    "blanks": ("0 1 0.5\n1 2 1.5\n", ()),
-    "tabs": ("0\t1\t0.5\n1\t2\t1.5\n", ()),
-    "commas": ("0,1,0.5\n1,2,1.5\n", ()),
-    "commas and blanks": ("0, 1, 0.5\n1, 2, 1.5\n", ()),
-    "semicolons": ("0;1;0.5\n1;2;1.5\n", ()),
     "bars": ("0|1|0.5\n1|2|1.5\n", ()),
     "bars that are said": ("0|1|0.5\n1|2|1.5\n", ("--delimiter", "|")),
     "bars and decimal commas": ("0 | 1 | 0,5\n1|2|1,5\n", ("--decimal", ",")),
@@ -63,13 +58,8 @@ READ = {
     "blanks around semicolons": (" 0 ; 1 ;0,5\n1;2;1,5\n", ("--decimal", ",")),
     "a header of numbers": ("0,1,2\n0,1,0.5\n1,2,1.5\n", ("--header",)),
     "a quoted header": ('"source","target","weight"\n0,1,0.5\n1,2,1.5\n', ("--header",)),
-    "exponents": ("0 1 5e-1\n1 2e+00 1.5\n", ()),
     "header": ("source,target,weight\n0,1,0.5\n1,2,1.5\n", ("--header",)),
-    "comment": ("# made by hand\n0 1 0.5\n1 2 1.5\n", ()),
     "comment of another kind": ("// made by hand\n0 1 0.5\n1 2 1.5\n", ("--comment", "//")),
-    "byte order mark": ("\ufeff0 1 0.5\n1 2 1.5\n", ()),
-    "carriage returns": ("0 1 0.5\r\n1 2 1.5\r\n", ()),
-    "no newline at the end": ("0 1 0.5\n1 2 1.5", ()),
 }
 
 
@@ -113,16 +103,10 @@ def test_headers_that_say_something_else_are_refused(name, capsys):
 
 
 WRONG = {
-    "float id": ("0.7 1\n1 2\n", "0.7"),
-    "large float id": ("9007199254740993.0 1\n", "9007199254740993.0"),
-    "nan id": ("nan 1\n", "nan"),
-    "negative id": ("-1 2\n", "-1"),
     "true": ("True False\n", "True"),
     "header": ("user,item\n0,1\n", "header"),
     "header of numbers' file": ("id1;id2;w\n0;1;2\n", "header"),
     "decimal commas unsaid": ("0;1;0,5\n1;2;1,5\n", "--decimal"),
-    "a quote that is not closed": ('"0,1\n', "quote"),
-    "a rounded fraction": ("0.99999999999999999999 1\n", "0.99999999999999999999"),
     "an index without a name": (",source,target\n0,5,6\n", "header"),
     "pandas' columns": ("0,1,2\n0,1,0.5\n", "--header"),
     "pandas' four columns between tabs": ("0\t1\t2\t3\n0\t1\t5\t7\n", "--no-header"),
@@ -306,10 +290,8 @@ def with_rows(text, *options, rows=3):
 VALUES = [[0.5, 1.0], [2.0, 3.0], [4.0, 5.5]]
 # Tables of VALUES as NumPy, pandas and spreadsheets write them, and the options that they need.
 TABLES = {
-    "numpy": ("5.000000000000000000e-01,1.0e+00\n2.0e+00,3.0e+00\n4.0e+00,5.5e+00\n", ()),
     "numbered columns": ("0,1\n0.5,1.0\n2.0,3.0\n4.0,5.5\n", ("--header",)),
     "named columns": ("a,b\n0.5,1.0\n2.0,3.0\n4.0,5.5\n", ("--header",)),
-    "no header": ("0.5,1.0\n2.0,3.0\n4.0,5.5\n", ()),
     "decimal commas": ("0,5;1,0\n2,0;3,0\n4,0;5,5\n", ("--decimal", ",")),
     "quoted numbers": ('"0.5","1.0"\n"2.0","3.0"\n"4.0","5.5"\n', ()),
 }

@@ -203,28 +203,12 @@ def test_layers_and_traversals_are_the_same_by_all_ways_in(way, edges, rng):
     hops = nx.single_source_shortest_path_length(whole, 0)
     with h5py.File("b.h5") as file:
         assert file["depth"][:].tolist() == [hops.get(i, -1) for i in range(NODES)]
-    assert mgg("traverse", "pagerank", path, "--tolerance", 1e-10, "--dtype", "float64", "-o", "r.h5") == 0
-    ranks = nx.pagerank(whole, tol=1e-14, max_iter=1000)
-    with h5py.File("r.h5") as file:
-        np.testing.assert_allclose(file["rank"][:], [ranks[i] for i in range(NODES)], rtol=1e-5)
-    assert (
-        mgg(
-            "traverse",
-            "pagerank",
-            path,
-            "--unweighted",
-            "--dtype",
-            "float64",
-            "--tolerance",
-            1e-10,
-            "-o",
-            "q.h5",
-        )
-        == 0
-    )
-    ranks = nx.pagerank(whole, tol=1e-14, max_iter=1000, weight=None)
-    with h5py.File("q.h5") as file:
-        np.testing.assert_allclose(file["rank"][:], [ranks[i] for i in range(NODES)], rtol=1e-5)
+    exact = ("--tolerance", 1e-10, "--dtype", "float64", "-o", "r.h5", "--force")
+    for options, weight in (((), "weight"), (("--unweighted",), None)):
+        assert mgg("traverse", "pagerank", path, *exact, *options) == 0
+        ranks = nx.pagerank(whole, tol=1e-14, max_iter=1000, weight=weight)
+        with h5py.File("r.h5") as file:
+            np.testing.assert_allclose(file["rank"][:], [ranks[i] for i in range(NODES)], rtol=1e-5)
 
 
 def shortest(whole):
@@ -261,15 +245,6 @@ def test_lengths_are_1_without_weights_and_drawn_only_if_that_is_said(capsys):
     assert mgg("traverse", "sssp", "g.h5", "--source", 0, "--random-lengths", "-o", "r.h5") == 0
     with h5py.File("r.h5") as file:
         assert file["distance"][1] >= 8
-
-
-def test_weights_of_1_are_lengths_of_1():
-    made = nx.path_graph(4)
-    nx.set_edge_attributes(made, 1.0, "weight")
-    mgg_.save(made, "g.h5")
-    assert mgg("traverse", "sssp", "g.h5", "--source", 0, "-o", "d.h5") == 0
-    with h5py.File("d.h5") as file:
-        assert file["distance"][:].tolist() == [0, 1, 2, 3]
 
 
 # ---- files that others write
@@ -451,6 +426,7 @@ def test_nothing_is_said_of_what_is_taken():
         assert from_pyg(made).edge.keys() == {"attr", "kind"}
         assert from_networkx(weighted(weight=2)).weight.tolist() == [2, 3]
         assert from_dgl(path_dgl(feat=torch.ones(3, 1))).features == 1
+        assert from_pyg(path_data(x=torch.ones(3, 2, **BFLOAT))).x.tolist() == [[1, 1]] * 3
 
 
 def test_weights_of_pygs_own_from_networkx_are_weights():
@@ -589,36 +565,6 @@ def test_as_many_splits_as_nodes_are_in_the_order_of_the_name(name, expected):
     assert mgg("import", "a.npz", "--split", 0, "-o", "g.h5") == 0
     with h5py.File("g.h5") as file:
         assert file["node/train"][:].tolist() == expected
-
-
-def test_bfloat16_features_are_read_or_refused_in_one_line():
-    made = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), x=torch.ones(3, 2, dtype=torch.bfloat16))
-    try:
-        mgg_.save(made, "g.h5")
-    except mgg_.InputError as error:
-        assert "bfloat16" in str(error)
-    else:
-        with h5py.File("g.h5") as file:
-            assert file["node/x"][:].tolist() == [[1, 1]] * 3
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [
-        np.array([[0.7, 1], [1, 2]]),
-        np.array([[0.0, np.nan], [1, 2]]),
-        np.array([[2.0**53 + 2, 1], [1, 2]]),
-        np.array([[True, False], [False, True]]),
-        np.array([[-1, 1], [1, 2]]),
-    ],
-    ids=["fraction", "nan", "large", "bool", "negative"],
-)
-def test_ids_that_are_no_node_numbers_are_refused(ids, capsys):
-    np.save("e.npy", ids)
-    refused(capsys, "import", "e.npy", "-o", "g.h5")
-    made = Data(edge_index=torch.tensor(ids), num_nodes=3)
-    with pytest.raises(mgg_.InputError):
-        mgg_.save(made, "g.h5")
 
 
 def test_the_transposed_meaning_is_an_option(edges):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,16 @@ def refused(reason: str) -> Iterator[pytest.ExceptionInfo[InputError]]:
     with pytest.raises(InputError, match=reason) as caught:
         yield caught
     assert "\n" not in str(caught.value)
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """Leave 1 GiB of address space."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def random_graph(

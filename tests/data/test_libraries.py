@@ -211,7 +211,7 @@ REFUSED = {
     "features": (lambda d: from_scipy(sp.eye_array(23), d.x[0]), r"from_scipy: x is float64 \[5\]"),
     "labels": (lambda d: from_scipy(sp.eye_array(23), y=d.x[:, 0]), "from_scipy: y has the label .* at row 0"),
     "masks": (lambda d: from_scipy(sp.eye_array(23), train=d.x), r"the train mask is float64 \[23, 5\]"),
-    "float ids": (lambda d: from_pyg(ends_of(0.0, 0.75)), r"from_pyg: .*edge 1 has the source 0.75 \(float"),
+    "float ids": (lambda d: from_pyg(ends_of(0.0, 0.75)), r"from_pyg: .*edge 1 has the source 0.75; expected whole"),
     "ids that floats round": (lambda d: from_pyg(ends_of(0.0, 2.0**24)), r"edge 1 has the source 16777216.0"),
     "bool ids": (lambda d: from_pyg(ends_of(False, True)), r"edge 0 has the source False \(bool\)"),
     "infinite weights": (lambda d: from_scipy(sp.eye_array(3) * 1e300), "has inf in row 0"),

@@ -10,7 +10,6 @@ import io
 import os
 import pickle
 import re
-import resource
 import struct
 import time
 import zipfile
@@ -27,19 +26,16 @@ from mgg_hpc.data.readers.npz import read_npz
 from mgg_hpc.data.readers.pickles import read_pickle
 from mgg_hpc.data.readers.planetoid import _edges
 
-from .graphs import refused
+from .graphs import little_memory, refused
 
 
 @pytest.fixture(autouse=True)
-def little_memory(monkeypatch):
+def limited(monkeypatch):
     """Leave 1 GiB of address space, and say that the machine has 256 MiB of memory; an answer takes 20 s at most."""
     monkeypatch.setattr(limits, "memory", lambda: 256 << 20)
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30), before[1]))
     began = time.monotonic()
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
+    with little_memory():
+        yield
     assert time.monotonic() - began < 20
 
 

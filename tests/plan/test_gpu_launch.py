@@ -34,7 +34,6 @@ def test_the_equations_of_the_paper():
     made = cuda_grid.launch(
         "direct", 1_000_000, 300_000, RowFormat(FLOAT, 64), ps=16, dist=4, wpb=8, limits=A100
     )
-    assert made.work_per_warp == 2 * 16 * 64 * 4
     assert made.part_edges == 128
     assert made.warps == 125_000  # 1,000,000 / 4, two at a time
     assert made.blocks == 15_625

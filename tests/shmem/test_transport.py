@@ -122,7 +122,7 @@ def test_a_heap_that_does_not_fit_is_refused_with_both_numbers(script, start):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert err.count("\n") == 1
-    assert "the 2 ranks of this node need 65536.0 GiB of shared memory (32768.0 GiB each)" in err
+    assert "the 2 ranks of this node need 64.0 TiB of shared memory (32.0 TiB each)" in err
     assert "but the available memory is " in err
 
 

@@ -70,10 +70,10 @@ REFUSED = {
     "model g.h5 --system that.toml": "kernels",
     "model g.h5 --system hosts.toml": "did you mean network_gb_s",
     "model g.h5 --system this": "mgg doctor --calibrate",
-    "model g.h5 --system dgx-a100 --ranks 2;3": "8,16,64",
+    "model g.h5 --system dgx-a100 --ranks 2;3": "'2;3'; expected numbers of 1 .. 65536",
     "model g.h5 --system dgx-a100 --json key.toml": "key.toml exists",
-    "model g.h5 --ranks 70000": "from 1 to 65,536",
-    "model g.h5 --ranks " + "1" * 5000: "expected whole numbers",
+    "model g.h5 --ranks 70000": "'70000'; expected numbers",
+    "model g.h5 --ranks " + "1" * 5000: "11...'; expected numbers",
     "train job.toml --as-ranks 4": "it needs --dry-run",
 }
 

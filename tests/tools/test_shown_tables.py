@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+from command import tables
 
 from mgg_hpc.tools import estimate
 from mgg_hpc.training.profile import profiler
@@ -12,17 +14,8 @@ from mgg_hpc.training.profile import profiler
 
 @pytest.fixture
 def printed(capsys, monkeypatch):
-    """What was printed: tables as lines of cells, and other lines without their spaces."""
     monkeypatch.setenv("COLUMNS", "160")
-
-    def printed() -> tuple[list[list[str]], list[str]]:
-        lines = capsys.readouterr().out.splitlines()
-        rows = [
-            [cell.strip() for cell in line[1:-1].split(line[0])] for line in lines if line[:1] in ("│", "┃")
-        ]
-        return rows, [line.strip() for line in lines if line.strip() and not set(line) & set("│┃━─")]
-
-    return printed
+    return partial(tables, capsys)
 
 
 def test_predictions(printed):
@@ -84,7 +77,7 @@ def test_a_profile(printed):
         ["layer 2 backward", "get", "12", "-", "-", "-", "not known"],
     ]
     said = " ".join(lines)
-    assert "an epoch: mean of epochs 4 to 6, slowest of 2 ranks" in said
+    assert "an epoch: mean of epochs 4 to 6 slowest of 2 ranks" in said  # a comma ends the first line
     assert "layer 2 backward: not known, no row is remote" in said
     assert "rank 13 waits within epoch / step / here: cudaX, 14 an epoch" in said
     assert "traces and their summary: run/profile" in said

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from command import tables
 
 from mgg_hpc.config import Settings
 from mgg_hpc.runtime.backends.arguments import BY_WIDTH, Geometry
@@ -15,16 +17,7 @@ from mgg_hpc.training.tuning import offline
 
 @pytest.fixture
 def printed(capsys):
-    """What was printed: lines of cells of tables, and other lines."""
-
-    def printed() -> tuple[list[list[str]], list[str]]:
-        lines = [line for line in capsys.readouterr().out.splitlines() if line]
-        rows = [
-            [cell.strip() for cell in line[1:-1].split(line[0])] for line in lines if line[:1] in ("│", "┃")
-        ]
-        return rows, [line.strip(' ",') for line in lines if not set(line) & set("│┃━─")]
-
-    return printed
+    return partial(tables, capsys)
 
 
 SUMMARY = {

@@ -177,14 +177,12 @@ def _datasets(
     yield schema.INDPTR, _indptr(rows)
     yield schema.INDICES, rows.indices.pieces(PIECE)
     for name, column in rows.data.items():
-        yield _path(name), _finite(where, _path(name), column.pieces(PIECE))
+        yield _path(name), _checked(where, _path(name), column.pieces(PIECE), classes)
     for path, each in of_nodes.items():
         if path == schema.MASKS[-1]:
             yield path, _last_mask(where, of_nodes)
-        elif path == schema.Y or path in schema.MASKS:
-            yield path, _labels(where, path, each, classes)
         else:
-            yield path, _finite(where, path, each.pieces())
+            yield path, _checked(where, path, each.pieces(), classes)
 
 
 def _place(path: str) -> int:
@@ -201,22 +199,14 @@ def _indptr(rows: SortedRows) -> Iterator[NDArray[np.int64]]:
         total += int(degree.sum())
 
 
-def _finite(where: str, path: str, pieces: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Yield pieces of a dataset; raises InputError for a float that is not finite, with its row."""
+def _checked(where: str, path: str, pieces: Iterator[NDArray[Any]], classes: int) -> Iterator[NDArray[Any]]:
+    """Yield pieces of a dataset; raises InputError for a wrong label, or a float that is not finite, with its row."""
     row = 0
     for piece in pieces:
-        if piece.dtype.kind == "f":
-            checks.finite(where, path, piece.reshape(len(piece), -1) if piece.ndim > 2 else piece, row)
-        yield np.ascontiguousarray(piece)
-        row += len(piece)
-
-
-def _labels(where: str, path: str, rows: Rows, classes: int) -> Iterator[NDArray[Any]]:
-    """Yield the pieces of labels, checked, or of a mask, which `_last_mask` checks."""
-    row = 0
-    for piece in rows.pieces():
         if path == schema.Y:
             checks.labels(where, piece, row, classes)
+        elif piece.dtype.kind == "f":
+            checks.finite(where, path, piece.reshape(len(piece), -1) if piece.ndim > 2 else piece, row)
         yield np.ascontiguousarray(piece)
         row += len(piece)
 

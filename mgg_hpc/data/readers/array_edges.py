@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .. import checks
 from ..edge_stream import EdgeBlock, EdgeStream, Imported
+from ..graph import whole_ids
 from .npy import NUMBERS, Array, open_array
 
 BLOCK_EDGES = 1 << 20
@@ -260,11 +261,13 @@ class _EdgeData:
 def count_rounded(given: NDArray[Any], stored: NDArray[Any]) -> int:
     """Return how many whole numbers are others in a float type, since they are too large for it."""
     exact = 2.0 ** (np.finfo(stored.dtype).nmant + 1)
-    if given.dtype.itemsize <= 1 or not given.size or max(-float(given.min()), float(given.max())) <= exact:
+    if np.can_cast(given.dtype, stored.dtype) or not given.size:
         return 0
-    with np.errstate(invalid="ignore"):
-        whole = given == np.floor(given) if given.dtype.kind == "f" else True
-        return int(np.count_nonzero(whole & (stored.astype(np.float64) != given) & np.isfinite(stored)))
+    if max(-float(given.min()), float(given.max())) <= exact:
+        return 0
+    large = np.isfinite(stored) & ((given > exact) | (given < -exact))
+    numbers = given[large].astype(np.longdouble)  # holds all of int64
+    return int(np.count_nonzero((numbers == np.floor(numbers)) & (stored[large] != numbers)))
 
 
 def rounding(where: str, count: int, dtype: Any) -> str:
@@ -291,23 +294,6 @@ def offset_runs(indptr: Array, total: int) -> Iterator[tuple[int, NDArray[np.int
             checks.offsets(where, name, part, row=row, rows=rows, total=total)
             yield row, part
             last = part[-1:]
-
-
-def whole_ids(where: str, low: int, ids: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return ids, from number ``low`` on, as integers.
-
-    Raises InputError for a float that is not whole, or so large that its type does not hold all whole numbers up to it.
-    """
-    if ids.dtype.kind != "f":
-        return ids
-    most = 2.0 ** (np.finfo(ids.dtype).nmant + 1)
-    with np.errstate(invalid="ignore"):
-        at = checks.first(~((ids == np.floor(ids)) & (np.abs(ids) < most)))
-    if at is not None:
-        raise InputError(
-            f"{where} {low + at}{what} {ids[at]}; expected whole numbers below {most:.0f} in {ids.dtype}"
-        )
-    return ids.astype(np.int64)
 
 
 def in_range(array: Array, ids: NDArray[Any], low: int, limit: int) -> NDArray[np.int64]:

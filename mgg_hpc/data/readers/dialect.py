@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -89,20 +90,28 @@ class Dialect:
         """Characters around words that are no part of them."""
         return BLANKS.replace(self.delimiter, "") if self.delimiter == "\t" else BLANKS
 
-    def lines(self, text: NDArray[np.uint8], number: int) -> Iterator[TextLine]:
-        """Yield each line that is neither blank nor a comment, the first of which has this number."""
+    def lines(
+        self, text: NDArray[np.uint8], number: int, left_out: list[int] | None = None
+    ) -> Iterator[TextLine]:
+        """Yield each line that is neither blank nor a comment, the first of which has this number.
+
+        left_out: takes the numbers of comments.
+        """
         comments, start = tuple(self.comments), 0
         for at, end, whole in lines_of(text, number):
             line = whole.strip(self.padding)
             if line.strip(BLANKS) and not line.startswith(comments):
                 comments = () if self.leading else comments
                 yield TextLine(at, start, end, line)
+            elif left_out is not None and line.startswith(comments):
+                left_out.append(at)
             start = end
 
-    def count_comments(self, text: NDArray[np.uint8]) -> int:
-        """Return the number of lines that are comments."""
-        comments = tuple(self.comments)
-        return sum(line.lstrip(self.padding).startswith(comments) for _, _, line in lines_of(text))
+    def first_lines(self, block: TextBlock) -> tuple[list[TextLine], int]:
+        """Return the first LINES lines that are neither blank nor comments, and the number of comments above them."""
+        left_out: list[int] = []
+        lines = list(islice(self.lines(block.text, block.line, left_out), LINES))
+        return lines, sum(not lines or at < lines[0].number for at in left_out)
 
     def words(self, where: str, line: str) -> Words:
         """Return the words of a line. Raises InputError for a quote that is not closed or is followed by more."""

@@ -26,7 +26,7 @@ from ...errors import InputError
 from .. import native, schema
 from ..edge_stream import EdgeBlock, Imported, Rows
 from .compressed import TextBlock, lines_of, text_blocks, text_size
-from .dialect import LINES, Dialect, TextLine, Words, after, attempt, is_numbered, number
+from .dialect import Dialect, TextLine, Words, after, attempt, is_numbered, number
 from .headers import HINT, check_names, is_header, name_columns
 from .limits import check_memory, shown
 from .node_arrays import of_array
@@ -104,6 +104,8 @@ class _NumberedEdges:
     large weights so far, and the lines to print.
     """
 
+    named = False
+
     def __init__(self, path: Path, nodes: int | None, rules: LineRules) -> None:
         self._path, self.where, self.nodes, self.total = path, rules.where, nodes, text_size(path)
         self._rules = rules
@@ -118,43 +120,36 @@ class _NumberedEdges:
         for block in text_blocks(self._path, **place):
             rest = block
             if not columns:
-                rules, columns, rest, comments = rules.begin(block, comments)
+                rules, columns, rest, comments = rules.begin(block, comments, named=self.named)
             if columns:
-                found, more = rules.parse(rest, columns)
+                found, more = self._parse(rules, rest, columns)
                 comments, large = comments + more, large + found.large()
                 if len(found.sources):
                     head = [columns, rules.dialect.delimiter, comments, large, rules.notes]
-                    yield EdgeBlock(*found, mark=block.end | {"head": head})
+                    yield EdgeBlock(*found, mark=None if self.named else block.end | {"head": head})
             if progress is not None:
                 progress(block.done)
         rules.note_counts(comments, large)
 
+    def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int]:
+        """Return the edges of a block, and the number of comments in it."""
+        return rules.parse(block, columns)
 
-class _NamedEdges:
+
+class _NamedEdges(_NumberedEdges):
     """The stream of an edge list between names. It has no marks: rows depend on the names of all lines before."""
 
+    named = True
+
     def __init__(self, path: Path, nodes: int | None, rules: LineRules) -> None:
-        self._path, self.where, self._expected, self._rules = path, rules.where, nodes, rules
-        self.nodes: int | None = None  # until all were read
-        self.total = text_size(path)
+        super().__init__(path, None, rules)  # the number of nodes is known once all were read
+        self._expected = nodes
         self._names: Any = None
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`."""
         self._names, self.nodes = native.load().Names(), None
-        rules, columns, comments, large = self._rules, 0, 0, 0
-        for block in text_blocks(self._path):
-            rest = block
-            if not columns:
-                rules, columns, rest, comments = rules.begin(block, comments, named=True)
-            if columns:
-                found, more = self._parse(rules, rest, columns)
-                comments, large = comments + more, large + found.large()
-                if len(found.sources):
-                    yield EdgeBlock(*found)
-            if progress is not None:
-                progress(block.done)
-        rules.note_counts(comments, large)
+        yield from super().blocks(progress=progress)
         self.nodes = len(self._names)
         if self._expected not in (None, self.nodes):
             reason = f", since {self._rules.counted}" if self._rules.counted else ""
@@ -188,20 +183,17 @@ class _NamedEdges:
         return {schema.NAME_OFFSETS: of_array(offsets), schema.NAME_TEXT: Rows(layout, text)}
 
     def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int]:
-        """Return the edges of a block, and the number of comments in it."""
-        edges, parse, dialect = (
-            Edges.empty(block.lines, weighted=columns > 2),
-            native.load().parse_names,
-            rules.dialect,
-        )
+        edges, dialect = Edges.empty(block.lines, weighted=columns > 2), rules.dialect
+        parse = native.load().parse_names
         count, irregular, comments = 0, 0, dialect.comments
         if dialect.native:
             into = comments, self._names, *edges.arrays()
             count, irregular, left_out = parse(block.text, columns, dialect.delimiter, *into)
         if irregular >= 0:  # the same words, without quotes and comments
-            rows = (_names(rules, line, columns) for line in dialect.lines(block.text, block.line))
+            among: list[int] = []
+            rows = (_names(rules, line, columns) for line in dialect.lines(block.text, block.line, among))
             plain = "".join(EXACT.join(words) + "\n" for words in rows).encode(errors="replace")
-            text, left_out = np.frombuffer(plain, np.uint8), dialect.count_comments(block.text)
+            text, left_out = np.frombuffer(plain, np.uint8), len(among)
             count, irregular, _ = parse(text, columns, EXACT, [], self._names, *edges.arrays())
             assert irregular < 0, (self.where, block.line, irregular)
         return edges.cut(count), left_out
@@ -284,11 +276,11 @@ class LineRules:
                 f"{self.where}:1: '% bip' is a bipartite graph, both sides of which have ids of their own; number the "
                 "second side after the first, and remove this line"
             )
-        lines = list(islice(self.dialect.lines(block.text, block.line), LINES))
-        above = block.text[: lines[0].start if lines else None]
-        comments += self.dialect.count_comments(above)
+        lines, more = self.dialect.first_lines(block)
+        comments += more
         if not lines:
             return self, 0, block, comments
+        above = block.text[: lines[0].start]
         first, header = lines[0], self.dialect.header
         where, texts = f"{self.where}:{first.number}", [line.text for line in lines]
         self._check_format(where, above, texts)
@@ -420,13 +412,14 @@ class LineRules:
             form = columns, self.first, self.limit, dialect.delimiter, dialect.comments
             count, irregular, comments = native.load().parse_edges(block.text, *form, *edges.arrays())
         if irregular >= 0:
-            count, comments = 0, dialect.count_comments(block.text)
-            for line in dialect.lines(block.text, block.line):
+            count, left_out = 0, list[int]()
+            for line in dialect.lines(block.text, block.line, left_out):
                 source, destination, weight = self._edge(f"{self.where}:{line.number}", line.text, columns)
                 edges.sources[count], edges.destinations[count] = source, destination
                 if edges.weight is not None:
                     edges.weight[count] = weight
                 count += 1
+            comments = len(left_out)
         return edges.cut(count), comments
 
     def check_columns(self, where: str, words: list[str], columns: int) -> None:

@@ -22,7 +22,7 @@ TARGETS = (
     "tail|child|alter",
 )
 OTHERS = (
-    "user|customer|author|actor|person|left|start|friend|item|product|movie|paper|entity|group|right|end|head|tail|"
+    "user|customer|author|actor|person|left|start|friend|item|product|movie|paper|entity|group|right|end|"
     "node|id|name|vertex|gene|protein|drug|disease|page|account|weight|label|caller|callee|buyer|seller|business"
 )
 ENDING = "s?(node|vertex|id|name|key|code|number|label|index)*"
@@ -32,7 +32,7 @@ HEADER = re.compile(f"({'|'.join((*SOURCES, *TARGETS, OTHERS))}){ENDING}|(id|nod
 LETTERS = (("u", "v"), ("i", "j"))
 SIDES = (("1", "2"), ("A", "B"), ("a", "b"))
 SIDE = re.compile(r"(.*[A-Za-z])([ _.-]*)([12]|(?<=[a-z _.-])[AB]|(?<=[ _.-])[ab])")
-KEY = re.compile(r".+(?:[ _.-](?:id|key|name|code)|Id|ID)|.+[ _.-](?:ID|KEY|NAME|CODE)")
+KEY = re.compile(".+[ _.-](id|key|name|code|KEY|NAME|CODE)|.+I[Dd]")
 WEIGHT = re.compile("(.*weights?)|(.*values?)|w|wt|wgt|val")
 NO_WEIGHT = (
     "ids?|labels?|names?|types?|kind|class|category|predicate|property|rel|relations?|relationship|"

@@ -22,7 +22,7 @@ from .array_edges import count_rounded, in_range, offset_runs, rounding
 from .dialect import Dialect
 from .limits import check_memory
 from .npy import NUMBERS, PIECE, Archive, Array, open_array
-from .tables import open_parquet, open_table, table_head
+from .tables import Head, open_parquet, open_table, table_head
 
 PACKED = (".gz", ".zst")
 TABLES = (".csv", ".tsv", ".txt")
@@ -38,12 +38,13 @@ def node_rows(
     dtype: str = "float32",
     dialect: Dialect | None = None,
     notes: list[str] | None = None,
+    heads: dict[Path, Head] | None = None,
 ) -> tuple[int | None, dict[str, Rows], dict[str, Any]]:
     """Return the number of nodes (None without files), the datasets of nodes by path, and fields of `Imported`.
 
     Args: features: numbers [N, F], stored as dtype, "float32" or "float16", or a sparse matrix [N, F]. labels: integers
     [N], -1 where unlabelled, or 0 and 1 [N, C]. masks: three files, of 0 and 1 [N] or of node numbers. dialect: of
-    tables of text. notes: takes lines to print.
+    tables of text. notes: takes lines to print. heads: takes the heads of features and labels that are tables of text.
 
     Raises InputError for other types or shapes; passes over the rows raise it, with row and column, for a value that is
     not finite, or that dtype cannot represent.
@@ -52,10 +53,13 @@ def node_rows(
     fields: dict[str, Any] = {}
     counts: dict[Path, int] = {}
 
-    def numbers_of(path: Path, *, keep_numbers: bool = False) -> Rows:
-        return open_numbers(
-            path, dialect or Dialect(), [] if notes is None else notes, keep_numbers=keep_numbers
-        )
+    def numbers_of(path: Path, *, mask: bool = False) -> Rows:
+        if not is_text(path):
+            return _open_numbers(path, notes)
+        head = table_head(path, dialect or Dialect(), keep_numbers=mask)
+        if heads is not None and not mask:
+            heads[path] = head
+        return open_table(path, head=head, notes=notes)
 
     if features is not None and features.name.lower().endswith(".npz"):
         if dtype != "float32":
@@ -80,14 +84,12 @@ def node_rows(
     for mask, file in zip(schema.MASKS, masks or (), strict=False):
         if nodes is None:
             raise InputError(f"{file}: masks need features or labels, which tell the number of nodes")
-        rows[mask] = mask_rows(str(file), numbers_of(file, keep_numbers=True), nodes)
+        rows[mask] = mask_rows(str(file), numbers_of(file, mask=True), nodes)
     return nodes, rows, fields
 
 
-def open_numbers(path: Path, dialect: Dialect, notes: list[str], *, keep_numbers: bool = False) -> Rows:
-    """Open a file of numbers by the ending of its name: [N] or [N, F].
-
-    Args: dialect, keep_numbers: of tables of text, as `table_head` takes them. notes: takes lines to print.
+def _open_numbers(path: Path, notes: list[str] | None) -> Rows:
+    """Open an array or Parquet's file of numbers by the ending of its name: [N] or [N, F].
 
     Raises InputError for another ending, and for a file that does not hold numbers.
     """
@@ -99,8 +101,6 @@ def open_numbers(path: Path, dialect: Dialect, notes: list[str], *, keep_numbers
         if not array.shape:
             raise InputError(f"{path} is {array}; expected rows of numbers")
         return array.rows()
-    if is_text(path):
-        return open_table(path, head=table_head(path, dialect, keep_numbers=keep_numbers), notes=notes)
     raise InputError(
         f"{path}: its name does not tell what it is; expected .npy, .csv, .tsv or .txt (and .gz or .zst), or .parquet"
     )

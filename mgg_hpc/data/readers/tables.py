@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from .. import checks, native
 from ..edge_stream import Rows
 from ..schema import Layout
 from .compressed import TextBlock, text_blocks
-from .dialect import LINES, MISSING, Dialect, Words, check_header, is_numbered, number
+from .dialect import MISSING, Dialect, Words, check_header, is_numbered, number
 from .limits import shown
 
 FLOAT64 = np.dtype("<f8")
@@ -54,7 +53,8 @@ class Head(NamedTuple):
     @property
     def numbered(self) -> bool:
         """Whether the first row is 0, 1, 2, ..., as pandas names columns without names, or one 0."""
-        return self.dialect.header is None and is_counted(self.dialect, self.first)
+        numbers = [number(self.dialect.point(word)) for word in self.first]
+        return self.dialect.header is None and bool(numbers) and numbers == list(range(len(numbers)))
 
     @property
     def may_be_header(self) -> bool:
@@ -64,11 +64,6 @@ class Head(NamedTuple):
             and all(map(str.isdigit, self.first))
             and len({*self.first}) == self.columns
         )
-
-
-def is_counted(dialect: Dialect, words: Sequence[str]) -> bool:
-    """Return whether words are the numbers 0, 1, 2, ..., as whole numbers or with a point."""
-    return bool(words) and [number(dialect.point(word)) for word in words] == list(range(len(words)))
 
 
 def open_table(
@@ -111,8 +106,8 @@ def table_head(path: Path, dialect: Dialect, *, keep_numbers: bool = False) -> H
     """
     comments = 0
     for block in text_blocks(path):
-        lines = list(islice(dialect.lines(block.text, block.line), LINES))
-        comments += dialect.count_comments(block.text[: lines[0].start if lines else None])
+        lines, above = dialect.first_lines(block)
+        comments += above
         if not lines:
             continue
         first, header, where = lines[0], dialect.header, f"{path}:{lines[0].number}"
@@ -163,16 +158,18 @@ def _parsed(path: Path, head: Head) -> Iterator[tuple[NDArray[np.float64], int]]
             form = columns, dialect.delimiter, values.reshape(-1)
             _, irregular = native.load().parse_table(block.text, *form)
         if irregular >= 0:
-            values = values[: _parse_lines(path, block, dialect, values)]
-            comments = dialect.count_comments(block.text)
+            count, comments = _parse_lines(path, block, dialect, values)
+            values = values[:count]
         if len(values) or comments:
             yield values, comments
 
 
-def _parse_lines(path: Path, block: TextBlock, dialect: Dialect, values: NDArray[np.float64]) -> int:
-    """Fill the first rows of ``values`` [rows, columns] with a block, line by line; return their number."""
-    columns, row = values.shape[1], 0
-    for line in dialect.lines(block.text, block.line):
+def _parse_lines(
+    path: Path, block: TextBlock, dialect: Dialect, values: NDArray[np.float64]
+) -> tuple[int, int]:
+    """Fill the first rows of ``values`` [rows, columns] with a block; return their number and that of comments."""
+    columns, row, left_out = values.shape[1], 0, list[int]()
+    for line in dialect.lines(block.text, block.line, left_out):
         where = f"{path}:{line.number}"
         words = dialect.words(where, line.text)
         if len(words) != columns:
@@ -183,7 +180,7 @@ def _parse_lines(path: Path, block: TextBlock, dialect: Dialect, values: NDArray
             raise InputError(f"{where}: {shown(words[at])} in column {at} is not a number")
         values[row] = found
         row += 1
-    return row
+    return row, len(left_out)
 
 
 # --- Parquet

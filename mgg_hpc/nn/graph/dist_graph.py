@@ -82,6 +82,7 @@ class DistGraph(GraphHandle):
         self._ends: list[Callable[[], None]] = []
         self._widest = widest
         self._edge_index: dict[str, Tensor] = {}  # by kind
+        self._edge_weight: dict[str, Tensor | None] = {}
         with torch.inference_mode(False):
             super().__init__(
                 backend,
@@ -201,10 +202,20 @@ class DistGraph(GraphHandle):
             listed = torch.from_numpy(np.stack([source, destination]).astype(np.int64))
             return self._edge_index.setdefault(kind, listed.to(self.device))
 
-    def edge_weight(self) -> Tensor | None:
-        """Return the weights of `edge_index`'s edges, float32 [E]; None if the graph has none."""
-        weight = self.part.slice.weight
-        return None if weight is None else torch.from_numpy(weight).to(self.device)
+    def edge_weight(self, kind: str = "edges") -> Tensor | None:
+        """Return the weights of `edge_index`'s edges, float32 [E], before they are normalised; None if all are 1.
+
+        kind: "edges" or "gcn".
+        """
+        edges = self.part.slice
+        if kind == "edges":
+            return None if edges.weight is None else torch.from_numpy(edges.weight).to(self.device)
+        if kind not in self._edge_weight:
+            low = int(self.part.bounds[self.rank])
+            weight = weighted_edges(kind, low, edges.indptr, edges.indices, edges.weight)[2]
+            with torch.inference_mode(False):
+                self._edge_weight[kind] = None if weight is None else torch.from_numpy(weight).to(self.device)
+        return self._edge_weight[kind]
 
     def edge_data(self, name: str) -> Tensor:
         """Return data of `edge_index`'s edges by name, [E, ...]; "weight" are the weights.

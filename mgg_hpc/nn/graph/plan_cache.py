@@ -273,18 +273,34 @@ def _bytes(key: Mapping[str, Any], arrays: Mapping[str, Pieces]) -> Iterator[mem
 
 
 def _arrays(file: Any, size: int, key: Mapping[str, Any]) -> Arrays:
-    """Return the arrays of an unbuffered file of ``size`` bytes. Raises ValueError if its digest or key differs."""
-    data = np.fromfile(file, np.uint8, size)
-    if xxhash.xxh3_128(data[:-DIGEST_BYTES].data).digest() != data[-DIGEST_BYTES:].tobytes():
-        raise ValueError("another digest")
-    end = len(MAGIC) + 8  # from here on the file is as it was written
-    begin, end = end, end + int.from_bytes(data[len(MAGIC) : end].tobytes(), "little")
-    described = json.loads(data[begin:end].tobytes())
+    """Return the arrays of an unbuffered file of ``size`` bytes. Raises ValueError if its digest or key differs.
+
+    Each array has memory of its own, so that those go which are copied to a device.
+    """
+    hasher, left = xxhash.xxh3_128(), size - DIGEST_BYTES
+
+    def take(count: int) -> NDArray[np.uint8]:
+        nonlocal left
+        if not 0 <= count <= left:
+            raise ValueError("another size")
+        data = np.fromfile(file, np.uint8, count)
+        hasher.update(data.data)
+        left -= count
+        return data
+
+    begin = len(MAGIC) + 8
+    length = int.from_bytes(take(begin)[len(MAGIC) :].tobytes(), "little")
+    described = json.loads(take(length).tobytes())
     if described["key"] != dict(key):
         raise ValueError("another key")
+    end = begin + length
     found: Arrays = {}
     for name, (kind, shape) in described["arrays"].items():
-        begin = end + _padding(end)
-        end = begin + math.prod(shape) * np.dtype(TYPES[kind]).itemsize
-        found[name] = data[begin:end].view(TYPES[kind]).reshape(shape)
+        nbytes = math.prod(shape) * np.dtype(TYPES[kind]).itemsize
+        take(_padding(end))
+        found[name] = take(nbytes).view(TYPES[kind]).reshape(shape)
+        end += _padding(end) + nbytes
+    take(left)
+    if hasher.digest() != np.fromfile(file, np.uint8, DIGEST_BYTES).tobytes():
+        raise ValueError("another digest")
     return found

@@ -29,9 +29,7 @@ from .networks import matrix, product
 from .random import Dropout, Fill, dropped, fill_uniform, glorot
 
 MOST_HEADS = 1024  # number of heads with different dropout draws (semantics.h, draw_edge)
-ROWS_AT_ONCE = (
-    512  # at most the rows of the smallest graph that training/footprint.py measures to predict memory
-)
+ROWS_AT_ONCE = 512  # at most the rows of the smallest graph that training/footprint.py measures
 
 
 class GATConv(Convolution):
@@ -245,7 +243,7 @@ class _Attention(torch.autograd.Function):
     ):
         plan = adjacency.forward
         n = plan.destinations
-        rows = _published(graph, how.forward_rows(row_format(1, graph.dtype).dtype), [h], [source_score], how)
+        rows = _published(graph, how.forward_rows(row_format(1, graph.dtype).dtype), [h], [source_score])
         graph.publish(rows, plan)
         kept: dict[str, Tensor] = {}
         if keeps:
@@ -288,7 +286,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     layout = how.backward_rows(row_format(1, graph.dtype).dtype)
     own = h[: len(gradient)]
     rows, tail = ([gradient], [target_score]) if how.additive else ([gradient, own], [])
-    published = _published(graph, layout, rows, [*tail, log_sum, dot], how)
+    published = _published(graph, layout, rows, [*tail, log_sum, dot])
     graph.publish(published, adjacency.backward)
     tensors: dict[str, Tensor | None] = {"h": h}
 
@@ -311,7 +309,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors |= {"score": source_score, "score_gradient": source_gradient}
     attend_back(adjacency.backward, published, back, at_source=True)
     if not how.additive:
-        published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
+        published = _published(graph, how.forward_rows(layout.dtype), [h], [])
         graph.publish(published, adjacency.forward)
         second = graph.workspace.rows(len(gradient), how.columns, graph.dtype)
         tensors |= {"h": own, "gradient": gradient, "log_sum": log_sum, "dot": dot}
@@ -339,9 +337,7 @@ def _edge_scores(values: Tensor, weight: Tensor) -> Tensor:
     return (values @ weight.to(values.dtype)).contiguous()
 
 
-def _published(
-    graph: GraphView, layout: TailedRows, rows: list[Tensor], tail: list[Tensor | None], how: Attention
-) -> Rows:
+def _published(graph: GraphView, layout: TailedRows, rows: list[Tensor], tail: list[Tensor | None]) -> Rows:
     """Return the next symmetric rows with the columns of ``rows`` [n, any], then of ``tail`` [n, H], then node ids."""
     published, local = graph.exchange(layout.format.dim, backward=len(rows[0]) != graph.rows)
     at = 0

@@ -22,7 +22,7 @@ from ..saga.tracing import Edge
 from ..streaming.rows import StreamedRows
 from .attention import GATConv
 from .conv import Convolution, GCNConv, GINConv, SAGEConv, SumConvolution
-from .networks import MLP, Step, normalisation, reset, through
+from .networks import MLP, activation, normalisation, reset, through
 from .random import ATTENTION_DROPOUT, Draws, Dropout, dropped, fill_by_seed
 
 OUTPUT_PARAMETERS = 14  # the last two of layer 0's 16 streams for initial weights are for the output layer
@@ -80,8 +80,7 @@ class StreamedLayer(Layer):
         first = self._transforms_first
         out = self.conv.update(own, accum, self.rows, transformed=first, relu=fused, key=key)
         if not fused:
-            after: list[Step] = [torch.nn.ReLU(), *([self._after] if self._after else [])]
-            out = through([self.norm, *(after if self.relu else [])], out, self.rows)
+            out = through([self.norm, *activation(self.relu, self._after)], out, self.rows)
         return out + vertex if self.adds else out
 
 

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,7 +119,7 @@ class _Dropout(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, graph: GraphView, key: RngKey, rectified: bool) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x: Tensor, graph: GraphView, key: RngKey, rectified: bool) -> Tensor:
         ctx.call, ctx.layer = (graph, key, rectified), spans.current()
         out = dropped_rows(x, graph, key)
         ctx.save_for_backward(out if rectified else None)

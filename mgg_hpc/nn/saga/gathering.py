@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -13,41 +13,28 @@ from torch import Tensor
 from ...runtime import mpi
 from ..autograd.aggregation import aggregate, mean_scale, scaled_sum
 from ..graph.dist_graph import DistGraph, extend
-from ..graph.loading import edge_data_of, weighted_edges
+from ..graph.loading import edge_data_of
 from ..graph.matrix import Adjacency, EdgeValues
 from ..graph.view import GraphView
 from ..sampling.batches import Block
 from .columns import ColumnProgram, WeightParts
+from .examples import example
 from .stages import Linear
-from .tracing import Edge, example
+from .tracing import Edge, EdgeData
 
 
-class EdgeData(Mapping[str, Tensor]):
-    """The edge data of each name that a graph has, read as they are needed.
+def edge_data(graph: GraphView, edges: int = 0) -> EdgeData:
+    """Return the edge data that a graph has.
 
     edges: number of edges of an example; 0 for the graph's own, whose values are copies, which programs may change.
     """
 
-    def __init__(self, graph: GraphView, edges: int = 0) -> None:
-        self._graph, self._edges, self._read = graph, edges, dict[str, Tensor]()
+    @cache
+    def read(name: str) -> Tensor:
+        held = data_of(graph, name)
+        return example(edges, held.shape[1:], held) if edges else held.clone()
 
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._read:
-            held = data_of(self._graph, name)
-            self._read[name] = example(self._edges, held.shape[1:], held) if self._edges else held.clone()
-        return self._read[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in data_names(self._graph)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(data_names(self._graph))
-
-    def __len__(self) -> int:
-        return len(data_names(self._graph))
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401
+    return EdgeData(data_names(graph), read)
 
 
 def data_names(graph: GraphView) -> Sequence[str]:
@@ -163,7 +150,7 @@ def edges_of(x: Tensor, graph: GraphView, adjacency: Adjacency) -> tuple[Edge, T
         )
     source, target = index
     weight = _weights(graph, adjacency, source, target, x)
-    return Edge(rows[source], x[: graph.destinations][target], EdgeData(graph), weight), target
+    return Edge(rows[source], x[: graph.destinations][target], edge_data(graph), weight), target
 
 
 def gathered(
@@ -199,11 +186,7 @@ def _weights(
     """Return `Edge.weight`, [E, 1], of the type of rows ``like``. Collective on a graph."""
     weight: Tensor | None = None
     if isinstance(graph, DistGraph):
-        edges, first = graph.part.slice, int(graph.part.bounds[graph.rank])
-        held = edges.weight
-        if adjacency.kind == "gcn":
-            held = weighted_edges("gcn", first, edges.indptr, edges.indices, edges.weight)[2]
-        weight = None if held is None else torch.from_numpy(held).to(graph.device)
+        weight = graph.edge_weight(adjacency.kind)
     elif has_weights(graph):
         weight = graph.edge_data("weight")
     column = like.new_ones(len(source), 1) if weight is None else weight[:, None].to(like.dtype)

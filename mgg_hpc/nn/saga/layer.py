@@ -18,22 +18,14 @@ from ..streaming.graph import BlockView, StreamedGraph
 from ..streaming.rows import StreamedRows
 from . import gathering, streamed
 from .columns import ColumnProgram, WeightParts, by_column
+from .effects import DependsError, without_draws
+from .examples import exemplify, misfit
 from .expression import TooLargeError
 from .fused import Call, Propagate
 from .operators import NotByColumnError
 from .program import Program, Stages, explained
 from .stages import Staged, at_vertices, linear, staged
-from .tracing import (
-    DST,
-    SRC,
-    DependsError,
-    NotTraceableError,
-    Traced,
-    exemplify,
-    misfit,
-    traced,
-    without_draws,
-)
+from .tracing import DST, SRC, NotTraceableError, Traced, traced
 
 ACCUMULATORS = ("sum", "mean", "max", "concat")
 KINDS = ("edges", "gcn")
@@ -134,7 +126,7 @@ class Layer(Stages):
         return program, found
 
     def _planned(self, found: Traced, x: Tensor, graph: GraphView, parts: WeightParts) -> Program:
-        if exemplify(found, self, x, lambda edges: gathering.EdgeData(graph, edges)):
+        if exemplify(found, self, x, lambda edges: gathering.edge_data(graph, edges)):
             if graph.ranks > 1:
                 raise DependsError
             raise NotTraceableError("a message depends on other edges")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 VALUE = np.dtype([("kind", "<i4"), ("index", "<i4"), ("type", "<i4"), ("narrow", "<i4")])
 STEP = np.dtype([("op", "<i4"), ("out", "<i4"), ("a", "<i4"), ("b", "<i4"), ("value", "<f8")])
@@ -88,10 +88,17 @@ class Tape:
     reduce: str = "sum"
 
     @cached_property
-    def packed(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
-        """Values, steps and outputs as the structs that kernels read, in bytes."""
+    def native(self) -> dict[str, Any]:
+        """Arguments of native calls; values, steps and outputs are the structs that kernels read, in bytes."""
         values = [(KINDS.index(v.kind), v.index, v.type, v.narrow) for v in self.values]
         steps = [(OPS.index(s.op), s.out, s.a, s.b, s.value) for s in self.steps]
         outputs = [(o.value, o.type, o.width) for o in self.outputs]
-        structs = np.array(values, VALUE), np.array(steps, STEP), np.array(outputs, OUTPUT)
-        return structs[0].view(np.uint8), structs[1].view(np.uint8), structs[2].view(np.uint8)
+        return {
+            "columns": self.columns,
+            "far_columns": self.far_columns,
+            "values": np.array(values, VALUE).view(np.uint8),
+            "steps": np.array(steps, STEP).view(np.uint8),
+            "outputs": np.array(outputs, OUTPUT).view(np.uint8),
+            "registers": self.registers,
+            "reduce": self.reduce,
+        }

@@ -18,6 +18,7 @@ import click
 
 from ... import __version__
 from ...data.atomic_write import check_output, replacement
+from ...data.readers.limits import shown
 from ...errors import InputError
 from ...runtime import cores
 from ...runtime.timing import ratios, spread
@@ -192,8 +193,10 @@ def numbers_of(option: str, words: str, largest: int = 2**16) -> list[int]:
     """Return the numbers in a comma-separated list. Raises InputError for anything but 1 .. ``largest``."""
     found = [word.strip() for word in words.split(",")]
     for word in found:
-        if not (word.isdecimal() and 1 <= int(word) <= largest):
-            raise InputError(f"--{option} {words}: {word!r}; expected numbers of 1 .. {largest}")
+        if not (word.isascii() and word.isdecimal() and len(word) < 20 and 1 <= int(word) <= largest):
+            raise InputError(
+                f"--{option} {shown(words)[1:-1]}: {shown(word)}; expected numbers of 1 .. {largest}"
+            )
     return [int(word) for word in found]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import resource
 import struct
 import threading
 import zipfile
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from data.graphs import random_graph, refused
+from data.graphs import little_memory, random_graph, refused
 from mgg_hpc.data.readers import compressed
 from mgg_hpc.data.readers.compressed import head_lines, text_blocks
 from mgg_hpc.data.readers.edge_list import open_edge_list
@@ -27,13 +26,10 @@ from .formats import PACKINGS, archive, edges_of, lists, read_all, write
 
 
 @pytest.fixture(autouse=True)
-def little_memory():
+def limited():
     """Leave 1 GiB of address space, and no thread behind."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30), before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
+    with little_memory():
+        yield
     for each in threading.enumerate():
         if each.name.startswith("unpack"):
             each.join(10)

@@ -111,28 +111,6 @@ def entropies(out, labels, reduction="mean"):
     return F.binary_cross_entropy_with_logits(out, labels.double(), reduction=reduction)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_the_loss_is_the_mean_over_all_rows_of_a_split(rng, comm, several):
-    """Value and gradients against torch on all rows at once; the gradient is this rank's part. Of several labels a
-    node each counts.
-    """
-    matrix, fields = drawn(rng)
-    if several:
-        fields["y"] = (rng.random((NODES, 3)) < 0.3).astype(np.float32)
-    function = entropies if several else F.cross_entropy
-    logits = torch.from_numpy(rng.standard_normal((NODES, 3))).requires_grad_()
-    chosen, y = logits[fields["val"]], torch.from_numpy(fields["y"][fields["val"]])
-    wanted = function(chosen, y)
-    wanted.backward()
-    right = (chosen > 0) == (y > 0) if several else chosen.argmax(1) == y
-    with mgg.from_scipy(matrix, **fields, dtype="float64", comm=comm) as graph:
-        mine = logits.detach()[graph.ids].clone().requires_grad_()
-        loss = graph.loss(mine, function, split="val")
-        loss.backward()
-        same(comm, [loss.detach(), mine.grad], [wanted.detach(), logits.grad[graph.ids]])
-        assert graph.num_classes == 3 and graph.accuracy(mine, "val") == right.double().mean()
-
-
 class Doubled(torch.nn.CrossEntropyLoss):
     def forward(self, out, y):
         return 2 * super().forward(out, y)
@@ -150,6 +128,8 @@ def weights(*values):
 
 # Losses, and whether they are of several labels.
 LOSSES = {
+    "cross entropy": (F.cross_entropy, False),
+    "of several": (entropies, True),
     "weights": (partial(F.cross_entropy, weight=weights(0.1, 1, 3)), False),
     "ignored": (partial(F.cross_entropy, ignore_index=2), False),
     "smoothed": (partial(F.cross_entropy, label_smoothing=0.2, weight=weights(0.1, 1, 3)), False),
@@ -163,7 +143,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_those_of_one_rank(rng, comm, name):
-    """Value and gradients; all labels of the last rank are ignored by some of the losses."""
+    """Value and gradients; all labels of the last rank are ignored by some of the losses. And the accuracy."""
     fn, several = LOSSES[name]
     matrix, fields = drawn(rng)
     if several:
@@ -171,17 +151,18 @@ def test_losses_are_those_of_one_rank(rng, comm, name):
     else:
         fields["y"][NODES - NODES // 3 :] = 2
     logits = torch.from_numpy(rng.standard_normal((NODES, 3))).requires_grad_()
-    wanted = fn(
-        logits[fields["train"]],
-        torch.from_numpy(fields["y"].astype(float if several else int))[fields["train"]],
-    )
+    chosen = logits[fields["val"]]
+    y = torch.from_numpy(fields["y"].astype(float if several else int))[fields["val"]]
+    wanted = fn(chosen, y)
     wanted.backward()
+    right = (chosen > 0) == (y > 0) if several else chosen.argmax(1) == y
     with mgg.from_scipy(matrix, **fields, dtype="float64", comm=comm) as graph:
         graph.y = graph.y.double() if several else graph.y
         mine = logits.detach()[graph.ids].clone().requires_grad_()
-        loss = graph.loss(mine, fn)
+        loss = graph.loss(mine, fn, split="val")
         loss.backward()
         same(comm, [loss.detach(), mine.grad], [wanted.detach(), logits.grad[graph.ids]])
+        assert graph.num_classes == 3 and graph.accuracy(mine, "val") == right.double().mean()
 
 
 def test_losses_that_are_no_sums_are_refused_on_all_ranks(rng, comm):
@@ -236,6 +217,8 @@ def test_losses_that_cannot_be_are_refused_on_all_ranks(rng, comm):
     with mgg.from_scipy(matrix, comm=comm, train=fields["train"]) as graph:
         assert graph.x is None and graph.y is None and not graph.val.any()
         assert graph.edge_index("gcn") is graph.edge_index("gcn")
+        weight = graph.edge_weight("gcn")
+        assert weight is graph.edge_weight("gcn") and len(weight) == graph.edge_index("gcn").shape[1]
         with pytest.raises(mgg.InputError, match="has no labels"):
             graph.loss(out, F.cross_entropy)
     with pytest.raises(KeyError), mgg.from_scipy(matrix, comm=alone()) as one:

@@ -182,19 +182,8 @@ class DeviceEdges(EdgeKernels):
         (count,) = self.arrays.kind(shared)[1]
         edge_at, edge_columns = (0, 0) if edge is None else edge_values(self.arrays, "edge", edge, plan.edges)
         words = [flat(self.arrays, "shared", shared, count), edge_at, edge_columns, *rows("out", out)]
-        values, steps, outputs = tape.packed
         self._launches.native.check_tape(
-            columns=tape.columns,
-            far_columns=tape.far_columns,
-            values=values,
-            steps=steps,
-            outputs=outputs,
-            registers=tape.registers,
-            reduce=tape.reduce,
-            near=len(near),
-            shared=count,
-            edge_columns=edge_columns,
-            out=len(out),
+            **tape.native, near=len(near), shared=count, edge_columns=edge_columns, out=len(out)
         )
         return np.array([*words, *rows("near", near), 0, 0], np.uint64)  # of no array where there is none
 

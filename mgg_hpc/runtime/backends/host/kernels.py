@@ -342,23 +342,8 @@ class HostEdges(EdgeKernels):
         out: Sequence[Any],
         edge: Any = None,
     ) -> None:
-        values, steps, outputs = tape.packed
-        self._run(
-            plan,
-            "propagate",
-            src,
-            columns=tape.columns,
-            far_columns=tape.far_columns,
-            values=values,
-            steps=steps,
-            outputs=outputs,
-            registers=tape.registers,
-            reduce=tape.reduce,
-            near=list(near),
-            shared=shared,
-            edge=edge,
-            out=list(out),
-        )
+        given = {"near": list(near), "shared": shared, "edge": edge, "out": list(out)}
+        self._run(plan, "propagate", src, **tape.native, **given)
 
 
 def _call(how: Attention) -> dict[str, Any]:
