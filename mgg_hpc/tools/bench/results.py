@@ -21,6 +21,7 @@ from ...data.atomic_write import check_output, replacement
 from ...errors import InputError
 from ...runtime import cores
 from ...runtime.timing import ratios, spread
+from .. import plots
 
 Row = dict[str, Any]
 # Columns that tables of times have.
@@ -41,7 +42,7 @@ def output_files(pictures: bool = True) -> Callable[[Any], Any]:
                 raise InputError(f"--output {path}: expected a name that ends in {', '.join(suffixes)}")
             check_output(path, force=True)
             if path.suffix in PICTURES:
-                _need_matplotlib()
+                plots.load()
         return paths
 
     return click.option(
@@ -53,13 +54,6 @@ def output_files(pictures: bool = True) -> Callable[[Any], Any]:
         callback=checked,
         help=f"Write the results to this file: {kinds}. Repeatable.",
     )
-
-
-def _need_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError("pictures need matplotlib; install it with `pip install mgg-hpc[plots]`") from error
 
 
 def command_line() -> str:
@@ -148,7 +142,7 @@ class Results:
                 if path.suffix in texts:
                     written.write_text(texts[path.suffix]())
                 elif draw is not None:
-                    draw(self).savefig(written, dpi=130, format=path.suffix.removeprefix("."))
+                    draw(self).savefig(written, dpi=plots.DPI, format=path.suffix.removeprefix("."))
 
     def csv(self) -> str:
         """Return all columns as CSV."""
