@@ -145,12 +145,13 @@ class Results:
                     draw(self).savefig(written, dpi=plots.DPI, format=path.suffix.removeprefix("."))
 
     def csv(self) -> str:
-        """Return all columns as CSV."""
+        """Return all columns as CSV, with the date and the processor."""
         written = io.StringIO()
-        names = ["benchmark", *self.same, *self.columns()]
+        about = {"benchmark": self.name, "date": self.date, "cpu": self.machine["cpu"], **self.same}
+        names = [*about, *self.columns()]
         lines = csv.DictWriter(written, names, restval="", lineterminator="\n")
         lines.writeheader()
-        lines.writerows({"benchmark": self.name, **self.same, **row} for row in self.rows)
+        lines.writerows(about | row for row in self.rows)
         return written.getvalue()
 
     def json(self) -> str:
