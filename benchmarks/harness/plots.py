@@ -103,12 +103,10 @@ def panels_of(rows: Sequence[Row], *columns: str) -> dict[str, list[Row]]:
 
 def _name(value: str) -> str:
     """Return the words for a column of values, without its unit."""
+    if value == "median_ms":
+        return "time"
     words, _, unit = value.replace("gb_per_s", "GB/s").rpartition("_")
-    return (
-        "time"
-        if value == "median_ms"
-        else (words if words and unit in UNITS else f"{words} {unit}").replace("_", " ").strip()
-    )
+    return (words if words and unit in UNITS else f"{words} {unit}").replace("_", " ").strip()
 
 
 def _relative(rows: Sequence[Row], value: str) -> bool:
