@@ -24,7 +24,7 @@ from . import timeline
 from .read import Run
 
 # Kinds of time in the order of colours and hatches, the same in all figures.
-KINDS = [*phases.PHASES, phases.STEP, *phases.BATCH_STAGES.values(), *timeline.KINDS]
+KINDS = [*phases.PHASES, timeline.WAITED, phases.STEP, *phases.BATCH_STAGES.values(), *timeline.KINDS[1:]]
 SETTINGS = {"axes.grid": True, "svg.fonttype": "none"}
 STYLES = {"train": ":", "validation": "-", "test": "--", "training step": "-", "evaluation": "--"}
 LOGARITHMIC = ("loss", "ms")  # labels of axes
