@@ -80,6 +80,14 @@ def test_each_kept_table_has_its_picture_drawn_from_it_alone(table):
     assert figure.get_axes() and figure.get_suptitle() and results.date[:4] in figure.get_supxlabel()
 
 
+@pytest.mark.slow
+def test_the_command_draws_beside_the_table(results, ran, tmp_path):
+    results.write([tmp_path / "table.json"])
+    done = ran("draw", "table.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_other_files_and_benchmarks_without_a_picture_are_refused(tmp_path, results):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
