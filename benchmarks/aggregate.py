@@ -19,7 +19,7 @@ from typing import Any
 import click
 import numpy as np
 from harness import command, options, run, sums, workers
-from harness.plots import bars_by
+from harness.plots import draw
 from harness.workers import Conditions
 from numpy.typing import NDArray
 
@@ -34,7 +34,6 @@ PEERS = {"cpu": ("dgl", "torch", "pyg", "mkl", "scipy"), "cuda": ("cusparse", "t
 DTYPES = ("float32", "bfloat16", "float16")
 CASE = ("graph", "order", "dtype", "width")
 SHOWN = (*CASE, *TIMES, "mgg_speedup")
-DRAW = bars_by(*CASE, across=2)
 
 
 @command(__doc__)
@@ -65,9 +64,9 @@ def main(
             for dtype, width in product(dtypes, widths):
                 case = {"graph": graph.name, "order": method, "dtype": dtype, "width": width}
                 measure(results, case, graph, given, processes, folder, conditions.turns)
-                results.write(files, DRAW)  # what is measured stays, whatever ends the rest
+                results.write(files, draw)  # what is measured stays, whatever ends the rest
     results.notes += summary(results.rows)
-    results.write(files, DRAW)
+    results.write(files, draw)
     results.show(*SHOWN)
 
 

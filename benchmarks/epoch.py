@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 from harness import command, options, run, workers
-from harness.plots import bars_by
+from harness.plots import draw
 from harness.workers import Conditions, Worker
 
 from mgg_hpc.data import writer
@@ -64,7 +64,7 @@ def main(
         shape = Shape.of(model, features, hidden, classes, dropout)
         for name in names:
             measure(results, labelled(graphs.read(name), shape), shape, conditions)
-            results.write(files, bars_by("model", "graph", values=("median_ms", "peak_mb")))
+            results.write(files, draw)
     results.show(*SHOWN)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import click
 import numpy as np
 from harness import command, options, run, workers
-from harness.plots import bars_by
+from harness.plots import draw
 from harness.workers import Conditions, Worker
 from peers.programs import TYPES
 
@@ -40,7 +40,6 @@ APART = {"gated": 1e-4, "gated-max": 1e-2, "typed": 1e-4}
 PEERS = {"cpu": ("dgl", "pyg")}
 STEPS = 3  # in a row
 SHOWN = ("graph", "program", *TIMES, "memory_mb")
-DRAW = bars_by("graph", "program", values=("median_ms", "memory_mb"))
 
 
 @command(__doc__)
@@ -61,7 +60,7 @@ def main(
         graph = graphs.read(name)
         for program in programs:
             steps(results, graph, program, width, conditions)
-            results.write(files, DRAW)  # what is measured stays, whatever ends the rest
+            results.write(files, draw)  # what is measured stays, whatever ends the rest
     results.show(*SHOWN)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import click
 import numpy as np
 from harness import command, options, run, workers
-from harness.plots import bars_by
+from harness.plots import draw
 from harness.workers import Conditions, Worker
 
 from mgg_hpc.data import writer
@@ -65,7 +65,7 @@ def main(
                 inputs = inputs_of(graph, part, fanouts, batch_size, batches, folder)
                 measure(results, graph, part, inputs, processes, folder, conditions.turns)
             results.notes = list(dict.fromkeys([*notes, *results.notes]))
-            results.write(files, bars_by("part", "graph", across=2))
+            results.write(files, draw)
     results.show(*SHOWN, "batch_rows", "loss")
 
 

@@ -38,7 +38,7 @@ from typing import Any
 import click
 import torch
 from harness import command, options, run
-from harness.plots import bars_by
+from harness.plots import draw
 from harness.processes import alone, peak_from_now, status
 from torch import Tensor
 from torch.nn import Linear
@@ -66,7 +66,6 @@ CAPPED = 0.38  # of the memory that a step takes otherwise
 CASE = ("graph", "part", "program", "ranks", "gb_per_s")
 SHOWN = (*CASE[1:], "variant", "median_ms", "relative_time", "moved_mb", "chunks_mb", "sums_mb")
 SHOWN += ("storage_mb", "peak_mb", "limit_mb")
-DRAW = bars_by(*CASE, values=("median_ms", "moved_mb"))
 
 
 class Gcn(saga.Layer):
@@ -237,7 +236,7 @@ def main(
                     measure = in_memory if part in IN_MEMORY else at_rate
                     measure(results, part, replace(case, program=program), rate, turns)
                     if first:
-                        results.write(files, DRAW)  # what is measured stays, whatever ends the rest
+                        results.write(files, draw)  # what is measured stays, whatever ends the rest
     if first:
         results.show(*(column for column in SHOWN if any(column in row for row in results.rows)))
     return 0

@@ -21,7 +21,7 @@ import click
 import numpy as np
 import real_graphs
 from harness import command, options, run, workers
-from harness.plots import bars_by
+from harness.plots import draw
 from harness.workers import Conditions
 
 from mgg_hpc.data import native, writer
@@ -60,7 +60,7 @@ def main(
             ms, left_out = measure(inputs, processes, folder, conditions.turns)
             results.notes += [f"{graph.name}, {part}: {note}" for note in left_out]
             results.compare(ms, graph=graph.name, edges=graph.edges, part=part)
-            results.write(files, bars_by("graph", "part", across=2))  # what is measured stays
+            results.write(files, draw)  # what is measured stays
     results.show("graph", "part", *TIMES)
 
 

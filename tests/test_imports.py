@@ -5,30 +5,19 @@ from __future__ import annotations
 import graphlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import grimp
 import pytest
+from floors import FLOORS
 from jobs import python
 
 import mgg_hpc
 
 PACKAGE = Path(mgg_hpc.__file__).parent
-# From the top down; those of a set stand on the same floor.
-FLOORS = [
-    "__main__",
-    "cli",
-    "tools",
-    "training",
-    {"nn", "traversal"},
-    "runtime",
-    "plan",
-    "data",
-    "config",
-    {"errors", "sizes"},
-]
 # What `import mgg_hpc` itself may reach, when it is asked for.
 OFFERED = ("data.libraries", "errors", "nn", "training.checkpoints")
 # Native modules, and the only modules that import them.
@@ -59,6 +48,12 @@ def test_no_module_imports_from_a_floor_above(imports):
     assert not imports.find_illegal_dependencies_for_layers(
         [{f"mgg_hpc.{n}" for n in floor} for floor in floors]
     )
+
+
+def test_the_picture_of_the_floors_is_as_the_code():
+    """docs/pictures/architecture.py writes it anew."""
+    script = PACKAGE.parent / "docs" / "pictures" / "architecture.py"
+    assert runpy.run_path(str(script))["svg"]() == script.with_suffix(".svg").read_text()
 
 
 @pytest.mark.parametrize("native", NATIVE)

@@ -1,40 +1,91 @@
-"""Pictures of results, readable in greyscale and by the colour-blind.
-
-Colours are Okabe and Ito's, in an order of different lightness; lines also differ in their marks and dashes.
-"""
+"""Pictures of results: bars with their values, and maps of the design space; PICTURES has that of each benchmark."""
 
 from __future__ import annotations
 
+import csv
+import json
+import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, geometric_mean, mode
 from typing import Any
 
 import numpy as np
 
+from mgg_hpc.errors import InputError
 from mgg_hpc.tools.bench.results import Results, Row, text
+from mgg_hpc.tools.plots import COLOURS, INK, MAIN, MUTED, OTHER, WIDTH, load
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#E69F00", "#56B4E9", "#B8A800")
-MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
-FIRST, OTHER = "#0072B2", "#B7C9D6"
-LONGEST = 1.3  # times the largest median: where a whisker ends that one interrupted turn made
-TIMED = "ms: median, minimum and maximum"
+LONGEST = 1.3  # times the longest bar: where a whisker ends that one interrupted turn made, with an arrow
+UNITS = {
+    "ms": " ms",
+    "mb": " MB",
+    "percent": "%",
+    "time": "×",
+    "speedup": "×",
+}  # by the ends of columns' names
+SLOWEST = 2.0  # times the fastest: where shades of a map end
+ABOUT = ("benchmark", "date", "cpu")  # columns of a CSV that are no row's
 
-Draw = Callable[[Results], Any]
 
+@dataclass(frozen=True)
+class Bars:
+    """A picture of bars: a row of panels for each value of some columns, whose panels are side by side.
 
-def load() -> Any:
-    """Return matplotlib.pyplot, drawing into files."""
-    import matplotlib as mpl
+    title: what is shown. panels: columns whose values have a row of panels each. across: a column whose values are side
+    by side; or several values are, in this order. label: the column that names bars; of rows with the same label the
+    mean is drawn, with the least and the most.
+    """
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    title: str
+    panels: tuple[str, ...] = ()
+    values: tuple[str, ...] = ("median_ms",)
+    across: str = ""
+    label: str = "variant"
 
-    cycle = plt.cycler(color=COLOURS) + plt.cycler(marker=MARKS) + plt.cycler(linestyle=LINES)
-    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    plt.rcParams.update(
-        {"axes.prop_cycle": cycle, "axes.titlesize": 9, "figure.constrained_layout.use": True}
-    )
-    return plt
+    def __call__(self, results: Results) -> Any:
+        """Return the figure. Times that are side by side are drawn as ratios to the first one's."""
+        plt, parts = load(), panels_of(results.rows, *self.panels)
+        grid = [
+            [(heading, value, rows) for heading, rows in self.columns(part) for value in self.values]
+            for part in parts.values()
+        ]
+        labels = [textwrap.wrap(text(row[self.label]), 24) for row in results.rows]
+        left = 4.8 * max(len(line) for lines in labels for line in lines) + 12  # points
+        each = 0.14 * max(map(len, labels)) + 0.12  # inches of a bar
+        names = [
+            list(
+                dict.fromkeys(
+                    text(row[self.label]) for row in part if any(row.get(v) is not None for v in self.values)
+                )
+            )
+            for part in parts.values()
+        ]
+        several = len(grid[0]) > 1
+        titles = sum(bool(title) for title in parts)
+        height = each * sum(map(len, names)) + 0.32 * titles + (0.42 if several else 0.1) * len(grid) + 0.9
+        figure = plt.figure(figsize=(WIDTH, height))
+        wide = (72 * WIDTH - left - 12) / len(grid[0]) - 10  # points of a panel
+        figures = figure.subfigures(
+            len(grid), squeeze=False, height_ratios=[len(bars) * each + 0.6 for bars in names]
+        )
+        for sub, title, line, bars in zip(figures[:, 0], parts, grid, names, strict=True):
+            if title:
+                sub.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+            for axes, (heading, value, rows) in zip(
+                sub.subplots(1, len(line), squeeze=False)[0], line, strict=True
+            ):
+                _bars(axes, rows, bars, self.label, value, ratios=several, wide=wide)
+                if several:
+                    axes.set_title((heading or _name(value)) + _first(rows, value), fontsize=9.5, color=MUTED)
+                if axes is not sub.axes[0]:
+                    axes.tick_params(labelleft=False)
+        return titled(figure, results, self.title)
+
+    def columns(self, rows: list[Row]) -> list[tuple[str, list[Row]]]:
+        """Return the headings and rows of the panels that are side by side."""
+        return list(panels_of(rows, self.across).items()) if self.across else [("", rows)]
 
 
 def panels_of(rows: Sequence[Row], *columns: str) -> dict[str, list[Row]]:
@@ -42,7 +93,7 @@ def panels_of(rows: Sequence[Row], *columns: str) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
         title = ", ".join(
-            text(row[name]) if isinstance(row[name], str) else f"{name.replace('_', ' ')} {text(row[name])}"
+            text(row[name]) if isinstance(row[name], str) else f"{_name(name)} {text(row[name])}"
             for name in columns
             if row.get(name) is not None
         )
@@ -50,92 +101,205 @@ def panels_of(rows: Sequence[Row], *columns: str) -> dict[str, list[Row]]:
     return found
 
 
-def bars_by(*columns: str, values: Sequence[str] = ("median_ms",), across: int = 1) -> Draw:
-    """Return the function that draws a bar for each row, in a panel for each value of the columns.
-
-    values: columns to draw, each in a panel of its own, side by side; median_ms is drawn with its minimum and maximum.
-    across: number of panels in a row of the picture, if there is one column.
-    """
-
-    def draw(results: Results) -> Any:
-        plt, panels = load(), panels_of(results.rows, *columns)
-        wide = len(values) if len(values) > 1 else min(across, len(panels))
-        down = -(-len(panels) * len(values) // wide)
-        most = max(map(len, panels.values()))
-        size = (4 + 4.5 * wide, 1.3 + (0.3 * most + 0.7) * down)
-        figure, grid = plt.subplots(down, wide, figsize=size, squeeze=False)
-        places = iter(grid.flat)
-        for title, rows in panels.items():
-            for value in values:
-                axes = next(places)
-                _bars(axes, rows, value)
-                axes.set_title(title if value == values[0] else "", loc="left")
-        for axes in places:
-            axes.set_axis_off()
-        return titled(figure, results)
-
-    return draw
+def _name(value: str) -> str:
+    """Return the words for a column of values, without its unit."""
+    if value == "median_ms":
+        return "time"
+    words, _, unit = value.replace("gb_per_s", "GB/s").rpartition("_")
+    return (words if words and unit in UNITS else f"{words} {unit}").replace("_", " ").strip()
 
 
-def _bars(axes: Any, rows: Sequence[Row], value: str) -> None:
-    """Draw a bar for each row's value; of median_ms with minimum and maximum."""
-    timed = value == "median_ms"
-    lengths = np.array([row.get(value) or 0 for row in rows], dtype=float)
-    most = max(lengths.max(), 1e-9)
-    ends = lengths
-    if timed:
-        ends = np.clip([row["max_ms"] for row in rows], lengths, LONGEST * most)
-        whiskers = [lengths - [row["min_ms"] for row in rows], ends - lengths]
-        axes.errorbar(lengths, range(len(rows)), xerr=whiskers, fmt="none", ecolor="#222222", capsize=2)
-    axes.barh(range(len(rows)), lengths, 0.7, color=[FIRST, *[OTHER] * (len(rows) - 1)])
-    for at, row in enumerate(rows):
-        said = text(lengths[at])
-        if timed and at and "relative_time" in row:
-            said += f", {text(row['relative_time'])} times the first"
-        axes.annotate(
-            said, (ends[at], at), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+def _relative(rows: Sequence[Row], value: str) -> bool:
+    return value == "median_ms" and all("relative_time" in row for row in rows)
+
+
+def _first(rows: Sequence[Row], value: str) -> str:
+    """Return the end of the heading of ratios: what they are relative to."""
+    return f"\n1× is {text(rows[0]['median_ms'])} ms" if _relative(rows, value) else ""
+
+
+def _bars(
+    axes: Any, rows: Sequence[Row], names: Sequence[str], label: str, value: str, *, ratios: bool, wide: float
+) -> None:
+    """Draw a bar for each label of ``names``. ratios: of times, these to the first one. wide: points of the panel."""
+    shown = "relative_time" if ratios and _relative(rows, value) else value
+    unit = UNITS.get(shown.rpartition("_")[2], "")
+    mean = geometric_mean if unit == "×" else fmean
+    groups = {
+        name: [row for row in rows if text(row[label]) == name and row.get(shown) is not None]
+        for name in names
+    }
+    found = {name: [float(row[shown]) for row in group] for name, group in groups.items() if group}
+    first = "mgg" if "mgg" in found else next(iter(found), "")
+    lengths = {name: mean(each) for name, each in found.items()}
+    most = needed = max(lengths.values(), default=1.0) or 1.0
+    for place, name in enumerate(names):
+        if name not in found:
+            continue
+        axes.barh(place, lengths[name], 0.68, color=MAIN if name == first else OTHER)
+        group, low, high = groups[name], min(found[name]), max(found[name])
+        if shown == "median_ms" and len(group) == 1:
+            low, high = group[0]["min_ms"], group[0]["max_ms"]
+        end = max(lengths[name], min(high, LONGEST * most))
+        if high > low:
+            axes.plot([low, end], [place, place], color=INK, linewidth=1)
+            axes.plot(end, place, color=INK, marker="|" if end == high else 5, markersize=5)
+        said = text(lengths[name]) + unit
+        if shown == "median_ms" and name != first and _relative(group, value):
+            said += f", {geometric_mean([row['relative_time'] for row in group]):.2f}×"
+        axes.annotate(said, (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
+        needed = max(needed, end / max(0.25, 1 - (5.2 * len(said) + 6) / wide))
+    axes.set_yticks(range(len(names)), [textwrap.fill(name, 24) for name in names], fontsize=9)
+    axes.set(xlim=(0, needed), ylim=(len(names) - 0.45, -0.55), xticks=[])
+    axes.tick_params(left=False)
+    axes.spines[["bottom", "left"]].set_visible(False)
+
+
+def maps(results: Results) -> Any:
+    """Draw times over the fastest as shades, ms as numbers, and the settings that the search measured."""
+    plt, rows = load(), [row for row in results.rows if row["variant"] == "map"]
+    steps = [
+        row
+        for row in results.rows
+        if row["variant"].startswith("search: ") and "compare" not in row["variant"]
+    ]
+    found = next(row for row in results.rows if row["variant"] == "found")
+    fastest = min(row["relative_time"] for row in rows)
+    figure, both = plt.subplots(2, 1, figsize=(WIDTH, 7.6))
+    for axes, knob, other in zip(both, ("ps", "wpb"), ("wpb", "ps"), strict=True):
+        at = mode(row[other] for row in rows)
+        here = [row for row in rows if row[other] == at]
+        down, across = (sorted({row[name] for row in here}) for name in (knob, "dist"))
+        times = np.full((len(down), len(across)), np.nan)
+        for row in here:
+            y, x = down.index(row[knob]), across.index(row["dist"])
+            times[y, x] = row["relative_time"] / fastest
+            ink = "white" if times[y, x] > SLOWEST**0.5 else INK
+            axes.text(x, y + 0.2, text(row["median_ms"]), ha="center", va="center", fontsize=9, color=ink)
+        shades = axes.imshow(
+            times, vmin=1, vmax=SLOWEST, norm="log", cmap="cividis_r", aspect="auto", origin="lower"
         )
-    axes.set_yticks(range(len(rows)), [row["variant"] for row in rows])
-    axes.invert_yaxis()
-    axes.set(xlim=(0, 1.7 * most), xlabel=TIMED if timed else value.replace("_", " "))
+        axes.set_xticks(range(len(across)), across)
+        axes.set_yticks(range(len(down)), down)
+        axes.set(xlabel="dist", ylabel=knob, title=f"{knob} and dist, at {other} = {at}")
+        path = [
+            (across.index(step["dist"]), down.index(step[knob]) - 0.2) for step in steps if step[other] == at
+        ]
+        style = {"color": COLOURS[1], "marker": ".", "linewidth": 1.2}
+        axes.plot(*np.array(path).reshape(-1, 2).T, **style)
+        if found[other] == at:
+            place = [across.index(found["dist"])], [down.index(found[knob]) - 0.2]
+            axes.plot(*place, "*", markersize=12, color="white", markeredgecolor=INK)
+    bar = figure.colorbar(shades, ax=both, pad=0.01, extend="max", label="times the fastest; numbers: ms")
+    bar.set_ticks([1, 1.1, 1.25, 1.5, SLOWEST], labels=["1", "1.1", "1.25", "1.5", "2"], minor=False)
+    bar.minorticks_off()
+    return titled(
+        figure, results, "One aggregation by ps, dist and wpb; the search's path, and what it found"
+    )
 
 
-def lines_by(column: str, *panels: str) -> Draw:
-    """Return the function that draws each variant's time as a line over a column; a panel for each value of others."""
-
-    def draw(results: Results) -> Any:
-        plt, parts = load(), panels_of(results.rows, *panels)
-        size = (max(7.5, 4.2 * len(parts)), 5)
-        figure, grid = plt.subplots(1, len(parts), figsize=size, squeeze=False, sharey=True)
-        for axes, (title, rows) in zip(grid[0], parts.items(), strict=True):
-            for variant in dict.fromkeys(row["variant"] for row in rows):
-                mine = sorted(
-                    (row for row in rows if row["variant"] == variant), key=lambda row: float(row[column])
-                )
-                low, middle, high = np.array(
-                    [[row[f"{n}_ms"] for n in ("min", "median", "max")] for row in mine]
-                ).T
-                whiskers = {"yerr": [middle - low, high - middle], "elinewidth": 0.6, "capsize": 2}
-                axes.errorbar([row[column] for row in mine], middle, **whiskers, label=variant)
-            places = sorted({row[column] for row in rows})
-            if min(places) > 0:
-                axes.set_xscale("log", base=2)
-            axes.set(yscale="log", xlabel=column.replace("_", " "), title=title)
-            axes.set_xticks(places, [text(place) for place in places])
-            axes.minorticks_off()
-            axes.grid(True, color="#dddddd")
-        grid[0][0].set_ylabel(TIMED)
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-        return titled(figure, results)
-
-    return draw
-
-
-def titled(figure: Any, results: Results) -> Any:
-    """Return the figure, with the conditions of the measurement above it."""
-    same = ", ".join(f"{name.replace('_', ' ')} {text(value)}" for name, value in results.same.items())
+def titled(figure: Any, results: Results, title: str) -> Any:
+    """Return the figure with its title above, and the conditions of the measurement below."""
+    columns = {name for row in results.rows for name in row}
+    same = {
+        name: values.pop() for name in columns if len(values := {row.get(name) for row in results.rows}) == 1
+    }
+    same |= results.same
+    said = [str(same["graph"])] if "graph" in same else []
+    said += [f"{text(same[name])} {name}" for name in ("nodes", "edges") if name in same]
+    threads = same.get("threads_per_rank", same.get("threads"))
+    said += [f"ranks {same['ranks']}"] if "ranks" in same else []
+    said += [f"threads {threads}"] if threads else []
+    said += [
+        f"{name} {text(same[name])}" for name in ("backend", "pages", "seeds", "sources") if name in same
+    ]
     turns = max((row.get("turns", 0) for row in results.rows), default=0)
-    said = f"{results.name}\n{same}\n{f'medians of {turns} turns; ' if turns else ''}{results.date[:10]}"
-    figure.suptitle(said, fontsize=9, x=0.01, ha="left")
+    said += [f"medians of {turns} turns, least and most"] if turns else []
+    said += [*filter(None, [results.machine.get("gpu") or results.machine["cpu"]]), results.date[:10]]
+    figure.suptitle(textwrap.fill(title, 60), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+    figure.supxlabel(textwrap.fill("; ".join(said), 86), fontsize=8.5, color=MUTED, x=0.01, ha="left")
     return figure
+
+
+def read(path: Path) -> Results:
+    """Return the results in a table that `Results.write` wrote: .csv or .json. Raises InputError for other files."""
+    try:
+        if path.suffix == ".json":
+            about = json.loads(path.read_text())
+            rows = about.pop("rows")
+        else:
+            lines = list(csv.DictReader(path.read_text().splitlines()))
+            about = {name: lines[0][name] for name in ABOUT}
+            about |= {"machine": {"cpu": about.pop("cpu")}, "command": "", "notes": []}
+            rows = [
+                {name: _typed(cell) for name, cell in line.items() if cell and name not in ABOUT}
+                for line in lines
+            ]
+        results = Results(about.pop("benchmark"))
+        results.date, results.machine, results.notes = (
+            about.pop("date"),
+            about.pop("machine"),
+            about.pop("notes"),
+        )
+        del about["command"]
+    except (OSError, ValueError, LookupError) as error:
+        raise InputError(f"{path}: is no table of a benchmark ({error})") from error
+    results.rows, results.same = rows, about
+    return results
+
+
+def _typed(cell: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            pass
+    return cell
+
+
+def draw(results: Results) -> Any:
+    """Return the picture of a benchmark. Raises InputError for one that has none."""
+    if results.name not in PICTURES:
+        raise InputError(f"there is no picture of {results.name!r}; expected {', '.join(PICTURES)}")
+    load().close("all")
+    return PICTURES[results.name](results)
+
+
+FETCHED = "by how remote rows are fetched"
+PICTURES: dict[str, Callable[[Results], Any]] = {
+    "aggregate": Bars(
+        "Sums of neighbours' rows: times as long as mgg takes, means over widths of rows",
+        ("graph", "dtype"),
+        ("mgg_speedup",),
+        "order",
+    ),
+    "epoch": Bars("A training epoch: time, and peak of memory", ("model", "graph"), ("median_ms", "peak_mb")),
+    "programs": Bars(
+        "Programs on edges, a training step: time and memory",
+        ("graph", "program"),
+        ("median_ms", "memory_mb"),
+    ),
+    "sampling": Bars("Mini-batches of sampled neighbours", ("part", "graph")),
+    "traversal": Bars("Searches of graphs", ("graph", "part")),
+    "streaming": Bars(
+        "A training step on a graph that streams through memory",
+        ("graph", "part", "program", "ranks", "gb_per_s"),
+        ("median_ms", "moved_mb"),
+    ),
+    "partitioning": Bars("One aggregation, by how the work is cut into blocks", ("width",)),
+    "interleaving": Bars("One aggregation, by when remote rows are summed", ("width",)),
+    "primitives": Bars("One aggregation, by how remote rows are asked for", across="width"),
+    "transfers": Bars(f"One aggregation, {FETCHED}", ("remote_share",), across="width"),
+    "scaling": Bars("One aggregation on 1, 2 and 4 ranks", ("variant",), across="width", label="ranks"),
+    "epochs": Bars(f"A training epoch, {FETCHED}", ("model",)),
+    "design space": maps,
+    "full and sampled training": Bars(
+        "Test accuracy of training on the full graph and on batches", ("job",), ("test_percent",)
+    ),
+    "requests of a search": Bars(
+        "Requests of a search to the host's memory, by how lists of edges are read",
+        ("graph", "edge_bytes"),
+        ("requests", "of_128_bytes_percent", "amplification"),
+    ),
+    "a breadth-first search": Bars("A breadth-first search, by where edges lie", ("graph",)),
+}

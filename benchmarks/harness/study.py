@@ -17,7 +17,7 @@ from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 
 from . import options
-from .plots import Draw
+from .plots import draw
 from .ranks import Subject
 
 # Variants of several studies, and the systems of the papers that they stand in for.
@@ -93,7 +93,7 @@ def conditions(graph: Graph, subject: Any) -> tuple[dict[str, Any], dict[str, An
     return found, {name: found.pop(name) for name in own if name in found}
 
 
-def finish(results: Results, files: Sequence[Path], draw: Draw, shown: Sequence[str]) -> None:
+def finish(results: Results, files: Sequence[Path], shown: Sequence[str]) -> None:
     """Have rank 0 write and print the results."""
     if exit_code.is_first():
         results.write(files, draw)

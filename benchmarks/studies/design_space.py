@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import command, options, run
-from harness.plots import load, titled
 from harness.ranks import Subject
 from harness.study import ON_CPU, ON_GPU, conditions, devices, finish, on_ranks, read, start, subject_of
 
@@ -34,7 +32,7 @@ from mgg_hpc.plan.tune import Knob, Search
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Geometry, rows_ahead
 from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import TIMES, Results, text
+from mgg_hpc.tools.bench.results import TIMES, Results
 
 Setting = tuple[int, ...]  # ps, dist, wpb
 Knobs = Mapping[str, Sequence[int]]
@@ -47,7 +45,6 @@ CPU_KNOBS = {
 GPU_KNOBS = {"ps": (1, 2, 4, 8, 16, 32), "dist": (1, 2, 4, 8, 16), "wpb": (1, 2, 4, 8, 16)}
 FIRST, AGAIN = (1, 1, 1), 4  # where the paper's search begins; fastest settings that are measured twice
 SHOWN = ("ps", "dist", "wpb", *TIMES, "over_best_percent")
-SLOWEST = 2.0  # times the fastest: where shades end
 
 
 @command(__doc__)
@@ -88,7 +85,7 @@ def main(
         results.add(f"search: {step.knob}", [1e3 * step.seconds], **columns(step.setting), step=number)
     space.measure_again(results, found)
     subject.close()
-    finish(results, files, partial(draw, found=found, knobs=space.knobs), SHOWN)
+    finish(results, files, SHOWN)
     return None
 
 
@@ -166,45 +163,6 @@ def settings_of_maps(knobs: Knobs, start: Setting, best: Setting) -> list[Settin
 def columns(setting: Setting) -> dict[str, int]:
     """Return the columns of a setting."""
     return dict(zip(("ps", "dist", "wpb"), setting, strict=True))
-
-
-def draw(results: Results, *, found: Search, knobs: Knobs) -> Any:
-    """Draw times over the fastest as shades, ms as numbers, and the settings that the search measured."""
-    plt = load()
-    rows = [row for row in results.rows if row["variant"] == "map"]
-    fastest = min(row["relative_time"] for row in rows)
-    figure, both = plt.subplots(1, 2, figsize=(11, 5.2))
-    steps = [columns(step.setting) for step in found.steps if step.knob != "compare"]
-    for axes, knob, other, at in (
-        (both[0], "ps", "wpb", found.start[2]),
-        (both[1], "wpb", "ps", found.best[0]),
-    ):
-        down, across = knobs[knob], knobs["dist"]
-        times = np.full((len(down), len(across)), np.nan)
-        for row in rows:
-            if row[other] == at:
-                y, x = down.index(row[knob]), across.index(row["dist"])
-                times[y, x] = row["relative_time"] / fastest
-                ink = "white" if times[y, x] > SLOWEST**0.5 else "black"
-                axes.text(x, y, text(row["median_ms"]), ha="center", va="center", fontsize=7, color=ink)
-        shades = axes.imshow(
-            times, vmin=1, vmax=SLOWEST, norm="log", cmap="cividis_r", aspect="auto", origin="lower"
-        )
-        axes.set_xticks(range(len(across)), across)
-        axes.set_yticks(range(len(down)), down)
-        axes.set(xlabel="dist", ylabel=knob, title=f"{knob} and dist, at {other} = {at}")
-        path = [(across.index(step["dist"]), down.index(step[knob])) for step in steps if step[other] == at]
-        axes.plot(*np.array(path).reshape(-1, 2).T, color="#D55E00", marker=".", label="the search's path")
-        for name, mark, end in (("start", "o", found.start), ("best", "*", found.best)):
-            here = columns(end)
-            if here[other] == at:
-                place = [across.index(here["dist"])], [down.index(here[knob])]
-                axes.plot(*place, mark, markersize=11, color="white", markeredgecolor="black", label=name)
-    bar = figure.colorbar(shades, ax=both, pad=0.01, extend="max", label="time over the fastest; numbers: ms")
-    bar.set_ticks([1, 1.1, 1.25, 1.5, SLOWEST], labels=["1", "1.1", "1.25", "1.5", "2"], minor=False)
-    bar.minorticks_off()
-    both[0].legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False, fontsize=8)
-    return titled(figure, results)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import click
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import command, run, workers
-from harness.plots import bars_by
+from harness.plots import draw
 from harness.processes import train
 from harness.study import DIRECT, GET, HALO, ON_CPU, on_ranks
 
@@ -67,7 +67,7 @@ def main(
             more = {name: {"crossing_bytes": done[0]["bytes"]["remote"]} for name, done in taken.items()}
             results.same |= {name: taken[HALO][0][name] for name in ("backend", "threads")}
             results.compare(ms, more, model=model.upper(), width=shape.hidden)
-            results.write(files, bars_by("model"))
+            results.write(files, draw)
     results.show(*SHOWN)
 
 

@@ -31,7 +31,7 @@ import click
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import command, options, run, study
-from harness.plots import bars_by, lines_by
+from harness.plots import draw
 from harness.ranks import Subject, Variant
 from harness.study import BULK, DIRECT, GET, HALO, ON_CPU, ON_GPU, SHOWN
 
@@ -149,8 +149,6 @@ def main(
     if (code := study.start(ranks, device)) is not None:
         return code
     whole, results = study.read(chosen), Results(name)
-    draw = lines_by("remote_share", "width") if len(share) > 1 else bars_by("width")
-    draw = lines_by("width") if name == "transfers" and len(widths) > 1 else draw
     for width in sorted(widths, reverse=True):  # OpenSHMEM's heap has the size of the first one's
         for each in share:
             subject = study.subject_of(whole, width, each, device=device, **launch_options)
@@ -162,7 +160,7 @@ def main(
             if exit_code.is_first():
                 results.write(files, draw)  # what is measured stays, whatever ends the rest
     results.rows.sort(key=lambda row: widths.index(row["width"]))
-    study.finish(results, files, draw, ("remote_share", *SHOWN, "hidden_share", "link_mbit"))
+    study.finish(results, files, ("remote_share", *SHOWN, "hidden_share", "link_mbit"))
     return None
 
 

@@ -23,7 +23,7 @@ import click
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import command, run, workers
-from harness.plots import bars_by
+from harness.plots import draw
 from harness.processes import output
 
 from mgg_hpc import config
@@ -36,7 +36,6 @@ from mgg_hpc.training.run_folder import METRICS, SUMMARY
 MODES = ("full", "sampled")
 PERCENT = ("test_percent", "deviation_percent", "worst_percent", "below_full_percent")
 SHOWN = ("job", "variant", *PERCENT, "median_ms", "relative_time", "training_s")
-DRAW = bars_by("job", values=("test_percent", "median_ms"))
 
 
 @command(__doc__)
@@ -61,7 +60,7 @@ def main(
     hops = numbers_of("fanouts", fanouts) if fanouts else []
     given = [*settings, *([f"run.threads={threads}"] if threads else [])]
     keys = {job: keys_of(job, given, hops, batch_size) for job in jobs}
-    results = Results("sampling", seeds=seeds)
+    results = Results("full and sampled training", seeds=seeds)
     for job, by_mode in keys.items():
         rows, found = results.rows, dict[str, list[dict[str, Any]]]({mode: [] for mode in MODES})
         for seed in range(seeds):
@@ -69,7 +68,7 @@ def main(
                 found[mode].append(trained(job, mode, [*words, f"train.seed={seed}"]))
             results.rows = list(rows)
             add(results, job, found)
-            results.write(files, DRAW)  # what is measured stays
+            results.write(files, draw)  # what is measured stays
     results.show(*SHOWN)
 
 

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import real_graphs
 from harness import command, pcie_requests, run, workers
-from harness.plots import bars_by
+from harness.plots import draw
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
@@ -49,7 +49,6 @@ from mgg_hpc.traversal.part import Part
 COPY_BYTES, COPY_TURNS = 256 << 20, 5
 COUNTS = ("requests", "of_128_bytes_percent", "fewer_percent", "moved_bytes", "amplification")
 TIMES = ("sources", "median_ms", "min_ms", "max_ms", "relative_time", "moved_bytes", "gb_per_s")
-DRAW_COUNTS = bars_by("graph", "edge_bytes", values=("requests", "of_128_bytes_percent", "amplification"))
 # Where edges lie, the bytes of an edge, and how lists are read.
 VARIANTS = {
     "host, 8 bytes": ("host", 8, "aligned"),
@@ -113,7 +112,7 @@ def count_requests(graphs: Sequence[Graph], sources: int, backend: Any, files: S
                 | {"amplification": round(moved / max(1.0, edges * item), 4)}
             )
             before = total
-        results.write(files, DRAW_COUNTS)
+        results.write(files, draw)
     results.show("graph", "edge_bytes", "variant", *COUNTS)
 
 
@@ -138,7 +137,7 @@ def time_searches(graphs: Sequence[Graph], sources: int, backend: Any, files: Se
                 columns["gb_per_s"] = round(moved[name] / sum(taken) / 1e6, 3)
             row = results.add(name, taken, next(iter(ms.values())), **columns)
             row["sources"] = row.pop("turns")
-        results.write(files, bars_by("graph"))
+        results.write(files, draw)
     results.show("graph", "variant", *TIMES)
 
 

@@ -11,10 +11,34 @@ from click import Choice, FloatRange, IntRange, argument, option
 
 from ..errors import InputError
 from ..tools.bench.results import output_files
-from .options import Existing, Verbs, example
+from .options import Existing, Verbs, completed, example
+
+
+class _Launch(click.Command):
+    """A command whose arguments are another command, which shells complete as that one."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        words = ctx.params["command"]
+        return _completed(ctx, None, incomplete) if words else super().shell_complete(ctx, incomplete)
+
+
+def _completed(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[Any]:
+    """Return what may follow the words of the command that `launch` is given."""
+    from click.shell_completion import ShellComplete
+
+    from ..runtime.launch import PARALLEL
+
+    words = list(ctx.params["command"] or ())
+    if words and words[0] not in PARALLEL:
+        return completed(incomplete, "")
+    found = ShellComplete(ctx.find_root().command, {}, "mgg", "").get_completions(words, incomplete)
+    if words:
+        return found
+    return completed(incomplete, ".py") + [each for each in found if each.value in PARALLEL]
 
 
 @click.command(
+    cls=_Launch,
     short_help="Run train, predict or a Python program on several ranks.",
     epilog=example(
         "mgg launch -n 4 train inputs/digits.toml",
@@ -37,7 +61,7 @@ from .options import Existing, Verbs, example
     help="Time for ranks to save what they have, after SIGTERM, SIGUSR1 or Ctrl-C. [default: 120]",
 )
 @option("--dry-run", is_flag=True, help="Print the command line instead of running it.")
-@argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@argument("command", nargs=-1, type=click.UNPROCESSED, required=True, shell_complete=_completed)
 def launch(ranks: int, mpi: str, save_seconds: float, dry_run: bool, command: tuple[str, ...]) -> int:
     """Run another command or a Python program on several ranks, with the launcher of the MPI that Python uses.
 

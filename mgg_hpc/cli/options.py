@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +13,33 @@ import click
 
 from .. import sizes
 
-Existing = click.Path(path_type=Path)
+# What shells offer for arguments and options of these names: files of an ending, or folders.
+ENDINGS = {"graph": ".h5", "job": ".toml", "jobs": ".toml"} | dict.fromkeys(("run", "runs", "folder"), "/")
+
+
+class _Existing(click.Path):
+    """A path that exists, or whose command says that it does not."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        return completed(incomplete, ENDINGS.get(param.name or "", ""))
+
+
+def completed(incomplete: str, ending: str) -> list[Any]:
+    """Return the files of an ending that begin so; where there are none, what tells the shell to offer all paths.
+
+    ending: "/" tells it to offer folders.
+    """
+    from click.shell_completion import CompletionItem
+
+    if ending == "/":
+        return [CompletionItem(incomplete, type="dir")]
+    pattern = f"{glob.escape(incomplete)}*{ending}"
+    paths = glob.glob(pattern) if ending else []  # noqa: PTH207 - as they were typed
+    found = [CompletionItem(path) for path in sorted(paths) if Path(path).is_file()]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+Existing = _Existing(path_type=Path)
 Output = click.Path(path_type=Path)
 
 

@@ -74,7 +74,7 @@ def test_rows_are_compared_with_the_first_turn_by_turn():
     assert (first["relative_time"], slow["relative_time"], once["relative_time"]) == (1, 3, 5)
     assert (slow["min_ms"], slow["median_ms"], slow["max_ms"], slow["mb"]) == (2, 3, 40, 7)
     assert "mb" not in first and once["turns"] == 1
-    assert results.csv().splitlines()[0].startswith("benchmark,graph,width,variant,turns,min_ms")
+    assert results.csv().splitlines()[0].startswith("benchmark,date,cpu,graph,width,variant,turns,min_ms")
 
 
 REFUSED = {

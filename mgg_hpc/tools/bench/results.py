@@ -22,6 +22,7 @@ from ...data.readers.limits import shown
 from ...errors import InputError
 from ...runtime import cores
 from ...runtime.timing import ratios, spread
+from .. import plots
 
 Row = dict[str, Any]
 # Columns that tables of times have.
@@ -42,7 +43,7 @@ def output_files(pictures: bool = True) -> Callable[[Any], Any]:
                 raise InputError(f"--output {path}: expected a name that ends in {', '.join(suffixes)}")
             check_output(path, force=True)
             if path.suffix in PICTURES:
-                _need_matplotlib()
+                plots.load()
         return paths
 
     return click.option(
@@ -54,13 +55,6 @@ def output_files(pictures: bool = True) -> Callable[[Any], Any]:
         callback=checked,
         help=f"Write the results to this file: {kinds}. Repeatable.",
     )
-
-
-def _need_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError("pictures need matplotlib; install it with `pip install mgg-hpc[plots]`") from error
 
 
 def command_line() -> str:
@@ -149,15 +143,16 @@ class Results:
                 if path.suffix in texts:
                     written.write_text(texts[path.suffix]())
                 elif draw is not None:
-                    draw(self).savefig(written, dpi=130, format=path.suffix.removeprefix("."))
+                    draw(self).savefig(written, dpi=plots.DPI, format=path.suffix.removeprefix("."))
 
     def csv(self) -> str:
-        """Return all columns as CSV."""
+        """Return all columns as CSV, with the date and the processor."""
         written = io.StringIO()
-        names = ["benchmark", *self.same, *self.columns()]
+        about = {"benchmark": self.name, "date": self.date, "cpu": self.machine["cpu"], **self.same}
+        names = [*about, *self.columns()]
         lines = csv.DictWriter(written, names, restval="", lineterminator="\n")
         lines.writeheader()
-        lines.writerows({"benchmark": self.name, **self.same, **row} for row in self.rows)
+        lines.writerows(about | row for row in self.rows)
         return written.getvalue()
 
     def json(self) -> str:

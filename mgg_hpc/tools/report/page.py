@@ -20,11 +20,12 @@ from ...data.store import open_graph
 from ...errors import InputError
 from ...training.metrics import METRICS
 from ...training.profile.phases import PROFILER, breakdown
+from .. import plots
 from . import figures, timeline
 from .read import Run, read
 
 NAME = "report.html"
-MOST_RUNS = len(figures.COLOURS)
+MOST_RUNS = len(plots.COLOURS)
 MOST_RANKS, MOST_BARS = 64, 32  # ranks of a run in a table, and in a figure, so that pages stay small
 MOST_MATCHED = 256  # ranks up to which the least number of rows is found
 # What a template meets in a summary that is not as a run writes it.
@@ -44,7 +45,7 @@ def process_report(paths: Sequence[Path], output: Path | None, *, force: bool, l
     if output is None:
         output, force = (runs[0].folder / NAME, True) if len(runs) == 1 else (Path(NAME), force)
     check_output(output, force=force)
-    figures.load()  # before the work, where it is missing
+    plots.load()  # before the work, where it is missing
     content = page(runs, least=least).encode(errors="replace")  # names may hold lone surrogates
     with replacement(output, force=force, size=len(content), mode=0o600) as name:
         name.write_bytes(content)

@@ -205,27 +205,27 @@ def of_bar(patch) -> tuple:
     return patch.get_facecolor(), patch.get_hatch()
 
 
-PANELS = {
-    "learning": [
-        ("loss", {"train": "loss", "validation": "val_loss"}),
-        ("accuracy", {"train": "train_accuracy", "validation": "val_accuracy", "test": "test_accuracy"}),
-    ],
-    "times": [("ms", {"training step": "epoch_ms", "evaluation": "eval_ms"})],
+CURVES = {
+    "loss": ("loss", {"train": "loss", "validation": "val_loss"}),
+    "scores": (
+        "accuracy",
+        {"train": "train_accuracy", "validation": "val_accuracy", "test": "test_accuracy"},
+    ),
+    "times": ("ms", {"training step": "epoch_ms", "evaluation": "eval_ms"}),
 }
 
 
-@pytest.mark.parametrize("name", PANELS)
+@pytest.mark.parametrize("name", CURVES)
 def test_curves_are_of_their_labels(shown, name):
     runs, _, drawn = shown
-    looks = legend(drawn[name])
-    for axes, (label, columns) in zip(drawn[name].axes, PANELS[name], strict=True):
-        assert (axes.get_ylabel(), axes.get_xlabel()) == (label, "epoch")
-        assert axes.get_yscale() == ("linear" if label == "accuracy" else "log")
-        lines = {of_line(line): line.get_xydata() for line in axes.lines if len(line.get_xdata())}
-        assert len(lines) == len(runs) * len(columns)
-        for run, (kind, column) in itertools.product(runs, columns.items()):
-            found = lines[(*of_line(looks[run.name])[:2], looks[kind].get_linestyle())]
-            assert np.array_equal(found.T, [np.arange(1, EPOCHS + 1), run.metrics[column]])
+    (axes,), looks, (label, columns) = drawn[name].axes, legend(drawn[name]), CURVES[name]
+    assert (axes.get_ylabel(), axes.get_xlabel()) == (label, "epoch")
+    assert axes.get_yscale() == ("linear" if label == "accuracy" else "log")
+    lines = {of_line(line): line.get_xydata() for line in axes.lines if len(line.get_xdata())}
+    assert len(lines) == len(runs) * len(columns)
+    for run, (kind, column) in itertools.product(runs, columns.items()):
+        found = lines[(*of_line(looks[run.name])[:2], looks[kind].get_linestyle())]
+        assert np.array_equal(found.T, [np.arange(1, EPOCHS + 1), run.metrics[column]])
 
 
 def test_bars_of_phases_are_of_their_labels(shown):

@@ -1,0 +1,98 @@
+"""Pictures of results: drawn from tables alone, with the values of their rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from harness import plots
+from harness.plots import Bars
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.tools.bench.results import Results
+
+ROOT = Path(__file__).parents[2]
+TABLES = list(ROOT.glob("docs/studies/**/*.csv"))
+TABLES += [path for path in ROOT.glob("benchmarks/results/*/*.json") if path.with_suffix(".png").exists()]
+
+
+@pytest.fixture
+def results(rng):
+    """Three variants on two widths; the last of them is measured by two rows."""
+    found = Results("transfers", graph="g", threads=2)
+    for width in (16, 64):
+        first = rng.uniform(1, 2, 5)
+        found.compare({"a": first, "b": 3 * first, "c": 0.5 * first}, width=width)
+        found.add("c", 2 * first, first, width=width)
+    return found
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_a_table_that_was_written_is_read_again(results, tmp_path, suffix):
+    path = tmp_path / f"table{suffix}"
+    results.write([path])
+    found = plots.read(path)
+    assert (found.name, found.date, found.machine["cpu"]) == (
+        results.name,
+        results.date,
+        results.machine["cpu"],
+    )
+    assert [{name: row[name] for name in results.columns()} for row in found.rows] == results.rows
+    figures = [plots.Bars("t", ("width",))(each) for each in (results, found)]
+    assert lengths(figures[0]) == lengths(figures[1]) and said(figures[0]) == said(figures[1])
+
+
+def lengths(figure) -> list[list[float]]:
+    return [[bar.get_width() for bar in axes.patches] for axes in figure.get_axes()]
+
+
+def said(figure) -> list[list[str]]:
+    return [[text.get_text() for text in axes.texts] for axes in figure.get_axes()]
+
+
+def test_bars_are_as_long_as_values_and_side_by_side_as_ratios(results):
+    rows = results.rows
+    below = Bars("t", ("width",))(results)
+    medians = [row["median_ms"] for row in rows]
+    expected = [[*at[:2], (at[2] + at[3]) / 2] for at in (medians[:4], medians[4:])]
+    assert lengths(below) == [pytest.approx(each) for each in expected]
+    assert said(below)[0][1].endswith(" ms, 3.00×") and said(below)[0][2].endswith(", 1.00×")
+    beside = Bars("t", across="width")(results)
+    assert lengths(beside) == [pytest.approx([1, 3, 1])] * 2
+    assert said(beside) == [["1×", "3×", "1×"]] * 2
+
+
+def test_a_bar_s_whisker_ends_at_the_least_and_the_most_or_with_an_arrow():
+    results = Results("transfers")
+    results.compare({"quiet": [1.0, 2.0, 2.5], "disturbed": [1.5, 2.0, 90.0]})
+    (axes,) = Bars("t")(results).get_axes()
+    quiet, end, disturbed, arrow = axes.lines
+    assert list(quiet.get_xdata()) == [1.0, 2.5] and end.get_marker() == "|"
+    assert list(disturbed.get_xdata()) == [1.5, plots.LONGEST * 2] and arrow.get_marker() == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)
+def test_each_kept_table_has_its_picture_drawn_from_it_alone(table):
+    assert table.with_suffix(".png").exists()
+    results = plots.read(table)
+    figure = plots.draw(results)
+    assert figure.get_axes() and figure.get_suptitle() and results.date[:4] in figure.get_supxlabel()
+
+
+@pytest.mark.slow
+def test_the_command_draws_beside_the_table(results, ran, tmp_path):
+    results.write([tmp_path / "table.json"])
+    done = ran("draw", "table.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_files_and_benchmarks_without_a_picture_are_refused(tmp_path, results):
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="is no table of a benchmark"):
+        plots.read(path)
+    results.name = "predictions"
+    with pytest.raises(InputError, match="there is no picture of 'predictions'; expected aggregate, epoch"):
+        plots.draw(results)
