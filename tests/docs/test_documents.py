@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import itertools
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -70,8 +72,11 @@ def commands(line: str) -> list[tuple[str, list[str]]]:
 
 def program(path: str) -> click.Command:
     """Return the command of a script in benchmarks/."""
-    module = path.removeprefix("benchmarks/").removesuffix(".py").replace("/", ".")
-    return importlib.import_module(module).main
+    # By its file, since tests have modules of the same names.
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_").removesuffix(".py"), ROOT / path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
 
 
 def unknown(command: click.Command, arguments: list[str]) -> list[str]:
