@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .nn.layers.random import manual_seed
     from .nn.sampling.loader import NeighborLoader
     from .nn.streaming.graph import Streaming
+    from .nn.tiered import TieredTensor
     from .training.checkpoints.loop import checkpointed
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "InputError",
     "NeighborLoader",
     "Streaming",
+    "TieredTensor",
     "allreduce_gradients",
     "checkpointed",
     "extend",
@@ -55,6 +57,7 @@ _PLACES = {
     "InputError": ("errors", "InputError"),
     "NeighborLoader": ("nn.sampling.loader", "NeighborLoader"),
     "Streaming": ("nn.streaming.graph", "Streaming"),
+    "TieredTensor": ("nn.tiered", "TieredTensor"),
     "DistGraph": ("nn.graph.dist_graph", "DistGraph"),
     "allreduce_gradients": ("nn.api", "allreduce_gradients"),
     "checkpointed": ("training.checkpoints.loop", "checkpointed"),

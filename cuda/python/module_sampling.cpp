@@ -181,6 +181,38 @@ std::tuple<int64_t, int64_t, int64_t> gather_rows(const mgg::Reach& reach, Flat<
   return {read.local, read.remote, read.got};
 }
 
+using TierSpec = std::tuple<int64_t, std::vector<uint64_t>, int64_t>;  // slots, addresses, bytes of a row
+
+std::tuple<std::vector<int64_t>, int64_t, int> gather_tiers(
+    Flat<const int64_t> ids, int64_t rows, std::optional<Flat<const int32_t>> slots,
+    std::optional<Flat<const int64_t>> wide_slots, const std::vector<TierSpec>& tiers,
+    std::tuple<int64_t, int, int64_t> file, Rows out, int threads) {
+  const int64_t count = static_cast<int64_t>(ids.size()), item = static_cast<int64_t>(out.itemsize());
+  const int64_t bytes = static_cast<int64_t>(out.shape(1)) * item;
+  require(static_cast<int64_t>(out.shape(0)) == count, "out: a row for each number");
+  require(out.size() == 0 || out.stride(1) == 1, "out: columns must be contiguous");
+  require(!slots || static_cast<int64_t>(slots->size()) == rows, "slots: one for each row");
+  require(!wide_slots || static_cast<int64_t>(wide_slots->size()) == rows, "slots: one for each row");
+  require(threads > 0, "threads: at least 1");
+  std::vector<mgg::Tier> made;
+  int64_t end = 0;
+  for (const auto& [held, addresses, row_bytes] : tiers) {
+    require(held >= 0 && !addresses.empty() && row_bytes >= bytes, "tiers: rows are longer than that");
+    made.push_back({end, end + held, addresses.data(), static_cast<int64_t>(addresses.size()), row_bytes});
+    end += held;
+  }
+  const auto& [filed, descriptor, offset] = file;
+  require(slots || wide_slots || rows <= end + filed, "rows: more than slots");
+  const mgg::TieredGather call{ids.data(), count, rows, slots ? slots->data() : nullptr,
+                               wide_slots ? wide_slots->data() : nullptr, made.data(),
+                               static_cast<int64_t>(made.size()), {end, end + filed, descriptor, offset}, bytes,
+                               static_cast<char*>(out.data()), count > 1 ? out.stride(0) * item : bytes, threads};
+  std::vector<int64_t> read(made.size() + 1);
+  nb::gil_scoped_release release;
+  const mgg::FileFault fault = mgg::gather_tiers(call, read.data());
+  return {read, fault.slot, fault.error};
+}
+
 template <class T>
 void gather_csr(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const T> values, Flat<const int64_t> rows,
                 Flat<const int64_t> out_indptr, Flat<int32_t> out_indices, Flat<T> out_values, int threads) {
@@ -224,6 +256,15 @@ void bind_sampling(nb::module_& m) {
 ids: int64 [n]. bounds: int64 [P + 1], first number of each PE's rows. Rows at address 0 are fetched by the transport.
 out: rows of any type [n, dim], padded to row_bytes. Raises ValueError for a number outside the bounds, and for arrays
 that do not fit.)");
+  m.def("gather_tiers", &gather_tiers, "ids"_a.noconvert(), "rows"_a, "slots"_a.noconvert().none(),
+        "wide_slots"_a.noconvert().none(), "tiers"_a, "file"_a, "out"_a.noconvert(), "threads"_a,
+        R"(Set out[i] = row ids[i]. Return the numbers of rows read from each tier and the file, and a fault.
+
+ids: int64 [n]. rows: number of rows. slots: int32 [rows], or wide_slots int64, places of rows, checked by the caller;
+or None for both. tiers: (number of slots, addresses of each PE's row 0, bytes from one row to the next). file: (number
+of slots, descriptor, offset). out: rows of any type [n, dim]. The fault is the first slot that could not be read, or
+-1, and errno, or 0 at the file's end. Raises ValueError for a number outside the rows, and for arrays that do not
+fit.)");
   m.def("csr_offsets", &csr_offsets, "indptr"_a.noconvert(), "stored"_a, "rows"_a.noconvert(),
         "out_indptr"_a.noconvert(), R"(Set out_indptr [n + 1] to where rows [n] of a CSR matrix begin in gather_csr.
 

@@ -9,7 +9,7 @@ import click
 from click import Choice, IntRange, argument, option
 
 from ..data.readers import FORMATS
-from .options import Existing, Memory, example, to_file
+from .options import Existing, Fanouts, Memory, example, to_file
 
 *FIRST, LAST = [each.source for each in FORMATS.values()]
 
@@ -160,6 +160,7 @@ def verify(graph: Path) -> None:
         "mgg partition cora.h5 -n 4 --order community",
         "mgg partition cora.h5 -n 4 --method metis",
         "mgg partition cora.h5 --assignment parts.npy",
+        "mgg partition cora.h5 --order visits --fanouts 15,10,5",
         "mgg partition cora.h5 --order none",
     ),
 )
@@ -179,9 +180,19 @@ def verify(graph: Path) -> None:
 )
 @option(
     "--order",
-    type=Choice(["none", "degree", "rcm", "community"]),
+    type=Choice(["none", "degree", "rcm", "community", "visits"]),
     help="Renumber the rows, those of each part if a method assigns them: as imported, by descending in-degree, by "
-    "reverse Cuthill-McKee, or communities together (the fastest to train on, as a rule). Default: leave them.",
+    "reverse Cuthill-McKee, communities together (the fastest to train on, as a rule), or by descending chance that a "
+    "mini-batch reads them. Default: leave them.",
+)
+@option(
+    "--fanouts", type=Fanouts(), help="With --order visits: as train.fanouts of the job, such as 15,10,5."
+)
+@option(
+    "--batch-size",
+    "batch",
+    type=IntRange(1),
+    help="With --order visits: as train.batch_size. [default: 1024]",
 )
 @option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]")
 def partition(graph: Path, order: str | None, **options: Any) -> None:

@@ -60,6 +60,23 @@ class _Memory(click.ParamType):
 Memory = _Memory()
 
 
+class Fanouts(click.ParamType):
+    """Comma-separated numbers of edges to draw of each row, one for each layer; -1 for all."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        try:
+            found = [int(word) for word in value.split(",")]
+        except ValueError:
+            found = [0]
+        if any(each < -1 or each == 0 for each in found):
+            self.fail(
+                f"{value!r}; expected such as 15,10,5, each at least 1, or -1 for all edges", param, ctx
+            )
+        return found
+
+
 class Finite(click.FloatRange):
     """A range of finite numbers."""
 

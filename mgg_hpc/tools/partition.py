@@ -6,7 +6,7 @@ A file that is renumbered is built again from its own edges and rows, in bounded
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from ..config import TrainSettings
 from ..data import checks, schema
 from ..data.assembly import build_graph
 from ..data.assembly.graph import LEAST_MEMORY
@@ -27,7 +28,7 @@ from ..data.readers.graph_file import NumberedEdges, renumbered, slices
 from ..data.store import GraphFile, open_graph
 from ..data.writer import Partition, write_bounds
 from ..errors import InputError
-from ..plan import order, partitioners
+from ..plan import order, partitioners, scores
 from ..plan.partitioners import SliceOfRows, SymmetricEdges
 from ..plan.row_ranges import edge_balanced, edge_counts
 from ..plan.workload import prefix_sum
@@ -45,14 +46,17 @@ class Request:
     Args:
         parts: number of ranks to add ranges for, or None for no ranges.
         method: one of `partitioners.METHODS`.
-        renumbering: one of `order.METHODS`, or None to keep the order of rows.
+        renumbering: one of `order.METHODS`, "visits", or None to keep the order of rows.
         assignment: .npy file with the part of each node, for the method "given".
+        fanouts, batch: of the mini-batches whose reads "visits" expects.
     """
 
     parts: int | None
     method: str = "edges"
     renumbering: str | None = None
     assignment: Path | None = None
+    fanouts: Sequence[int] = ()
+    batch: int = 0
 
     @property
     def label(self) -> str:
@@ -92,15 +96,17 @@ def process_partition(
     method: str,
     renumbering: str | None,
     assignment: Path | None = None,
+    fanouts: Sequence[int] = (),
+    batch: int | None = None,
     memory: int | None = None,
 ) -> None:
     """Renumber the rows of a graph file, add row ranges, or both, in one replacement of the file; print both.
 
     Args:
-        parts, method, renumbering, assignment: as in `Request`.
+        parts, method, renumbering, assignment, fanouts, batch: as in `Request`.
         memory: bytes to use. [default: half of the machine's]
     """
-    request = _request(parts, method, renumbering, assignment)
+    request = _request(parts, method, renumbering, assignment, fanouts, batch)
     with open_graph(path) as opened:
         if request.method == "edges" and renumbering is None:
             assert request.parts is not None
@@ -114,19 +120,31 @@ def process_partition(
         _print_bounds(path, request.parts)
 
 
-def _request(parts: int | None, method: str, renumbering: str | None, assignment: Path | None) -> Request:
+def _request(
+    parts: int | None,
+    method: str,
+    renumbering: str | None,
+    assignment: Path | None,
+    fanouts: Sequence[int],
+    batch: int | None,
+) -> Request:
     """Return the request that options make. Raises InputError for options that do not go together."""
+    if renumbering == "visits" and not fanouts:
+        raise InputError("--order visits needs --fanouts, as train.fanouts of the job: for example 15,10,5")
+    if renumbering != "visits" and (fanouts or batch):
+        raise InputError("--fanouts and --batch-size are of --order visits")
+    batch = batch or TrainSettings().batch_size
     if assignment is not None:
         if method not in ("edges", "given"):
             raise InputError(f"--assignment does not go with --method {method}; it is for --method given")
-        return Request(parts or parts_of(assignment), "given", renumbering, assignment)
+        return Request(parts or parts_of(assignment), "given", renumbering, assignment, fanouts, batch)
     if method == "given":
         raise InputError("--method given needs --assignment with the part of each node")
     if method != "edges" and parts is None:
         raise InputError(f"--method {method} needs -n with a number of parts")
     if parts is None and renumbering is None:
         raise InputError("nothing to do; expected -n with a number of parts, --order with a method, or both")
-    return Request(parts, method, renumbering)
+    return Request(parts, method, renumbering, None, fanouts, batch)
 
 
 def parts_of(path: Path) -> int:
@@ -176,7 +194,10 @@ def arrange(opened: GraphFile, request: Request, *, memory: int) -> Arrangement:
         pattern = None
         if request.needs_pattern:
             pattern = stack.enter_context(original_pattern(opened, memory=memory))
-        found = _ordered(opened, present, pattern, request.renumbering)
+        if request.renumbering == "visits":
+            found = _by_visits(opened, present, request, memory)
+        else:
+            found = _ordered(opened, present, pattern, request.renumbering)
         if pattern is not None and request.method in partitioners.FOUND:
             assert request.parts is not None
             assigned = partitioners.FOUND[request.method](pattern, request.parts)
@@ -200,6 +221,22 @@ def _ordered(
         return order.by_degree(prefix_sum(degree))
     assert pattern is not None
     return order.permutation(Graph(opened.name, *pattern.whole(np.int32), directed=False), method)
+
+
+def _by_visits(opened: GraphFile, present: Numbers, request: Request, memory: int) -> Numbers:
+    """Return the user's ids by descending chance that a mini-batch reads their rows, int64 [N]; equal ones by id."""
+    order.check_size("visits", opened.nodes, opened.edges, where=opened.where, available=memory)
+    if schema.TRAIN not in opened.contents.datasets:
+        raise InputError(
+            f"{opened.where}: --order visits is for graphs with a split (train), and this has none"
+        )
+    with opened.compared():
+        train = opened.checked(schema.TRAIN, 0, opened.nodes).astype(bool)
+    pull = scores.puller(opened.nodes, lambda: slices(opened))
+    found = scores.visits(pull, np.diff(opened.indptr()), train, request.fanouts, request.batch)
+    score = np.empty(opened.nodes, np.float32)  # the same for any order in which sums were rounded
+    score[present] = found
+    return scores.order(score)
 
 
 def user_ids(opened: GraphFile) -> Numbers | None:

@@ -36,7 +36,8 @@ from mgg_hpc.plan.row_ranges import edge_balanced, edge_counts
 from mgg_hpc.tools import partition
 from mgg_hpc.tools.partition import original_pattern
 
-ORDERS = ["degree", "rcm", "community"]
+ORDERS = ["degree", "rcm", "community", "visits"]
+MORE = {"visits": ("--fanouts", "2,1", "--batch-size", "5")}
 CONTENTS = {
     "dense": {},
     "sparse": {"sparse": True, "symmetric": False, "weighted": True},
@@ -76,6 +77,18 @@ def by_edges(indptr: np.ndarray) -> Partition:
     return Partition(bounds, "edges", edge_counts(indptr, bounds).tolist())
 
 
+def chances(graph: Graph, fanouts: list[int], batch: int) -> np.ndarray:
+    """Chances that a batch reads rows, by the formula of `scores.visits`, edge by edge."""
+    found = min(1, batch / graph.train.sum()) * graph.train
+    for fanout in fanouts:
+        missed = 1 - found
+        for row, (begin, end) in enumerate(itertools.pairwise(graph.indptr)):
+            for source in graph.indices[begin:end]:
+                missed[source] *= 1 - min(1, fanout / (end - begin)) * found[row]
+        found = 1 - missed
+    return found
+
+
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("method", ["given", *ORDERS])
 def test_the_bytes_are_those_of_a_renumbering_by_hand(rng, content, method, little_memory, capsys):
@@ -88,7 +101,11 @@ def test_the_bytes_are_those_of_a_renumbering_by_hand(rng, content, method, litt
     ids = np.arange(40) if graph.permutation is None else graph.permutation
     part = rng.integers(0, 3, 40)
     np.save("a.npy", part)
-    words = ("--assignment", "a.npy") if method == "given" else ("-n", "3", "--order", method)
+    words = (
+        ("--assignment", "a.npy")
+        if method == "given"
+        else ("-n", "3", "--order", method, *MORE.get(method, ()))
+    )
     assert mgg("partition", "g.h5", *words) == 0
     assert re.match(r"g.h5: rows renumbered \(.*\) in \d+\.\d s\n", capsys.readouterr().out)
     with open_graph("g.h5") as opened:
@@ -99,6 +116,8 @@ def test_the_bytes_are_those_of_a_renumbering_by_hand(rng, content, method, litt
     keys = {"degree": lambda row: (-degree[row], ids[row]), "given": lambda row: part[ids[row]]}
     if method in keys:
         assert order.tolist() == sorted(range(40), key=keys[method])
+    if method == "visits":
+        assert np.diff(chances(graph, [2, 1], 5)[order]).max() < 1e-6
     moved = by_hand(graph, order, found)
     bounds = np.searchsorted(np.sort(part), range(4))
     given = Partition(bounds, "given", edge_counts(moved.indptr, bounds).tolist())
@@ -267,7 +286,7 @@ def test_bounds_are_added_where_the_kernel_cannot_copy(rng, monkeypatch):
 
 
 @pytest.mark.parametrize("nodes, edges", [(1, []), (1, [0, 0]), (5, [])])
-@pytest.mark.parametrize("method", ["none", *ORDERS])
+@pytest.mark.parametrize("method", ["none", *ORDERS[:3]])
 def test_graphs_of_next_to_nothing(nodes, edges, method, capsys):
     indptr = np.append(np.zeros(nodes, np.int64), len(edges))
     write("g.h5", Graph("g", indptr, np.array(edges, np.int32)))
@@ -326,6 +345,10 @@ def test_a_partitioner_s_parts_are_ranges_of_the_file(rng, method, capsys):
 REFUSED = {
     "g.h5": "nothing to do; expected -n with a number of parts",
     "g.h5 -n 0": "0 is not in the range",
+    "g.h5 --order visits": "--order visits needs --fanouts",
+    "g.h5 --order visits --fanouts 3,0": "each at least 1, or -1 for all edges",
+    "g.h5 --order degree --fanouts 3": "are of --order visits",
+    "plain.h5 --order visits --fanouts 3": "is for graphs with a split",
     "g.h5 --order size": "'size' is not one of 'none', 'degree'",
     "g.h5 --order rcm --memory 100M": "and has 100 MiB: give more by --memory",
     "g.h5 --method ldg": "--method ldg needs -n",
@@ -345,6 +368,7 @@ REFUSED = {
 
 def test_wrong_input_is_one_line(rng, capsys, monkeypatch):
     write("g.h5", random_graph(rng))
+    write("plain.h5", Graph("plain", np.zeros(3, np.int64), np.zeros(0, np.int32)))
     Path("cut.h5").write_bytes(Path("g.h5").read_bytes()[:-100])
     shutil.copyfile("g.h5", "damaged.h5")
     with h5py.File("damaged.h5", "r+") as file:

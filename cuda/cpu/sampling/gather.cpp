@@ -6,9 +6,18 @@
 #include <emmintrin.h>
 #endif
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace mgg {
 namespace {
@@ -23,8 +32,11 @@ constexpr int64_t piece = 1024;           // rows that a thread copies at once
 constexpr int64_t ring = 128;             // rows whose places are known ahead, a power of two
 constexpr int64_t csr_ahead = 16;         // rows of a CSR matrix that are prefetched,
 constexpr int64_t most_foreseen = 256;    // and values of each
+constexpr int64_t readers = 16;           // threads that wait for a file: a solid-state disk has many reads at a time
+constexpr int64_t most_skipped = 16 << 10;  // bytes between rows of a file that one read takes with it,
+constexpr int64_t most_read = 1 << 20;      // of so many bytes at most
 
-typedef uint64_t Pack __attribute__((vector_size(16), may_alias));
+typedef uint64_t Pack __attribute__((vector_size(16), may_alias, aligned(1)));
 
 inline void prefetch(const char* row, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += line) __builtin_prefetch(row + at);
@@ -39,6 +51,7 @@ inline void store(char* to, Pack value) {
   *reinterpret_cast<Pack*>(to) = value;
 }
 
+// STREAMS: `to` is a multiple of 16 bytes, and so is the row.
 template <bool STREAMS>
 inline void copy_row(char* to, const char* from, int64_t bytes) {
   const auto pack = [&](int64_t at) { return *reinterpret_cast<const Pack*>(from + at); };
@@ -48,7 +61,8 @@ inline void copy_row(char* to, const char* from, int64_t bytes) {
     store<STREAMS>(to + at, a), store<STREAMS>(to + at + 16, b);
     store<STREAMS>(to + at + 32, c), store<STREAMS>(to + at + 48, d);
   }
-  for (; at < bytes; at += sizeof(Pack)) store<STREAMS>(to + at, pack(at));
+  for (; at + 16 <= bytes; at += sizeof(Pack)) store<STREAMS>(to + at, pack(at));
+  if (!STREAMS && at < bytes) std::memcpy(to + at, from + at, bytes - at);
 }
 
 // The PE that owns a row: the last whose rows do not begin after it.
@@ -103,46 +117,172 @@ int64_t start_gets(const RowGather& call) {
   return got;
 }
 
-// Copies rows first .. end - 1 that pointers reach.
-template <bool STREAMS>
-void copy_rows(const RowGather& call, int64_t first, int64_t end) {
-  const int64_t ahead = std::min(ring, std::max<int64_t>(4, bytes_ahead / call.row_bytes));
+// Copies rows first .. end - 1 of those that `rows.place` finds; null is left out.
+template <bool STREAMS, class Rows>
+void copy_rows(const Rows& rows, int64_t first, int64_t end) {
+  const int64_t ahead = std::min(ring, std::max<int64_t>(4, bytes_ahead / rows.bytes));
   const char* places[ring];
   const auto foresee = [&](int64_t i) {
-    const char* place = places[i % ring] = place_of(call, call.ids[i]);
-    if (place) prefetch(place, call.row_bytes);
+    const char* place = places[i % ring] = rows.place(i);
+    if (place) prefetch(place, rows.bytes);
   };
   for (int64_t i = first; i < std::min(end, first + ahead); ++i) foresee(i);
   for (int64_t i = first; i < end; ++i) {
     const char* place = places[i % ring];
     if (i + ahead < end) foresee(i + ahead);
-    if (place) copy_row<STREAMS>(call.out + i * call.row_bytes, place, call.row_bytes);
+    if (place) rows.template copy<STREAMS>(i, place);
   }
 }
 
-template <bool STREAMS>
-void copy_all(const RowGather& call) {
-#pragma omp parallel num_threads(call.threads) if (call.count * call.row_bytes > many_bytes)
+template <bool STREAMS, class Rows>
+void copy_all(const Rows& rows, int64_t count, int threads) {
+#pragma omp parallel num_threads(threads) if (count * rows.bytes > many_bytes)
   {
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t first = 0; first < call.count; first += piece)
-      copy_rows<STREAMS>(call, first, std::min(first + piece, call.count));
+    for (int64_t first = 0; first < count; first += piece)
+      copy_rows<STREAMS>(rows, first, std::min(first + piece, count));
 #if defined(__SSE2__)
     if (STREAMS) _mm_sfence();  // others see the rows after this
 #endif
   }
 }
 
+template <class Rows>
+void copy_all(const Rows& rows, int64_t count, int threads) {
+  if (rows.streams && count * rows.bytes > most_cached)
+    copy_all<true>(rows, count, threads);
+  else
+    copy_all<false>(rows, count, threads);
+}
+
+// Rows of ranges of PEs.
+struct RangedRows {
+  const RowGather& call;
+  int64_t bytes = call.row_bytes;
+  bool streams = true;
+
+  const char* place(int64_t i) const { return place_of(call, call.ids[i]); }
+  template <bool STREAMS>
+  void copy(int64_t i, const char* from) const {
+    copy_row<STREAMS>(call.out + i * bytes, from, bytes);
+  }
+};
+
+// Rows in tiers, which may be of any length and begin anywhere.
+struct TieredRows {
+  const TieredGather& call;
+  const int64_t* slots;  // [count]
+  int64_t bytes = call.bytes;
+  bool streams = (reinterpret_cast<uintptr_t>(call.out) | call.out_bytes | call.bytes) % sizeof(Pack) == 0;
+
+  const char* place(int64_t i) const {
+    const Tier* tier = call.tiers;
+    while (tier != call.tiers + call.tier_count && slots[i] >= tier->end) ++tier;
+    if (tier == call.tiers + call.tier_count) return nullptr;  // in the file
+    const int64_t number = slots[i] - tier->first, row = tier->pes == 1 ? number : number / tier->pes;
+    return reinterpret_cast<const char*>(tier->addresses[number - row * tier->pes]) + row * tier->row_bytes;
+  }
+  template <bool STREAMS>
+  void copy(int64_t i, const char* from) const {
+    copy_row<STREAMS>(call.out + i * call.out_bytes, from, bytes);
+  }
+};
+
+// Reads of a file's rows, by threads that begin at once.
+class FileReads {
+ public:
+  FileReads(const TieredGather& call, const int64_t* slots, int64_t count) : call_(call) {
+    if (!count) return;
+    rows_.reserve(count);
+    for (int64_t i = 0; i < call_.count; ++i)
+      if (slots[i] >= call_.file.first) rows_.push_back({slots[i], i});
+    std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.slot < b.slot; });
+    for (int64_t i = 0; i < int64_t(rows_.size()); ++i) {
+      const bool joins = i > 0 && (rows_[i].slot - rows_[i - 1].slot - 1) * call_.bytes <= most_skipped &&
+                         (rows_[i].slot - rows_[runs_.back()].slot + 1) * call_.bytes <= most_read;
+      if (!joins) runs_.push_back(i);
+    }
+    const int64_t threads = std::min<int64_t>(runs_.size(), readers);
+    for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  }
+  ~FileReads() { join(); }
+
+  FileFault join() {
+    for (std::thread& each : threads_) each.join();
+    threads_.clear();
+    return fault_;
+  }
+
+ private:
+  struct Row {
+    int64_t slot, place;
+  };
+
+  void work() {
+    std::vector<char> buffer;
+    for (int64_t run; (run = next_++) < int64_t(runs_.size());) {
+      const int64_t first = runs_[run], end = run + 1 < int64_t(runs_.size()) ? runs_[run + 1] : rows_.size();
+      const int64_t slot = rows_[first].slot, bytes = (rows_[end - 1].slot - slot + 1) * call_.bytes;
+      buffer.resize(bytes);
+      const int64_t from = call_.file.offset + (slot - call_.file.first) * call_.bytes;
+      for (int64_t done = 0; done < bytes;) {
+        const ssize_t got = pread(call_.file.descriptor, buffer.data() + done, bytes - done, from + done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return fail({slot + done / call_.bytes, got ? errno : 0});
+        done += got;
+      }
+      for (int64_t i = first; i < end; ++i)
+        std::memcpy(call_.out + rows_[i].place * call_.out_bytes, buffer.data() + (rows_[i].slot - slot) * call_.bytes,
+                    call_.bytes);
+    }
+  }
+
+  void fail(FileFault fault) {
+    std::lock_guard<std::mutex> lock(guard_);
+    if (fault_.slot < 0 || fault.slot < fault_.slot) fault_ = fault;
+  }
+
+  const TieredGather& call_;
+  std::vector<Row> rows_;
+  std::vector<int64_t> runs_;  // first row of each read
+  std::vector<std::thread> threads_;
+  std::atomic<int64_t> next_{0};
+  std::mutex guard_;
+  FileFault fault_{-1, 0};
+};
+
 }  // namespace
+
+FileFault gather_tiers(const TieredGather& call, int64_t* read) {
+  std::unique_ptr<int64_t[]> slots(new int64_t[call.count]);
+  int64_t outside = call.count;
+#pragma omp parallel for num_threads(call.threads) reduction(min : outside) if (call.count > many_ids)
+  for (int64_t i = 0; i < call.count; ++i) {
+    const int64_t id = call.ids[i];
+    const bool there = id >= 0 && id < call.rows;
+    if (!there) outside = std::min(outside, i);
+    slots[i] = !there ? 0 : call.slots ? call.slots[id] : call.wide_slots ? call.wide_slots[id] : id;
+  }
+  if (outside < call.count)
+    throw std::invalid_argument("row " + std::to_string(call.ids[outside]) + ", and rows are 0 to " +
+                                std::to_string(call.rows - 1));
+  int64_t left = call.count;  // of slots from a tier's end on
+  for (int64_t t = 0; t < call.tier_count; ++t) {
+    const int64_t end = call.tiers[t].end, before = left;
+    left = std::count_if(slots.get(), slots.get() + call.count, [end](int64_t slot) { return slot >= end; });
+    read[t] = before - left;
+  }
+  read[call.tier_count] = left;
+  FileReads file(call, slots.get(), left);
+  copy_all(TieredRows{call, slots.get()}, call.count, call.threads);
+  return file.join();
+}
 
 RowsRead gather_rows(const RowGather& call) {
   RowsRead read = counted(call);
   const uint64_t* end = call.addresses + call.pes;
   if (std::find(call.addresses, end, 0) != end) read.got = start_gets(call);
-  if (call.count * call.row_bytes > most_cached)
-    copy_all<true>(call);
-  else
-    copy_all<false>(call);
+  copy_all(RangedRows{call}, call.count, call.threads);
   if (read.got) call.transport->quiet(0);
   return read;
 }

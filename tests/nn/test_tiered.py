@@ -1,0 +1,183 @@
+"""Tensors whose rows lie in tiers: the rows of the array or file, whatever lies where; refusals; and large offsets."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from data.graphs import random_graph, refused
+
+import mgg_hpc as mgg
+from mgg_hpc.data.writer import write
+from mgg_hpc.nn import tiered
+from mgg_hpc.runtime import tiers
+
+ROWS = 300
+KINDS = ["f4", "f8", "f2", "i8", "u1", "bfloat16"]
+
+
+@pytest.fixture(params=["array", "memmap", "torch", "graph file"])
+def made(request, rng, tmp_path):
+    """A function that makes an array [ROWS, dim], and a `TieredTensor` of it from one kind of source."""
+
+    def make(dim: int, dtype: str, **how) -> tuple[np.ndarray, mgg.TieredTensor]:
+        x = (rng.standard_normal((ROWS, dim)) * 50).astype("f4" if dtype == "bfloat16" else dtype)
+        if request.param == "graph file":
+            x = x if dtype in ("f4", "f2") else x.astype("f4")
+            graph = random_graph(rng, nodes=ROWS, edges=900, features=dim, half=dtype == "f2")
+            write(tmp_path / "g.h5", graph, force=True)
+            return graph.x, mgg.TieredTensor.open(tmp_path / "g.h5", **how)
+        if request.param == "torch":
+            tensor = torch.from_numpy(x)
+            tensor = tensor.bfloat16() if dtype == "bfloat16" else tensor
+            return tensor.double().numpy(), mgg.TieredTensor.from_torch(tensor, **how)
+        if request.param == "array":
+            return x, mgg.TieredTensor.from_numpy(x, **how)
+        skipped = int(rng.integers(0, 2000))  # a slice of a map, which begins anywhere in its file
+        shape = (skipped + ROWS, dim)
+        mapped = np.memmap(tmp_path / "x", x.dtype, "w+", offset=int(rng.integers(0, 9000)), shape=shape)
+        mapped[skipped:] = x
+        return x, mgg.TieredTensor.from_numpy(mapped[skipped:], **how)
+
+    return make
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize(
+    "tier", [{}, {"near": 700}, {"host": "1K"}, {"near": 500, "host": 900}, {"near": "1G"}]
+)
+def test_rows_are_those_of_the_source(rng, made, tier, scored):
+    for dim in (1, 5, 16, 33):
+        score = rng.integers(0, 9, ROWS).astype(rng.choice(["f4", "i8"])) if scored else None
+        x, tensor = made(dim, str(rng.choice(KINDS)), score=score, **tier)
+        with tensor:
+            assert (len(tensor), tensor.shape) == (ROWS, (ROWS, dim))
+            ids = rng.integers(0, ROWS, 4 * ROWS)
+            for given in (ids, torch.from_numpy(ids), ids.tolist(), ids.astype(np.int32)):
+                np.testing.assert_array_equal(tensor[given].to(torch.float64), x[ids].astype("f8"))
+            mask = rng.random(ROWS) < 0.3
+            np.testing.assert_array_equal(
+                tensor[torch.from_numpy(mask)].to(torch.float64), x[mask].astype("f8")
+            )
+            np.testing.assert_array_equal(tensor[5:200:7].to(torch.float64), x[5:200:7].astype("f8"))
+            assert tensor[[]].shape == (0, dim)
+            read = tensor.stats()
+            assert sum(each["rows"] for each in read.values()) == 16 * ROWS + mask.sum() + 28
+            assert all(each["bytes"] == each["rows"] * dim * tensor.dtype.itemsize for each in read.values())
+
+
+def test_the_rows_of_the_highest_scores_are_near(rng, tmp_path):
+    x, score = rng.random((ROWS, 4)).astype("f4"), rng.permutation(ROWS)
+    np.save(tmp_path / "x.npy", x)
+    best = np.flatnonzero(score >= ROWS - 50)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    with mgg.TieredTensor.from_numpy(mapped, near=20 * 16, host=30 * 16 + 15, score=score) as tensor:
+        assert torch.equal(tensor[best], torch.from_numpy(x[best]))
+        assert {name: each["rows"] for name, each in tensor.stats().items()} == {
+            "near": 20,
+            "host": 30,
+            "file": 0,
+        }
+        tensor[np.flatnonzero(score < ROWS - 50)]
+        assert tensor.stats()["file"] == {"rows": ROWS - 50, "bytes": 16 * (ROWS - 50)}
+
+
+@pytest.mark.parametrize("columns", [8, 9])  # aligned to packs of 16 bytes, or not
+def test_many_rows_are_copied_by_threads_and_past_the_caches(rng, columns):
+    x = rng.random((5000, columns), np.float32)
+    with mgg.TieredTensor.from_numpy(x, near="50K", score=rng.random(5000)) as tensor:
+        ids = rng.integers(0, 5000, (33 << 20) // columns // 4)
+        out = torch.full((len(ids) + 1, columns), -1.0)
+        assert tensor.gather(ids, out[:-1]).data_ptr() == out.data_ptr()
+        np.testing.assert_array_equal(out, np.append(x[ids], np.full((1, columns), -1), 0))
+
+
+def test_wrong_numbers_and_results_are_refused(rng):
+    tensor = mgg.TieredTensor.from_numpy(rng.random((10, 3)))
+    for ids, number in (([0, 10, 11], 10), ([3, -1], -1), (np.array([1 << 63], np.uint64), 1 << 63)):
+        with pytest.raises(IndexError, match=f"row {number}, and rows are 0 to 9"):
+            tensor[ids]
+    for ids in (torch.tensor([0.5]), np.array([True, False]), [[1, 2]], ["a"], 3):
+        with pytest.raises(TypeError, match="rows are read by integers"):
+            tensor[ids]
+    for out in (
+        torch.empty(2, 3),
+        torch.empty(1, 3, dtype=torch.float64),
+        torch.empty(2, 4, dtype=torch.float64),
+    ):
+        with pytest.raises(ValueError, match=r"expected \[2, 3\] of torch.float64 on the CPU"):
+            tensor.gather([1, 2], out)
+
+
+def test_tiers_and_sources_that_do_not_fit_are_refused(rng, tmp_path, monkeypatch):
+    x = rng.random((10, 3))
+    make = mgg.TieredTensor.from_numpy
+    for how, message in (
+        ({"near": "much"}, "near: 'much' is not a size"),
+        ({"host": -5}, "host is -5"),
+        ({"near": 1.5}, "near: 'float' object"),
+        ({"score": [1, 2]}, "a finite number for each of 10 rows"),
+        ({"score": np.full(10, np.nan)}, "a finite number for each of 10 rows"),
+    ):
+        with refused(message):
+            make(x, **how)
+    for array, message in (
+        (x[0], r"float64 \[3\]; expected numbers \[N, dim\]"),
+        (x.astype(complex), "complex128"),
+        (np.asfortranarray(x), "lie apart"),
+        (x.astype(">f8"), "byte order"),
+    ):
+        with refused(message):
+            make(array)
+    monkeypatch.setattr(tiered.cores, "memory_available", lambda: 100)
+    with refused(
+        "tiers need 168 B of this node: near 48 B for each of 1 ranks, host 120 B; 100 B are available"
+    ):
+        make(x, near=50, host=125)
+    write(tmp_path / "none.h5", random_graph(rng, sparse=True))
+    with refused("has no dense features"):
+        mgg.TieredTensor.open(tmp_path / "none.h5")
+
+
+def test_files_that_are_cut_off_or_written_to_are_refused(rng, tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(bytes(1000))
+    with refused("has 1,000 bytes, and its rows end at byte 1,200"):
+        tiers.FileRows(path, 200, 250, 1, np.dtype("f4"))
+    mapped = np.memmap(path, "f4", "r", shape=(250, 1))
+    with mgg.TieredTensor.from_numpy(mapped) as tensor:
+        tensor[[1]]
+        os.utime(path, ns=(1, 1))
+        with refused("has changed since it was opened"):
+            tensor[[1]]
+
+
+def test_a_read_that_fails_names_file_and_row(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    path.write_bytes(bytes(1000))
+    for score in (None, np.arange(250)[::-1]):
+        with mgg.TieredTensor.from_numpy(
+            np.memmap(path, "f4", "r", shape=(250, 1)), near=40, score=score
+        ) as tensor:
+            monkeypatch.setattr(tiers.FileRows, "check", lambda _: None)
+            os.truncate(path, 500)
+            with refused(f"{path}: row 125 cannot be read: the file ends before it"):
+                tensor[[3, 249, 124, 130, 125]]
+            os.truncate(path, 1000)
+        with refused("row 200 cannot be read: Bad file descriptor"):
+            tensor[[200]]
+
+
+@pytest.mark.slow
+def test_offsets_beyond_4_gib(tmp_path):
+    """Of a file with holes: row numbers above 2^32, offsets above 2^33."""
+    path, rows = tmp_path / "x", (1 << 32) + 100
+    with path.open("wb") as file:
+        for number in (0, 1 << 31, 1 << 32, rows - 1):
+            file.seek(2 * number)
+            file.write(np.int16(number % 1000 + 1).tobytes())
+    with mgg.TieredTensor.from_numpy(np.memmap(path, "i2", "r", shape=(rows, 1)), near=64) as tensor:
+        numbers = [rows - 1, 0, (1 << 32) - 1, 1 << 31, 1 << 32]
+        assert tensor[numbers][:, 0].tolist() == [(rows - 1) % 1000 + 1, 1, 0, 649, 297]

@@ -1,0 +1,82 @@
+"""Scores of rows by how often mini-batches read them: beside dense matrices, and beside batches that were drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from data.graphs import random_graph
+
+from mgg_hpc.data.graph import csr_from_edges
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan import scores
+from mgg_hpc.runtime.sampler import Sampler
+
+NODES = 120
+
+
+@pytest.fixture
+def graph(rng):
+    """A random directed multigraph: the matrix [N, N] whose entry (v, u) counts edges u -> v, and its `pull`."""
+    made = random_graph(rng, nodes=NODES, edges=900)
+    dense = np.zeros((NODES, NODES))
+    np.add.at(dense, (np.repeat(np.arange(NODES), np.diff(made.indptr)), made.indices), 1)
+
+    def blocks():
+        for first in range(0, NODES, 50):
+            indptr = made.indptr[first : min(first + 50, NODES) + 1]
+            yield first, indptr - indptr[0], made.indices[indptr[0] : indptr[-1]]
+
+    return dense, scores.puller(NODES, blocks)
+
+
+def test_out_degrees_are_counted(graph):
+    dense, pull = graph
+    np.testing.assert_array_equal(scores.out_degree(pull, NODES), dense.sum(0))
+
+
+def test_reverse_pagerank_solves_its_equation(graph):
+    dense, pull = graph
+    step = 0.85 * (dense / np.maximum(dense.sum(1), 1)[:, None]).T
+    wanted = np.linalg.solve(np.eye(NODES) - step, np.full(NODES, 0.15 / NODES))
+    np.testing.assert_allclose(scores.reverse_pagerank(pull, dense.sum(1)), wanted, atol=1e-6)
+
+
+def test_training_nodes_weigh_more_at_the_start(graph, rng):
+    dense, pull = graph
+    train = rng.random(NODES) < 0.1
+    train[3] = True
+    wanted = [1 / train.sum() if each else 1 / NODES for each in train]
+    for _ in range(5):
+        given = [value / max(1, degree) for value, degree in zip(wanted, dense.sum(1), strict=True)]
+        wanted = [
+            0.15 / NODES + 0.85 * sum(dense[v, u] * given[v] for v in range(NODES)) for u in range(NODES)
+        ]
+    np.testing.assert_allclose(scores.training_pagerank(pull, dense.sum(1), train), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("fanouts", [[2, 2], [3, -1, 1]])
+def test_visits_are_the_chances_of_draws_in_a_tree(rng, fanouts):
+    """In a tree, whose edges lead to the root, and with all training nodes in each batch, draws are independent."""
+    nodes, steps = 85, 4000
+    parent = np.arange(nodes - 1) // rng.integers(3, 6)
+    indptr, indices, _ = csr_from_edges(np.arange(1, nodes), parent, nodes, symmetric=False)
+    train = np.arange(nodes) == 0
+    pull = scores.puller(nodes, lambda: [(0, indptr, indices)])
+    wanted = scores.visits(pull, np.diff(indptr), train, fanouts, batch=7)
+    sampler, counts = Sampler(indptr, indices), np.zeros(nodes)
+    for step in range(steps):
+        counts[sampler.sample(np.zeros(1, np.int64), fanouts, seed=5, step=step).nodes] += 1
+    deviation = np.sqrt(wanted * (1 - wanted) / steps)
+    assert (np.abs(counts / steps - wanted) <= 5 * deviation + 1e-12).all()
+    assert ((wanted > 0.05) & (wanted < 0.95)).sum() > 5  # or this shows little
+
+
+def test_scores_of_training_nodes_need_some(graph):
+    dense, pull = graph
+    for score in (scores.training_pagerank, lambda *given: scores.visits(*given, [5], 10)):
+        with pytest.raises(InputError, match="has none"):
+            score(pull, dense.sum(1), np.zeros(NODES, bool))
+
+
+def test_equal_scores_keep_their_order():
+    np.testing.assert_array_equal(scores.order(np.array([1.0, 3.0, 1.0, 3.0])), [1, 3, 0, 2])
