@@ -41,7 +41,8 @@ EPOCHS = 10  # of a run before Ctrl-C
 
 BLOCK = re.compile(r"(?:^<!-- test: ([\w ]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.\w+)\n")
-NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?: ?(?:%|[KMG]iB|B|ms|s|min)(?!\w))?")
+_QUANTITY = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?: ?(?:%|[KMG]iB|B|ms|s|min|h)(?!\w))?"
+NUMBER = re.compile(f"{_QUANTITY}(?: {_QUANTITY})*")  # also "1 min 05 s"
 LINES = re.compile(r"[\u2500-\u257f\s]+")  # of tables
 
 STAND_INS = {

@@ -29,6 +29,7 @@ def test_the_index_lists_every_page():
         ("loss 0.5, 12 nodes\n", "loss 1.75e-05, 9,999 nodes\n"),
         ("...\ntest 0.8\n", "epoch 1\nepoch 2\ntest 0.7"),
         ("first\n...\nlast\n", "first\nlast\n"),
+        ("time 0.5 s, test 1\n", "time 1 min 05 s, test 1\n"),
         ("a .../b.txt c\n", "a /one/two/b.txt c"),
         ("│ epoch │ 1.5 ms │\n", "│ epoch   │  2 s    │\n"),
     ],
