@@ -8,15 +8,15 @@ text          compared with what the commands before it print: numbers may diffe
 others        written to the file that the first line names (`# train.py`); without a name they are left alone
 ============  ====================================================================================================
 
-A comment above a block of commands says how it is run here (``<!-- test: slurm -->``):
+A comment above a block says how it is run here (``<!-- test: slurm -->``):
 
 =========  =======================================================================================================
-mark       commands
+mark       block
 =========  =======================================================================================================
-cora       of a download, which the file of Cora in MGG_DATA takes the place of; left out where that is not there
-no cora    run where MGG_DATA has no Cora
-interrupt  ended by Ctrl-C after some epochs, with exit code 3
-slurm      with stand-ins for Slurm's commands: sbatch runs the script at once, srun starts ranks by mpiexec
+cora       left out where MGG_DATA has no Cora, which takes the place of a download
+no cora    left out where MGG_DATA has Cora
+interrupt  commands, ended by Ctrl-C after some epochs, with exit code 3
+slurm      commands, with stand-ins for Slurm's commands: sbatch runs the script at once, srun starts ranks by mpiexec
 =========  =======================================================================================================
 """
 
@@ -101,10 +101,11 @@ def follow(page: Path, folder: Path) -> None:
     output = None
     for block in blocks(page):
         where = f"{page.name}:{block.line}"
+        if block.mark == ("no cora" if CORA.exists() else "cora"):
+            continue
         if block.language == "sh":
-            if block.mark != ("no cora" if CORA.exists() else "cora"):
-                code, output = run(block.text, folder, block.mark)
-                assert code == (3 if block.mark == "interrupt" else 0), f"{where}: exit code {code}\n{output}"
+            code, output = run(block.text, folder, block.mark)
+            assert code == (3 if block.mark == "interrupt" else 0), f"{where}: exit code {code}\n{output}"
         elif block.language == "text":
             assert output is not None and shows(block.text, output), f"{where} does not show:\n{output}"
         elif name := FILE.match(block.text):
