@@ -13,6 +13,7 @@ PAGES = {path.stem: path for path in sorted(FOLDER.glob("*.md")) if path.stem !=
 QUICK = "traversal"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", long_except(PAGES, QUICK))
 def test_what_a_page_says_can_be_done_and_shows_what_it_shows(name, tmp_path):
     pages.follow(PAGES[name], tmp_path)
