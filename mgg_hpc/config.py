@@ -155,7 +155,7 @@ def load(path: Path, overrides: tuple[str, ...] = (), *, of_run: bool = False) -
     try:
         tree = _tree(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such job file; inputs/ holds examples") from error
+        raise InputError(f"{path}: no such job file; 'mgg new GRAPH' writes one") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as a job file ({error})") from error
     for override in overrides:

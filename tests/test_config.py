@@ -202,7 +202,7 @@ def test_what_is_no_job_file_is_refused_by_name(write, text, message):
 def test_overrides_missing_files_and_folders_are_named(write, tmp_path):
     assert "train.epochs is 'fifty'" in refusal(write(""), "train.epochs=fifty")
     absent = tmp_path / "absent.toml"
-    assert refusal(absent) == f"{absent}: no such job file; inputs/ holds examples"
+    assert refusal(absent) == f"{absent}: no such job file; 'mgg new GRAPH' writes one"
     assert refusal(tmp_path).startswith(f"{tmp_path}: cannot be read as a job file")
 
 

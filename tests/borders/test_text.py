@@ -390,6 +390,18 @@ def test_a_mask_below_a_header_of_a_number_is_refused(capsys):
     assert "each node once" in refused(capsys, "import", "e.npy", "--labels", "y.npy", *masks, "-o", "g.h5")
 
 
+def test_masks_without_a_header_are_read_as_data_and_said(capsys):
+    Path("e.csv").write_text("from,to\n0,1\n1,2\n", encoding="utf-8")
+    np.save("y.npy", [0, 1, 0])
+    for node, name in enumerate(("train", "val", "test")):
+        Path(f"{name}.csv").write_text(f"{node}\n", encoding="utf-8")
+    masks = ("--masks", "train.csv", "val.csv", "test.csv")
+    assert mgg("import", "e.csv", "--header", "--labels", "y.npy", *masks, "-o", "g.h5") == 0
+    assert "val.csv:1: '1' was taken for data, not for a header" in capsys.readouterr().out
+    with h5py.File("g.h5") as made:
+        assert made["node/val"][:].tolist() == [False, True, False]
+
+
 def test_a_header_of_a_table_leaves_the_edges(capsys):
     assert with_rows(TABLES["numbered columns"][0], "--header") == VALUES
     assert held("x.h5") == [[0, 1], [1, 2]]

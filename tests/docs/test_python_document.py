@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
+import pages
 import programs
 import pytest
 from jobs import clean_environment, run
 
-ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "python.md").read_text()
+BLOCKS = pages.blocks(pages.ROOT / "docs" / "python.md")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-COMMANDS = [
-    line for block in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S) for line in block.splitlines()
-]
+PROGRAMS = [block.text for block in BLOCKS if block.language == "python"]
+COMMANDS = [line for block in BLOCKS if block.language == "sh" for line in block.text.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """The graph that the document makes, and its programs, one after another: they share imports."""
     made = tmp_path_factory.mktemp("document")
-    first = shlex.split(COMMANDS[0])
-    assert first[0] == "mgg" and run(*first[1:], folder=made).returncode == 0
+    printed(made, COMMANDS[0])
     (made / "train.py").write_text("\n".join(PROGRAMS))
     return made
 
 
 def printed(folder: Path, command: str) -> str:
     """What one of the document's commands prints."""
-    name, *arguments = shlex.split(command)
-    if name == "mgg":
-        done = run(*arguments, folder=folder)
-    else:
-        done = programs.python(*arguments, cwd=folder, env=clean_environment())
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    code, output = pages.run(command, folder)
+    assert code == 0, output
+    return output
 
 
 @pytest.mark.long
@@ -56,7 +48,7 @@ def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
     assert float(re.search(r"^karate club: ([\d.]+)$", alone, re.M)[1]) > 0.8
     assert float(re.search(r"^batches: ([\d.]+)$", alone, re.M)[1]) > 0.6  # of 5 classes
     assert re.search(r"^dot attention: loss \d", alone, re.M)
-    shown = re.findall(r"^```\n(GatedGCN.*?)```$", TEXT, re.M | re.S)
+    shown = [block.text for block in BLOCKS if block.text.startswith("GatedGCN")]
     assert len(shown) == 1 and shown[0] in alone
     assert float(re.search(r"^streamed: loss ([\d.]+)$", alone, re.M)[1]) < 1.7  # ln 5 is 1.6
 

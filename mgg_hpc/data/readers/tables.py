@@ -129,7 +129,8 @@ def table_head(path: Path, dialect: Dialect, *, keep_numbers: bool = False) -> H
         if header is None and named:
             note = f"{where}: {shown(first.text)} is taken for the header"
         if header and numbers:
-            note = f"{where}: {shown(first.text)} was {'passed over as a header' if passed else 'kept'}"
+            taken = "passed over as a header" if passed else "taken for data, not for a header"
+            note = f"{where}: {shown(first.text)} was {taken}"
         if passed:
             check_header(where, words)
             if len(words) > 1 and ID.fullmatch(words[0].lower()):

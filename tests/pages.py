@@ -1,0 +1,157 @@
+"""Pages of the documentation as programs: their commands and files, run in order as a reader would run them.
+
+============  ====================================================================================================
+fenced block  what is done with it
+============  ====================================================================================================
+sh            commands for bash, in the page's folder; each must end with exit code 0
+text          compared with what the commands before it print: numbers may differ, `...` stands for any text
+others        written to the file that the first line names (`# train.py`); without a name they are left alone
+============  ====================================================================================================
+
+A comment above a block says how it is run here (``<!-- test: slurm -->``):
+
+=========  =======================================================================================================
+mark       block
+=========  =======================================================================================================
+cora       left out where MGG_DATA has no Cora, which takes the place of a download
+no cora    left out where MGG_DATA has Cora
+interrupt  commands, ended by Ctrl-C after some epochs, with exit code 3
+slurm      commands, with stand-ins for Slurm's commands: sbatch runs the script at once, srun starts ranks by mpiexec
+=========  =======================================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import jobs
+import programs
+from torture.launched import Launched, metrics
+
+ROOT = Path(__file__).parents[1]
+CORA = Path(os.environ.get("MGG_DATA", ROOT.parent / "shared" / "data")).resolve() / "cora" / "cora.npz"
+LONGEST = 300.0  # seconds of a block of commands
+EPOCHS = 10  # of a run before Ctrl-C
+
+BLOCK = re.compile(r"(?:^<!-- test: ([\w ]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\S+\.\w+)\n")
+_QUANTITY = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?: ?(?:%|[KMG]iB|B|ms|s|min|h)(?!\w))?"
+NUMBER = re.compile(f"{_QUANTITY}(?: {_QUANTITY})*")  # also "1 min 05 s"
+LINES = re.compile(r"[\u2500-\u257f\s]+")  # of tables
+
+STAND_INS = {
+    "sbatch": """\
+name=mgg-train SLURM_NTASKS=2 answer="Submitted batch job 7"
+while [[ $1 == --* ]]; do
+    case $1 in --job-name=*) name=${1#*=} ;; --ntasks=*) SLURM_NTASKS=${1#*=} ;; --parsable) answer=7 ;; esac
+    shift
+done
+export SLURM_NTASKS SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 SLURM_SUBMIT_DIR=$PWD
+bash "$@" >"$name-7.out" 2>&1 || exit
+echo "$answer"
+""",
+    "srun": """\
+while [[ $1 == --* ]]; do
+    case $1 in --ntasks=*) ranks=${1#*=} ;; esac
+    shift
+done
+exec mpiexec -n "$ranks" "$@"
+""",
+    "scontrol": 'echo "JobId=7 Requeue=0"\n',
+}
+
+
+@dataclass
+class Block:
+    """A fenced block of a page. line: of its first line in the page's file."""
+
+    mark: str
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the fenced blocks of a page."""
+    text = page.read_text()
+    found = BLOCK.finditer(text)
+    return [Block(at[1] or "", at[2], at[3], text.count("\n", 0, at.start(3)) + 1) for at in found]
+
+
+def masked(text: str) -> str:
+    """Return a text with # for each number and its unit, and without the lines of tables."""
+    return LINES.sub(" ", NUMBER.sub("#", text)).strip()
+
+
+def shows(text: str, output: str) -> bool:
+    """Return whether a page's text shows an output. Numbers may differ; `...` stands for any text."""
+    pattern = r"\s*.*?\s*".join(re.escape(part.strip()) for part in masked(text).split("..."))
+    return re.fullmatch(pattern, masked(output), re.DOTALL) is not None
+
+
+def follow(page: Path, folder: Path) -> None:
+    """Do what a page says, in an empty folder. Raises AssertionError that names the page's line and what is wrong."""
+    (folder / "slurm").symlink_to(ROOT / "slurm")
+    output = None
+    for block in blocks(page):
+        where = f"{page.name}:{block.line}"
+        if block.mark == ("no cora" if CORA.exists() else "cora"):
+            continue
+        if block.language == "sh":
+            code, output = run(block.text, folder, block.mark)
+            assert code == (3 if block.mark == "interrupt" else 0), f"{where}: exit code {code}\n{output}"
+        elif block.language == "text":
+            assert output is not None and shows(block.text, output), f"{where} does not show:\n{output}"
+        elif name := FILE.match(block.text):
+            (folder / name[1]).write_text(block.text)
+
+
+def run(commands: str, folder: Path, mark: str = "") -> tuple[int, str]:
+    """Run commands in a folder; return their exit code and what they print."""
+    if mark == "interrupt":
+        return interrupted(commands, folder)
+    if mark == "cora":
+        commands = re.sub(r"planetoid .*(?= -o)", str(CORA), commands)
+    environment = jobs.clean_environment() | {
+        "XDG_CACHE_HOME": str(folder / ".cache"),
+        "MGG_VENV": sys.prefix,
+    }
+    places = [str(Path(sys.prefix) / "bin"), environment["PATH"]]
+    if mark == "slurm":
+        places.insert(0, str(stand_ins(folder)))
+    environment["PATH"] = ":".join(places)
+    bash = ("bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{commands}")
+    done = programs.run_limited(*bash, seconds=LONGEST, cwd=folder, env=environment)
+    return done.returncode, done.stdout
+
+
+def interrupted(command: str, folder: Path) -> tuple[int, str]:
+    """Run a command of mgg that trains, and press Ctrl-C after some epochs; return its exit code and its output."""
+
+    def runs() -> set[Path]:
+        return {path.parent for path in folder.glob("runs/*/*/metrics.csv")}
+
+    before = runs()
+    job = Launched(folder, *shlex.split(command)[1:])
+    try:
+        programs.wait_until(lambda: any(len(metrics(run)) > EPOCHS for run in runs() - before), 20, job.said)
+        os.killpg(job.process.pid, signal.SIGINT)
+        return job.wait(), job.said()
+    finally:
+        job.close()
+
+
+def stand_ins(folder: Path) -> Path:
+    """Return a folder with the stand-ins of Slurm's commands."""
+    made = folder / ".slurm"
+    made.mkdir(exist_ok=True)
+    for name, text in STAND_INS.items():
+        (made / name).write_text(f"#!/bin/bash\n{text}")
+        (made / name).chmod(0o755)
+    return made
