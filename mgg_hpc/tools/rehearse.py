@@ -34,7 +34,7 @@ from ..plan.workload import HaloLists, Plan
 from ..runtime import mpi
 from ..training import footprint, job, memory, metrics
 from ..training.job import Job
-from ..training.report import console
+from ..training.screen import console
 from . import estimate
 from .estimate import Shape
 from .terminal import waiting

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from rich.table import Table
 
 from ..errors import InputError
 from ..training import run_folder
-from ..training.report import console
+from ..training.screen import console, duration
 from .report.read import Run, read
 
 DEPTH = 3  # of the folders of runs below the folder that is named
@@ -44,6 +45,14 @@ def _jobs(folder: Path) -> Iterator[Path]:
                 yield path
 
 
+def _chosen(run: Run) -> int:
+    """Return the index of the epoch whose weights are kept: the best (ties: the lower validation loss), or the last."""
+    columns = run.metrics
+    if run.settings.train.select == "last" or not columns["val_loss"].any():  # no validation nodes
+        return -1
+    return int(np.lexsort((columns["val_loss"], -columns["val_accuracy"]))[0])
+
+
 def _cells(run: Run) -> Iterator[str]:
     """Yield the text of each column after the name."""
     settings, columns = run.settings, run.metrics
@@ -52,7 +61,7 @@ def _cells(run: Run) -> Iterator[str]:
     yield f"{run.epochs}" if run.summary else f"{run.epochs} of {settings.train.epochs}, not ended"
     if not run.epochs:
         return
-    best = columns["val_accuracy"].argmax() if settings.train.select == "best" else -1
+    best = _chosen(run)
     yield f"{columns['val_accuracy'][best]:.4f}"
     yield f"{columns['test_accuracy'][best]:.4f}"
-    yield f"{(columns['epoch_ms'].sum() + columns['eval_ms'].sum()) / 1000:.1f} s"
+    yield duration((columns["epoch_ms"].sum() + columns["eval_ms"].sum()) / 1000)

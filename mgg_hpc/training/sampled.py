@@ -99,5 +99,5 @@ def make(base: Base, part: Part, layers: list[Adjacency], x: Input) -> Sampled:
                 f"train.epochs is {train.epochs}, of {batches.steps} batches each: at most {MOST_STEPS - 1:,} steps; "
                 "raise train.batch_size"
             )
-        base.phases.end("batches")
+        base.phases.end("batches", "estimating the memory")
     return Sampled(source, batches, how)
