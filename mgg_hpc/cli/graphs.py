@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click import Choice, IntRange, argument, option
+from click import IntRange, argument, option
 
 from ..data.readers import FORMATS
-from .options import Existing, Memory, example, to_file
+from .options import Choice, Existing, Memory, example, to_file
 
 *FIRST, LAST = [each.source for each in FORMATS.values()]
 

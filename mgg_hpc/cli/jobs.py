@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click import Choice, FloatRange, IntRange, argument, option
+from click import FloatRange, IntRange, argument, option
 
 from ..errors import InputError
-from .options import Existing, Output, example, overriding, to_file
+from .options import Choice, Existing, Output, example, overriding, to_file
 
 
 def check_inputs(

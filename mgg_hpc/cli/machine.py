@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click import Choice, FloatRange, IntRange, argument, option
+from click import FloatRange, IntRange, argument, option
 
 from ..errors import InputError
 from ..tools.bench.results import output_files
-from .options import Existing, Verbs, example
+from .options import Choice, Existing, Verbs, example
 
 
 @click.command(

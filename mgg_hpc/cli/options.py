@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 import click
 
 from .. import sizes
+from ..errors import did_you_mean
 
 Existing = click.Path(path_type=Path)
 Output = click.Path(path_type=Path)
@@ -31,6 +31,17 @@ class _Memory(click.ParamType):
 
 
 Memory = _Memory()
+
+
+class Choice(click.Choice[str]):
+    """A choice of words that knows misspelt ones."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            ask = did_you_mean(str(value), self.choices)
+            self.fail(f"{value!r} is not one of {', '.join(map(repr, self.choices))}{ask}", param, ctx)
 
 
 class Finite(click.FloatRange):
@@ -68,9 +79,9 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        near = difflib.get_close_matches(args[0], self.commands, 1)
-        if args[0] not in self.commands and near:
-            ctx.fail(f"there is no command {args[0]!r}; did you mean {near[0]!r}?")
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            known = f"; there are {', '.join(self.commands)}" if not self.headings else ""
+            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], self.commands) or known}")
         return super().resolve_command(ctx, args)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from click import Choice, IntRange, argument, option
+from click import IntRange, argument, option
 
-from .options import Existing, Finite, Output, Verbs, example
+from .options import Choice, Existing, Finite, Output, Verbs, example
 
 
 def _shared(command: Any) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import DONE, FAILED, InputError
-from ..runtime import cores, find_mpi
+from ..runtime import cores, device, find_mpi
 
 _PING_SECONDS = 20
 _PACKAGES = ("numpy", "torch", "mpi4py", "h5py", "msgspec", "scipy", "safetensors")
@@ -221,9 +221,11 @@ def _gpu_kernels() -> Finding:
 
 
 def _gpu() -> Finding:
-    driver = Path("/proc/driver/nvidia/version")
-    if not driver.exists() and not shutil.which("nvidia-smi"):
-        return Finding("GPU", "absent", "no NVIDIA driver", "training runs on the CPUs")
+    if not device.has_driver():
+        advice = (
+            "training runs on the CPUs; for GPUs install the driver, or start the container with its GPUs"
+        )
+        return Finding("GPU", "absent", "no NVIDIA driver", advice)
     query = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
     if query:
         return Finding("GPU", "ok", "; ".join(query.splitlines()))
@@ -244,7 +246,7 @@ def _nvshmem() -> Finding:
     for name in ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return Finding("NVSHMEM", "ok", f"{name} {importlib.metadata.version(name)}")
-    return Finding("NVSHMEM", "absent", "no wheel", "needed only for GPUs: pip install nvidia-nvshmem-cu13")
+    return Finding("NVSHMEM", "absent", "no wheel", _for_gpus("", "pip install nvidia-nvshmem-cu13"))
 
 
 def _cupy() -> Finding:
@@ -252,8 +254,13 @@ def _cupy() -> Finding:
     for name in ("cupy-cuda13x", "cupy"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return Finding("CuPy", "ok", f"{name} {importlib.metadata.version(name)}")
-    advice = "GPUs need it for programs on edges: pip install cupy-cuda13x nvidia-cuda-nvrtc"
+    advice = _for_gpus(", for programs on edges", "pip install cupy-cuda13x nvidia-cuda-nvrtc")
     return Finding("CuPy", "absent", "not installed", advice)
+
+
+def _for_gpus(what: str, command: str) -> str:
+    """Return advice on what only GPUs need: a command, once there is a driver."""
+    return f"needed only for GPUs{what}: {command if device.has_driver() else 'an NVIDIA driver comes first'}"
 
 
 def _slurm() -> list[Finding]:

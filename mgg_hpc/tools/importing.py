@@ -26,7 +26,7 @@ from ..data.readers.pickles import refuse_pickle
 from ..data.readers.tables import table_head
 from ..data.store import open_graph
 from ..data.writer import write
-from ..errors import InputError
+from ..errors import InputError, did_you_mean
 from ..runtime import cores
 from .files import tell_written
 from .terminal import phases, waiting
@@ -187,6 +187,7 @@ def _format_of(source: str) -> str:
     raise InputError(
         f"the name of {source} does not tell its format; expected digits, planetoid, a name that ends in "
         f"one of {' '.join(endings)} (and .gz or .zst), a folder of OGB or Planetoid, or --format"
+        f"{did_you_mean(source, ('digits', 'planetoid'))}"
     )
 
 

@@ -33,6 +33,12 @@ from .transfer import planned
 
 TRANSFERS = ("auto", "direct", "get", "halo")
 SPLITS = ("train", "val", "test")
+# What `dir` lists: what programs use, of all that layers and backends need.
+PUBLIC = (
+    *("x", "y", *SPLITS, "ids", "rows", "num_nodes", "num_edges", "num_features", "num_classes"),
+    *("rank", "ranks", "comm", "device", "dtype", "adjacency", "edge_index", "edge_weight", "edge_data"),
+    *("edge_values", "loss", "accuracy", "gather", "close"),
+)
 SPARE = 4  # a heap that cannot grow (OpenSHMEM's) has room for so many times two buffers of the widest rows
 
 open_graphs: list[DistGraph] = []  # in the order of opening
@@ -140,6 +146,9 @@ class DistGraph(GraphHandle):
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
         self.check_open()
         return super().adjacency(kind, ordered=ordered)
+
+    def __dir__(self) -> list[str]:
+        return sorted([*PUBLIC, *dir(object)])
 
     def __repr__(self) -> str:
         x = "" if self.x is None else f", x={list(self.x.shape)}"
