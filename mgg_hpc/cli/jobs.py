@@ -338,7 +338,7 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool, least: bool
 def model(graph: Path, **options: Any) -> None:
     """Count what each of many ranks would move by each transfer, and predict a training epoch.
 
-    The graph is divided as a job divides it, and one rank's rows are read at a time: a laptop counts for any cluster.
+    The graph is divided as a job divides it, and one rank's nodes are read at a time: a laptop counts for any cluster.
     """
     from ..tools.estimate import process_model
 

@@ -126,8 +126,8 @@ def measuring(name: str, *examples: str) -> Callable[[Any], Any]:
     "mgg bench aggregate rmat:20 my.h5 --widths 64,128",
     "mgg bench aggregate --dtype bfloat16 --weighted -o sums.csv",
 )
-@option("--widths", default="16,64,128,256", help="Columns of rows, separated by commas.")
-@option("--dtype", type=Choice(["float32", "bfloat16", "float16"]), default="float32", help="Of rows.")
+@option("--widths", default="16,64,128,256", help="Columns of the features, separated by commas.")
+@option("--dtype", type=Choice(["float32", "bfloat16", "float16"]), default="float32", help="Of features.")
 @option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
 def bench_aggregate(graphs: tuple[str, ...], **options: Any) -> None:
     """Sum neighbours' rows, beside the gather floor, which reads the same rows and stores nothing.

@@ -133,14 +133,14 @@ def _shared_memory() -> list[Finding]:
     try:
         state = os.statvfs("/dev/shm")
     except OSError as error:
-        advice = "ranks of one node share their rows there: mount -t tmpfs tmpfs /dev/shm"
+        advice = "ranks of one machine share their features there: mount -t tmpfs tmpfs /dev/shm"
         return [Finding("Shared memory", "broken", str(error), advice)]
     free, size = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
     value = f"/dev/shm: {free / 2**30:.2f} of {size / 2**30:.2f} GiB free"
     if free >= 256 << 20:
         return [Finding("Shared memory", "ok", value)]
     advice = (
-        "all rows of a node's ranks live there, and MPI's own segments: enlarge it "
+        "the features of a machine's ranks live there, and MPI's own segments: enlarge it "
         "(mount -o remount,size=8g /dev/shm; docker run --shm-size=8g), or free it (mgg clean)"
     )
     return [Finding("Shared memory", "broken" if free < 16 << 20 else "absent", value, advice)]

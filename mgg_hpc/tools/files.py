@@ -159,7 +159,7 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "split", f"{labels['train']:,} train, {labels['val']:,} val, {labels['test']:,} test"
     for part in facts["partitions"]:
         edges = f"{min(part['edges']):,} .. {max(part['edges']):,} edges"
-        rows = f"{min(part['rows']):,} .. {max(part['rows']):,} rows"
+        rows = f"{min(part['rows']):,} .. {max(part['rows']):,} nodes"
         yield f"{part['parts']} parts", f"by {part['method']}: {edges}, {rows} each"
 
 

@@ -85,7 +85,7 @@ def process_import(
     for note in [] if isinstance(found, Graph) else [*found.notes, *notes]:
         print(note)
     if schema.Y in held.datasets and not _has_training_rows(output):
-        print("there are no training rows; to train on this graph, import it with --split-per-class")
+        print("there are no training nodes; to train on this graph, import it with --split-per-class")
 
 
 def _check_options(format_: str, options: Options) -> None:

@@ -283,7 +283,7 @@ def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> metrics.Labe
     labels = metrics.labels(comm, part.slice.y, masks, device)
     if labels.totals["train"] == 0 and trains:
         raise InputError(
-            f"{part.path}: has no training rows (/node/train); import it with --split-per-class, or "
+            f"{part.path}: has no training nodes (/node/train); import it with --split-per-class, or "
             "write bool [n] masks into the file"
         )
     return labels

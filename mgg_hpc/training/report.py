@@ -127,14 +127,14 @@ def print_choices(job: Job) -> None:
 def print_plan(job: Job) -> None:
     """Print rows, edges and halo of every rank. Collective; rank 0 prints."""
     if job.streamed is not None:
-        work = {"rows": job.streamed.rows, "edges": int(job.part.slice.indptr[-1])}
+        work = {"nodes": job.streamed.rows, "edges": int(job.part.slice.indptr[-1])}
     else:
         plan = job.layers[0].forward
         work = {
-            "rows": plan.destinations,
+            "nodes": plan.destinations,
             "local edges": plan.local_edges,
             "remote edges": plan.remote_edges,
-            "halo rows": len(plan.halo),
+            "halo nodes": len(plan.halo),
             "partitions": sum(plan.partitions(job.backend.options.geometry.ps)),
         }
     _print_ranks(job, "plan", {name: f"{count:,}" for name, count in work.items()})

@@ -194,7 +194,7 @@ def test_the_plan_and_the_memory_of_each_rank(printed):
         streamed=None,
     )
     report.print_plan(job)
-    head = ["rank", "rows", "local edges", "remote edges", "halo rows", "partitions"]
+    head = ["rank", "nodes", "local edges", "remote edges", "halo nodes", "partitions"]
     cells = ["1,011", "2,022", "3,033", "4,044", "5,071"]
     assert printed()[0] == [head, ["0", *cells], ["1", *cells]]
     need = memory.Estimate(in_use=1, plan=20, heap=300, activations=4, model=50, before=6)

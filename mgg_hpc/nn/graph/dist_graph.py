@@ -311,7 +311,7 @@ class DistGraph(GraphHandle):
                 raise InputError(f"{where}: {name} is a {type(rows).__name__}; expected a tensor [n, ...]")
             if rows.dim() == 0 or len(rows) != self.rows:
                 raise InputError(
-                    f"{where}: {name} is {list(rows.shape)}, and this rank has {self.rows} rows of the graph"
+                    f"{where}: {name} is {list(rows.shape)}, and this rank has {self.rows} nodes of the graph"
                 )
         if mask.dtype != torch.bool or mask.dim() != 1:
             raise InputError(f"{where}: graph.{split} is {mask.dtype} {list(mask.shape)}; expected bool [n]")
@@ -334,7 +334,7 @@ class DistGraph(GraphHandle):
         """Raise InputError for a split without labelled rows."""
         if count == 0:
             raise InputError(
-                f"{self.part.path}: no rank has labelled rows of the split {split!r} (/node/{split}) that count; "
+                f"{self.part.path}: no rank has labelled nodes of the split {split!r} (/node/{split}) that count; "
                 "import the graph with --split-per-class, or set the mask"
             )
 
