@@ -207,13 +207,21 @@ def print_result(summary: dict[str, Any], folder: Path) -> None:
         if splits[split]
     }
     epoch, evaluation = summary["epoch_ms"]["median"], summary["eval_ms"]["median"]
-    facts["time"] = (
-        f"{duration(summary['seconds'])}; an epoch takes {epoch:.2f} ms, its evaluation {evaluation:.2f} ms"
-    )
+    each = f"an epoch takes {_milliseconds(epoch)}, its evaluation {_milliseconds(evaluation)}"
+    facts["time"] = f"{duration(summary['seconds'])}; {each}"
     print_facts(facts)
     launch = f"mgg launch -n {summary['ranks']}" if RANKS in os.environ and summary["ranks"] > 1 else "mgg"
-    run = shlex.quote(str(folder))
+    run = shlex.quote(str(nearby(folder)))
     print_next(f"{launch} predict {run} -o predictions.csv", f"mgg report {run}")
+
+
+def nearby(folder: Path) -> Path:
+    """Return a folder's path from the current folder, if it is below that."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def _milliseconds(ms: float) -> str:
+    return f"{ms:.2f} ms" if ms < 1000 else duration(ms / 1000)
 
 
 def print_next(*commands: str) -> None:

@@ -121,7 +121,7 @@ class Screen:
         them.
         """
         self.hide()
-        room = self._console.width - 72
+        room = self._console.width - 54 - len(label) - 2 * len(str(total))  # beside all other columns
         columns = (
             TextColumn("{task.description}"),
             MofNCompleteColumn(),

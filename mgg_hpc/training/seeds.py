@@ -37,8 +37,8 @@ def process_seeds(path: Path, overrides: tuple[str, ...], count: int, options: S
             for job in jobs:
                 _check(job)
     summaries: list[dict[str, Any]] = []
-    for at, job in enumerate(jobs):
-        label = f"seed {job.train.seed} ({at + 1} of {count}), epoch"
+    for job in jobs:
+        label = f"seed {job.train.seed}, epoch"
         shown = replace(options, label=label, whole=False, opens=options.opens and not summaries)
         trained = train(job, comm, shown)
         if comm.rank == 0:

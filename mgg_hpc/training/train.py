@@ -195,6 +195,7 @@ def _begun(trainer: Trainer, tuner: tuning.Tuner, resumed: Resumed | None) -> Hi
             report.print_line(f"equal to rounding, not bit by bit: {'; '.join(others)}")
         for name, value in tuner.environment.items():
             report.print_line(f"{name}: {value}")
+        report.print_line("")
     return history
 
 
@@ -347,7 +348,8 @@ def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
     peak = memory.Peak()
     with _folder(job, resumed) as folder, watchdog(settings, comm) as dog:
         if opens:
-            report.print_facts({"run": str(folder)}, report.NAMES)
+            assert folder is not None  # of the first rank
+            report.print_facts({"run": str(report.nearby(folder))}, report.NAMES)
             report.print_line("")
         dog.step("allocating symmetric memory")
         job.phases.skip()
