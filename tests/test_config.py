@@ -157,6 +157,7 @@ WRONG = {  # a line of a job file: what the key must be
     "train.weight_decay = nan": "a number, at least 0 and at most 1000000.0",
     "train.seed = -1": "a whole number, at least 0 and at most 9223372036854775807",
     'train.select = "bset"': '"best" or "last"; did you mean \'best\'?',
+    'model.name = "gnc"': '"gcn" or "gin" or "sage" or "gat"; did you mean \'gcn\'?',
     "train.recompute = [1, 0]": 'a list of layers or "all"',
     'train.recompute = "none"': 'a list of layers or "all"',
     "train.fanouts = [4, -2]": "a list of numbers of edges, one for each layer, -1 for all",

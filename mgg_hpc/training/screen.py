@@ -121,11 +121,10 @@ class Screen:
         them.
         """
         self.hide()
-        room = self._console.width - 54 - len(label) - 2 * len(str(total))  # beside all other columns
         columns = (
             TextColumn("{task.description}"),
             MofNCompleteColumn(),
-            BarColumn(bar_width=max(8, min(40, room))),
+            BarColumn(),  # as far as the others leave room
             _TimeLeft(),
             TextColumn("{task.fields[note]}"),
         )

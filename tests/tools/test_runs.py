@@ -14,9 +14,7 @@ from jobs import blocks, write_job
 def test_runs_are_listed_with_their_scores(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert "holds no runs" in refused(capsys, "runs")
-    # Steps so small that all validation scores are equal: the lowest loss decides.
-    small = {"epochs": 4, "learning_rate": 1e-6}
-    for name, chosen in (("first", small), ("second", {"epochs": 5, "select": "last"})):
+    for name, chosen in (("first", {"epochs": 4}), ("second", {"epochs": 5, "select": "last"})):
         folder = tmp_path / "jobs" / name
         folder.mkdir(parents=True)
         assert mgg("train", write_job(folder, blocks(), train=chosen, run={"folder": f"runs/{name}"})) == 0
@@ -24,13 +22,26 @@ def test_runs_are_listed_with_their_scores(tmp_path, monkeypatch, capsys):
     (tmp_path / "runs/stopped/summary.json").unlink()
     shutil.copytree("runs/second/001", "runs/wrong")
     (tmp_path / "runs/wrong/metrics.csv").write_text("epoch,loss\n7,1\n")
+    shutil.copytree("runs/first/001", "runs/ties")
+    shown = tmp_path / "runs/ties/metrics.csv"
+    head, *rest = shown.read_text().splitlines()
+    scores = [(0.4, 0.1, 0.1), (0.5, 0.2, 0.9), (0.5, 0.3, 0.8), (0.5, 0.4, 0.8)]
+    for place, (val, test, loss) in enumerate(scores):
+        cells = dict(zip(head.split(","), rest[place].split(","), strict=True))
+        cells |= {"val_accuracy": str(val), "test_accuracy": str(test), "val_loss": str(loss)}
+        rest[place] = ",".join(cells.values())
+    shown.write_text("\n".join([head, *rest, ""]))
     capsys.readouterr()
     assert mgg("runs") == 0
     lines = [
         [cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()
     ]
     found = {name: cells for name, *cells in filter(None, lines)}
-    assert list(found) == ["first/001", "second/001", "stopped", "wrong"]
+    assert list(found) == ["first/001", "second/001", "stopped", "ties", "wrong"]
+    assert found["ties"][3:5] == [
+        "0.5000",
+        "0.3000",
+    ]  # of equal scores the lowest loss, of equal losses the first
     for name, epochs in (("first/001", "4"), ("second/001", "5"), ("stopped", "5 of 5, not ended")):
         with (tmp_path / "runs" / name / "metrics.csv").open() as file:
             rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]

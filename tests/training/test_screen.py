@@ -21,7 +21,7 @@ def hurried(monkeypatch):
     monkeypatch.setattr(screen, "EVERY", 0.05)
 
 
-def worked(shown: bool | None = None, total: int = 10) -> None:
+def worked(shown: bool | None = None, total: int = 200) -> None:
     """Read a graph, then train three epochs from the fourth on."""
     with Screen(shown) as seen:
         seen.doing("reading the graph")
@@ -29,7 +29,7 @@ def worked(shown: bool | None = None, total: int = 10) -> None:
         with seen.epochs(total, 3) as show:
             time.sleep(0.1)
             for epoch in (4, 5, 6):
-                show(epoch, f"loss 0.{epoch}  validation 0.9{epoch}")
+                show(epoch, f"loss 0.{epoch}123  validation 0.9{epoch}00")
             show(6.5)
             time.sleep(0.2)
 
@@ -40,8 +40,8 @@ def test_lines_say_what_goes_on_and_what_is_left(hurried, capsys):
     out, err = capsys.readouterr()
     first, *others, last = err.splitlines()
     assert out == "" and first.startswith("reading the graph, for 0.") and first.endswith(" s")
-    assert "epoch 3 of 10" in others
-    assert re.fullmatch(r"epoch 6 of 10, loss 0\.6, validation 0\.96, \d s left", last), last
+    assert "epoch 3 of 200" in others
+    assert re.fullmatch(r"epoch 6 of 200, loss 0\.6123, validation 0\.9600, \d+ s left", last), last
 
 
 @pytest.mark.parametrize("why", ["asked", "another rank"])
@@ -63,9 +63,9 @@ def test_a_terminal_shows_a_spinner_and_a_bar_within_its_width(hurried, capsys, 
     lines = [line for part in plain.split("\n") for line in part.split("\r")]
     assert any("reading the graph ..." in line for line in lines)
     bar = next(line for line in reversed(lines) if line.startswith("epoch"))
-    assert re.search(r"epoch +6/10 .*━", bar) and max(map(len, lines)) <= columns
+    assert re.search(r"epoch +6/200 .*━", bar) and max(map(len, lines)) <= columns
     if columns >= 80:
-        assert bar.rstrip().endswith("loss 0.6  validation 0.96") and " s left" in bar
+        assert bar.rstrip().endswith("loss 0.6123  validation 0.9600") and " s left" in bar
 
 
 def test_times(rng):
