@@ -85,7 +85,8 @@ def print_start(job: Job, fullest: tuple[int, int]) -> None:
     device = f"CPU, {threads}"
     if on_gpu:
         each = "sharing GPUs" if settings.run.share_gpu else "a GPU each"
-        device = torch.cuda.get_device_name() + (f", {each}" if ranks > 1 else "")
+        name = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "GPU"
+        device = f"{name}, {each}" if ranks > 1 else name
     facts["device"] = f"{counted(ranks, 'rank')} on {device}" if ranks > 1 else device
     peak, free = map(sizes.shown, fullest)
     facts["memory"] = f"{peak} at the peak, of {free} free" + (" on the GPU" if on_gpu else "")
