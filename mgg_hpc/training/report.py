@@ -63,7 +63,8 @@ def print_start(job: Job, fullest: tuple[int, int]) -> None:
     parameters += part.nodes * part.features if job.learned is not None else 0
     facts = {
         "graph": f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
-        f"{part.features:,} {INPUTS[model.input]}, {part.classes} classes",
+        f"{part.features:,} {INPUTS[model.input]}, {part.classes} classes"
+        + (", several a node" if part.multilabel else ""),
         "model": f"{model.name}, {counted(model.layers, 'layer')}, {units} hidden units, dropout {model.dropout:g}, "
         f"{parameters:,} parameters",
         "splits": ", ".join(

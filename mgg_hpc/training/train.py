@@ -338,6 +338,7 @@ def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
         report.print_start(job, fullest)
     if options.verbose or options.dry_run:
         if comm.rank == 0:
+            report.print_line("")
             report.print_choices(job)
         if options.dry_run:
             report.print_plan(job)

@@ -129,7 +129,7 @@ def test_the_start_of_a_run(capsys):
         plan=PlanSettings(scratch="there"),
     )
     job = SimpleNamespace(
-        part=SimpleNamespace(name="g", nodes=1234, edges=5678, features=9, classes=10),
+        part=SimpleNamespace(name="g", nodes=1234, edges=5678, features=9, classes=10, multilabel=False),
         settings=settings,
         comm=SimpleNamespace(size=2),
         backend=SimpleNamespace(
@@ -150,12 +150,14 @@ def test_the_start_of_a_run(capsys):
     report.print_start(job, (21, 22))
     assert capsys.readouterr().out == JOB
     job.select, job.sampled, job.streamed, job.comm.size = "best", None, None, 1
+    job.part.multilabel = True
     report.print_start(job, (21, 22))
     out = capsys.readouterr().out
     assert (
         "\nepochs    20; the weights of the best validation accuracy are kept until none is better for 13\n"
         in out
     )
+    assert ", 10 classes, several a node\n" in out
     assert "\ndevice    CPU, 19 threads\n" in out and "batches" not in out and "streamed" not in out
 
 
