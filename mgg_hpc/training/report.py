@@ -71,7 +71,7 @@ def print_start(job: Job, fullest: tuple[int, int]) -> None:
             f"{count:,} {SPLIT_NAMES[split]}" for split, count in job.labels.totals.items() if count
         )
         + " nodes",
-        "epochs": f"{train.epochs:,}; {_kept(job)}",
+        "epochs": f"{train.epochs:,}{_kept(job)}",
     }
     if job.sampled is not None:
         fanouts = ", ".join("all" if each < 0 else f"{each:,}" for each in job.sampled.how.fanouts)
@@ -100,14 +100,13 @@ def print_start(job: Job, fullest: tuple[int, int]) -> None:
 
 
 def _kept(job: Job) -> str:
-    """Return which epoch's weights are kept."""
+    """Return when training ends early, and which epoch's weights are kept, for the end of a line."""
     train = job.settings.train
     if job.select == "last":
-        return "the last one's weights are kept" + (
-            "" if train.select == "last" else ", as there are no validation nodes"
-        )
-    until = f" until none is better for {train.patience:,}" if train.patience else ""
-    return f"the weights of the best validation {METRICS[job.metric.name].title} are kept{until}"
+        why = "" if train.select == "last" else ", as there are no validation nodes"
+        return f"; the last one's weights are kept{why}"
+    fewer = f", fewer if {train.patience:,} in a row are no better" if train.patience else ""
+    return f"{fewer}; the weights of the best validation {METRICS[job.metric.name].title} are kept"
 
 
 def print_choices(job: Job) -> None:

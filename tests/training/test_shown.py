@@ -154,7 +154,7 @@ def test_the_start_of_a_run(capsys):
     report.print_start(job, (21, 22))
     out = capsys.readouterr().out
     assert (
-        "\nepochs    20; the weights of the best validation accuracy are kept until none is better for 13\n"
+        "\nepochs    20, fewer if 13 in a row are no better; the weights of the best validation accuracy are kept\n"
         in out
     )
     assert ", 10 classes, several a node\n" in out
