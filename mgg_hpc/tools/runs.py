@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from rich.table import Table
@@ -24,8 +25,9 @@ def process_runs(folder: Path) -> None:
             f"{folder}: holds no runs; 'mgg train' makes them, in runs/ if run.folder names no other"
         )
     table = Table(title=f"{len(found)} {'run' if len(found) == 1 else 'runs'} in {folder}")
-    for name in ("run", "model", "graph", "epochs", "best validation", "test", "time"):
-        table.add_column(name, justify="left" if name in ("run", "model", "graph") else "right")
+    for name in ("run", "model", "graph", "epochs", "validation", "test", "time"):
+        side: Literal["left", "right"] = "left" if name in ("run", "model", "graph") else "right"
+        table.add_column(name, justify=side, overflow="fold")
     for path in found:
         name = str(path.relative_to(folder))
         try:
