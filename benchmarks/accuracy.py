@@ -130,7 +130,7 @@ def percent_right(file: Path, case: Case, seed: int) -> float:
         "train": case.train | {"seed": seed},
     }
     job = build(config.from_tree(tree, "accuracy"), mpi.world())
-    history = fit(job, job.graph(), None, False)
+    history = fit(job, job.graph(), None)
     job.backend.memory.close()
     return 100 * history.scores.test
 

@@ -13,7 +13,7 @@ import msgspec
 import tomli_w
 
 from . import sizes
-from .errors import InputError
+from .errors import InputError, did_you_mean
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # beyond any use, and safe in any arithmetic
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
@@ -208,8 +208,7 @@ def from_tree(tree: dict[str, Any], where: str) -> Settings:
         key = str(error).partition(" - at `$.")[2].rstrip("`").partition("[")[0]
         section, _, name = key.partition(".")
         value = tree[section][name]
-        near = difflib.get_close_matches(str(value), _words(_hint(key)), 1) if isinstance(value, str) else []
-        ask = f"; did you mean {near[0]!r}?" if near else ""
+        ask = did_you_mean(value, _words(_hint(key))) if isinstance(value, str) else ""
         raise InputError(f"{where}: {key} is {value!r}; it must be {_expected(_hint(key))}{ask}") from error
     return settings
 
@@ -265,14 +264,18 @@ def _section_types() -> dict[str, type]:
     return {name: hint for name, hint in get_type_hints(Settings).items() if isinstance(hint, type)}
 
 
+def _key_names() -> dict[str, list[str]]:
+    """Return the keys of each section."""
+    return {name: list(kind.__struct_fields__) for name, kind in _section_types().items()}  # type: ignore[attr-defined]
+
+
 def _check_names(tree: dict[str, Any], where: str) -> None:
     """Raise InputError, with the nearest known name, for an unknown section or key."""
-    sections = {
-        name: [each.name for each in msgspec.structs.fields(kind)] for name, kind in _section_types().items()
-    }
+    sections = _key_names()
     for section, content in tree.items():
         if section not in sections:
-            near = difflib.get_close_matches(section, sections, 1, 0.5)
+            near = [f"{each}.{section}" for each, keys in sections.items() if section in keys]
+            near += difflib.get_close_matches(section, sections, 1, 0.5)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sections)}"
             raise InputError(f"{where}: unknown section [{section}]; {hint}")
         if not isinstance(content, dict):
@@ -292,11 +295,14 @@ def _override(tree: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals or not dot or not section or not name:
-        raise InputError(f"--set {text}: write it as section.key=value, for example --set train.epochs=50")
+        holders = [f"{each}.{section}" for each, keys in _key_names().items() if section in keys]
+        example = f"{holders[0]}={value or '...'}" if holders and not dot else "train.epochs=50"
+        raise InputError(f"--set {text}: write it as section.key=value, for example --set {example}")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
+    _check_names({section: {name: parsed}}, f"--set {text}")
     content = tree.setdefault(section, {})
     if isinstance(content, dict):
         content[name] = parsed

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
+
 DONE = 0
 FAILED = 1
 WRONG_INPUT = 2
@@ -13,6 +16,14 @@ class InputError(Exception):
 
     Every command turns it into that line on stderr and exit code 2.
     """
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """Return the end of a message on a word that is not known: "; did you mean 'train'?", or "" if none is near."""
+    near = [each for each in known if sorted(each) == sorted(word)] or difflib.get_close_matches(
+        word, known, 1
+    )
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class StoppedBySignal(Exception):  # noqa: N818 - the user asked for it

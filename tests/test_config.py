@@ -131,7 +131,15 @@ def test_the_last_of_two_overrides_counts_and_sections_may_be_new(write):
 
 @pytest.mark.parametrize("text", ["train.epochs", "epochs=3", ".epochs=3", "train.=3", "=3", ""])
 def test_overrides_of_another_form_are_refused(write, text):
-    assert refusal(write(""), text).startswith(f"--set {text}: write it as section.key=value")
+    said = refusal(write(""), text)
+    assert said.startswith(f"--set {text}: write it as section.key=value")
+    assert text != "epochs=3" or said.endswith("for example --set train.epochs=3")
+
+
+def test_overrides_of_unknown_keys_are_refused_by_what_was_written(write):
+    said = refusal(write(""), "train.epoch=3")
+    assert said == "--set train.epoch=3: unknown key train.epoch; did you mean train.epochs?"
+    assert refusal(write(""), "trian.epochs=3").endswith("unknown section [trian]; did you mean train?")
 
 
 WIDTH = "a whole number, at least 1 and at most 1048576"
@@ -149,6 +157,7 @@ WRONG = {  # a line of a job file: what the key must be
     "train.weight_decay = nan": "a number, at least 0 and at most 1000000.0",
     "train.seed = -1": "a whole number, at least 0 and at most 9223372036854775807",
     'train.select = "bset"': '"best" or "last"; did you mean \'best\'?',
+    'model.name = "gnc"': '"gcn" or "gin" or "sage" or "gat"; did you mean \'gcn\'?',
     "train.recompute = [1, 0]": 'a list of layers or "all"',
     'train.recompute = "none"': 'a list of layers or "all"',
     "train.fanouts = [4, -2]": "a list of numbers of edges, one for each layer, -1 for all",
@@ -181,7 +190,7 @@ def test_wrong_types_and_bounds_say_what_would_be_right(write, line):
         ("[trian]\nepochs = 3", "unknown section [trian]; did you mean train?"),
         ("[checkpoints_of_mine]\na = 3", "unknown section [checkpoints_of_mine]"),
         ("train = 3", "train is a section; write [train] and its keys below"),
-        ("epochs = 3", "unknown section [epochs]"),
+        ("epochs = 3", "unknown section [epochs]; did you mean train.epochs?"),
         ("", 'graph.file is missing; name the graph: [graph] file = "graph.h5"'),
         ("[graph]\nfile g.h5\n", "not TOML: "),
         ("[a]\n[a]\nb = 1", "not TOML: "),

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click import Choice, FloatRange, IntRange, argument, option
+from click import FloatRange, IntRange, argument, option
 
-from .options import Memory, Verbs, example, to_file
+from .options import Choice, Memory, Verbs, example, to_file
 
 
 @click.group(

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click import Choice, IntRange, argument, option
+from click import IntRange, argument, option
 
 from ..data.readers import FORMATS
-from .options import Existing, Fanouts, Memory, example, to_file
+from .options import Choice, Existing, Fanouts, Memory, example, to_file
 
 *FIRST, LAST = [each.source for each in FORMATS.values()]
 
@@ -126,8 +126,9 @@ def import_(
 def export(graph: Path, output: Path, force: bool, memory: int | None) -> None:
     """Turn a graph file into an archive of NumPy (.npz), a Matrix Market file (.mtx) or a Data of PyG (.pt).
 
-    Nodes have the numbers of the import, whatever the order of rows. An archive has all contents, and gives the same
-    graph file again. Beside a Matrix Market file lie the features, labels and masks (.npy). A .pt file is a pickle.
+    Nodes have the numbers of the import, whatever their order in the file. An archive has all contents, and gives the
+    same graph file again. Features, labels and masks of a Matrix Market file are beside it (.npy). A .pt file is a
+    pickle.
     """
     from ..tools.export import process_export
 
@@ -154,7 +155,7 @@ def verify(graph: Path) -> None:
 
 
 @click.command(
-    short_help="Add row ranges, or renumber rows.",
+    short_help="Divide the nodes among ranks, or renumber them.",
     epilog=example(
         "mgg partition cora.h5 -n 4",
         "mgg partition cora.h5 -n 4 --order community",
@@ -170,8 +171,8 @@ def verify(graph: Path) -> None:
     "--method",
     type=Choice(["edges", "metis", "ldg", "given"]),
     default="edges",
-    help="Contiguous rows with as many edges each (the default); or METIS, linear deterministic greedy, or a given "
-    "assignment, each of which renumbers the rows.",
+    help="Contiguous nodes with as many edges each (the default); or METIS, linear deterministic greedy, or a given "
+    "assignment, each of which renumbers the nodes.",
 )
 @option(
     "--assignment",
@@ -181,7 +182,7 @@ def verify(graph: Path) -> None:
 @option(
     "--order",
     type=Choice(["none", "degree", "rcm", "community", "visits"]),
-    help="Renumber the rows, those of each part if a method assigns them: as imported, by descending in-degree, by "
+    help="Renumber the nodes, those of each part if a method assigns them: as imported, by descending in-degree, by "
     "reverse Cuthill-McKee, communities together (the fastest to train on, as a rule), or by descending chance that a "
     "mini-batch reads them. Default: leave them.",
 )
@@ -196,7 +197,7 @@ def verify(graph: Path) -> None:
 )
 @option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]")
 def partition(graph: Path, order: str | None, **options: Any) -> None:
-    """Add row ranges for a number of ranks to a graph file, or renumber its rows, or both.
+    """Divide the nodes of a graph file into ranges for a number of ranks, or renumber them, or both.
 
     The file keeps the imported numbering: predictions use it with any order, and --order none restores it.
     """

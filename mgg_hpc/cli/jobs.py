@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click import Choice, FloatRange, IntRange, argument, option
+from click import FloatRange, IntRange, argument, option
 
-from .options import Existing, Output, example, overriding, to_file
+from ..errors import InputError
+from .options import Choice, Existing, Output, example, overriding, to_file
 
 
 def check_inputs(
@@ -50,6 +51,19 @@ def new(graph: Path, output: Path | None, force: bool) -> None:
     process_new(graph, output, force=force)
 
 
+def _shown(command: Any) -> Any:
+    """Add the options of what a training shows to a command."""
+    bar = option(
+        "--progress/--no-progress",
+        default=None,
+        help="Show a bar, or nothing. [default: a bar on a terminal, else a line every 30 s]",
+    )
+    verbose = option(
+        "--verbose", "-v", is_flag=True, help="Print what was chosen, and why, memory, times and traffic."
+    )
+    return verbose(bar(command))
+
+
 @click.command(
     short_help="Train the model of a job file.",
     epilog=example(
@@ -58,6 +72,7 @@ def new(graph: Path, output: Path | None, force: bool) -> None:
         "mgg launch -n 4 train inputs/digits.toml --dry-run",
         "mgg train inputs/digits.toml --dry-run --as-ranks 64",
         "mgg launch -n 2 train inputs/digits.toml --profile",
+        "mgg train inputs/digits.toml --seeds 10",
     ),
 )
 @argument("job", type=Existing)
@@ -72,10 +87,30 @@ def new(graph: Path, output: Path | None, force: bool) -> None:
     is_flag=True,
     help="Trace a few epochs: the times of each layer, and the hidden part of transfers.",
 )
-@option("--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only.")
-def train(job: Path, overrides: tuple[str, ...], share_gpu: bool, as_ranks: int | None, **shown: Any) -> int:
-    """Train the model of a job file on this rank, or on all ranks of mpirun or srun."""
+@option(
+    "--seeds",
+    type=IntRange(1, 10000),
+    help="Train with so many seeds, from train.seed on, and print the mean and the deviation of their scores.",
+)
+@_shown
+def train(
+    job: Path,
+    overrides: tuple[str, ...],
+    share_gpu: bool,
+    as_ranks: int | None,
+    seeds: int | None,
+    progress: bool | None,
+    **shown: Any,
+) -> int:
+    """Train the model of a job file on this rank, or on all ranks of mpirun or srun.
+
+    With --seeds each seed has a folder of runs, seed-N, in the job's run.folder. The same command goes on where it was
+    stopped, and adds seeds where it asks for more; mgg resume goes on with one.
+    """
     from ..runtime import signals
+
+    if seeds and (shown["dry_run"] or shown["profile"] or as_ranks):
+        raise InputError("--seeds trains; it does not go with --dry-run, --as-ranks and --profile")
 
     signals.listen()
     check_inputs(job=job, overrides=overrides)
@@ -83,11 +118,19 @@ def train(job: Path, overrides: tuple[str, ...], share_gpu: bool, as_ranks: int 
         from ..tools.rehearse import process_rehearse
 
         return process_rehearse(job, overrides, as_ranks, dry_run=shown["dry_run"])
-    from ..training.train import process_train
-
     if share_gpu:
         overrides = (*overrides, "run.share_gpu=true")
-    return process_train(job, overrides, **shown)
+    from ..training.screen import Screen
+
+    with Screen(progress) as screen:
+        screen.doing("loading PyTorch")
+        from ..training.seeds import process_seeds
+        from ..training.train import Shown, process_train
+
+        options = Shown(screen, **shown)
+        return (
+            process_seeds(job, overrides, seeds, options) if seeds else process_train(job, overrides, options)
+        )
 
 
 @click.command(
@@ -102,8 +145,8 @@ def train(job: Path, overrides: tuple[str, ...], share_gpu: bool, as_ranks: int 
 @overriding(
     "Override a key of the run's job that may change: in [run], [checkpoint], [plan], or train.epochs."
 )
-@option("--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only.")
-def resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
+@_shown
+def resume(run: Path, overrides: tuple[str, ...], progress: bool | None, verbose: bool) -> int:
     """Go on with a run from its newest checkpoint that is sound, on this rank, or on all ranks of mpirun or srun.
 
     On as many ranks as before, and with the same threads, torch and processor, all results are those of a run that was
@@ -113,9 +156,13 @@ def resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
 
     signals.listen()
     check_inputs(run=run, overrides=overrides)
-    from ..training.train import process_resume
+    from ..training.screen import Screen
 
-    return process_resume(run, overrides, shown)
+    with Screen(progress) as screen:
+        screen.doing("loading PyTorch")
+        from ..training.train import Shown, process_resume
+
+        return process_resume(run, overrides, Shown(screen, verbose))
 
 
 @click.command(
@@ -291,7 +338,7 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool, least: bool
 def model(graph: Path, **options: Any) -> None:
     """Count what each of many ranks would move by each transfer, and predict a training epoch.
 
-    The graph is divided as a job divides it, and one rank's rows are read at a time: a laptop counts for any cluster.
+    The graph is divided as a job divides it, and one rank's nodes are read at a time: a laptop counts for any cluster.
     """
     from ..tools.estimate import process_model
 

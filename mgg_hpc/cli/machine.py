@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click import Choice, FloatRange, IntRange, argument, option
+from click import FloatRange, IntRange, argument, option
 
 from ..errors import InputError
 from ..tools.bench.results import output_files
-from .options import Existing, Verbs, completed, example
+from .options import Choice, Existing, Verbs, completed, example
 
 
 class _Launch(click.Command):
@@ -150,8 +150,8 @@ def measuring(name: str, *examples: str) -> Callable[[Any], Any]:
     "mgg bench aggregate rmat:20 my.h5 --widths 64,128",
     "mgg bench aggregate --dtype bfloat16 --weighted -o sums.csv",
 )
-@option("--widths", default="16,64,128,256", help="Columns of rows, separated by commas.")
-@option("--dtype", type=Choice(["float32", "bfloat16", "float16"]), default="float32", help="Of rows.")
+@option("--widths", default="16,64,128,256", help="Columns of the features, separated by commas.")
+@option("--dtype", type=Choice(["float32", "bfloat16", "float16"]), default="float32", help="Of features.")
 @option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
 def bench_aggregate(graphs: tuple[str, ...], **options: Any) -> None:
     """Sum neighbours' rows, beside the gather floor, which reads the same rows and stores nothing.

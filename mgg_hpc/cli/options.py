@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import math
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any, ClassVar
 import click
 
 from .. import sizes
+from ..errors import did_you_mean
 
 # What shells offer for arguments and options of these names: files of an ending, or folders.
 ENDINGS = {"graph": ".h5", "job": ".toml", "jobs": ".toml"} | dict.fromkeys(("run", "runs", "folder"), "/")
@@ -77,6 +77,17 @@ class Fanouts(click.ParamType):
         return found
 
 
+class Choice(click.Choice[str]):
+    """A choice of words that knows misspelt ones."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            ask = did_you_mean(str(value), self.choices)
+            self.fail(f"{value!r} is not one of {', '.join(map(repr, self.choices))}{ask}", param, ctx)
+
+
 class Finite(click.FloatRange):
     """A range of finite numbers."""
 
@@ -112,9 +123,9 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        near = difflib.get_close_matches(args[0], self.commands, 1)
-        if args[0] not in self.commands and near:
-            ctx.fail(f"there is no command {args[0]!r}; did you mean {near[0]!r}?")
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            known = f"; there are {', '.join(self.commands)}" if not self.headings else ""
+            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], self.commands) or known}")
         return super().resolve_command(ctx, args)
 
 

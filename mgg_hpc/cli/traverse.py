@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from click import Choice, IntRange, argument, option
+from click import IntRange, argument, option
 
-from .options import Existing, Finite, Output, Verbs, example
+from .options import Choice, Existing, Finite, Output, Verbs, example
 
 
 def _shared(command: Any) -> Any:
@@ -16,6 +16,9 @@ def _shared(command: Any) -> Any:
         option("-o", "--output", type=Output, help="HDF5 file for the results; or .npy. [default: none]"),
         option("--force", is_flag=True, help="Replace the output if it exists."),
         option("--json", "as_json", is_flag=True, help="Print JSON."),
+        option(
+            "--verbose", "-v", is_flag=True, help="Print also speed, steps and what crosses between ranks."
+        ),
         option("--check/--no-check", "check", default=True, help="Check each result by another route."),
         option(
             "--backend",

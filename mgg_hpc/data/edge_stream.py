@@ -79,6 +79,7 @@ class Imported:
         sparse_shape: as in `schema.Contents`.
         directed: True or False (the reverse of each edge is there) where it is known; None if the build is to find out.
         direction: line that an import prints where the graph is directed.
+        from_one: line that an import prints where ids seem to begin at 1: node 0 has no edge, most others have.
         notes: lines about what was left out or taken for something, to print once all was read.
     """
 
@@ -90,6 +91,7 @@ class Imported:
     sparse_shape: tuple[int, int] | None = None
     directed: bool | None = None
     direction: str = ""
+    from_one: str = ""
     notes: list[str] = field(default_factory=list)
 
 

@@ -127,6 +127,11 @@ class Contents:
         return tuple(path.removeprefix(EDGE) for path in self.datasets if path.startswith(EDGE))
 
 
+def direction(directed: bool) -> str:
+    """Return what messages say of the direction of a graph's edges."""
+    return "directed" if directed else "undirected, both directions stored"
+
+
 def arrays(graph: Graph) -> dict[str, np.ndarray]:
     """Return a graph's arrays by their paths in the file."""
     found = {INDPTR: graph.indptr, INDICES: graph.indices, WEIGHT: graph.weight}

@@ -187,7 +187,7 @@ def split(
     """
     if int(np.diff(bounds).max()) >= 1 << 31:
         raise InputError(
-            f"a rank would own {int(np.diff(bounds).max()):,} rows, of at most 2^31 - 1; use more ranks"
+            f"a rank would own {int(np.diff(bounds).max()):,} nodes, of at most 2^31 - 1; use more ranks"
         )
     bounds, indices = np.ascontiguousarray(bounds, np.int64), np.ascontiguousarray(indices)
     owners, rows, destinations, counts, run_bounds, edge, halo, halo_bounds = native.load().split_edges(
@@ -266,7 +266,7 @@ def joined_segments(
     for a count that 32 bits do not hold.
     """
     if any(count.max(initial=0) >= 1 << 31 for _, count in runs):
-        raise InputError("a row has more than 2^31 - 1 in-edges from one rank; merge its duplicate edges")
+        raise InputError("a node has more than 2^31 - 1 in-edges from one rank; merge its duplicate edges")
     chunks["segments"] = [len(count) for _, count in runs]
     chunks["segments"][0] += len(empty)
     ends = prefix_sum(chunks["segments"])

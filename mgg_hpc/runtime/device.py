@@ -7,6 +7,7 @@ have UUIDs of their own.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,15 @@ class GpuAssignment:
     uuid: str
     place: str
     ranks: int
+
+
+def has_driver() -> bool:
+    """Return whether CUDA's driver is installed."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment:

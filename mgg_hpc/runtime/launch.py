@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import DONE, FAILED, InputError
+from ..errors import DONE, FAILED, InputError, did_you_mean
 from . import cores, exit_code, find_mpi, leftovers, signals
 from .exit_code import RANKS
 
@@ -66,7 +66,7 @@ def process_launch(
     else:
         raise InputError(
             f"mgg launch: {name} is not for several ranks; "
-            f"launch runs {', '.join(PARALLEL)} and Python programs (NAME.py)"
+            f"launch runs {', '.join(PARALLEL)} and Python programs (NAME.py){did_you_mean(name, PARALLEL)}"
         )
     return run(program, ranks, mpi=mpi, dry_run=dry_run, saves=name in SAVING, save_seconds=save_seconds)
 

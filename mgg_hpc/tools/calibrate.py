@@ -22,7 +22,7 @@ from ..data import generate, store, writer
 from ..errors import DONE, InputError
 from ..plan.cost_model import TRANSFERS, RowCost, System
 from ..runtime import calibration, cores
-from ..training.report import console
+from ..training.screen import console
 from . import estimate
 from .bench.results import numbers_of
 from .doctor import LAUNCH

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import DONE, FAILED, InputError
-from ..runtime import cores, find_mpi
+from ..runtime import cores, device, find_mpi
 
 _PING_SECONDS = 20
 _PACKAGES = ("numpy", "torch", "mpi4py", "h5py", "msgspec", "scipy", "safetensors")
@@ -133,14 +133,14 @@ def _shared_memory() -> list[Finding]:
     try:
         state = os.statvfs("/dev/shm")
     except OSError as error:
-        advice = "ranks of one node share their rows there: mount -t tmpfs tmpfs /dev/shm"
+        advice = "ranks of one machine share their features there: mount -t tmpfs tmpfs /dev/shm"
         return [Finding("Shared memory", "broken", str(error), advice)]
     free, size = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
     value = f"/dev/shm: {free / 2**30:.2f} of {size / 2**30:.2f} GiB free"
     if free >= 256 << 20:
         return [Finding("Shared memory", "ok", value)]
     advice = (
-        "all rows of a node's ranks live there, and MPI's own segments: enlarge it "
+        "the features of a machine's ranks live there, and MPI's own segments: enlarge it "
         "(mount -o remount,size=8g /dev/shm; docker run --shm-size=8g), or free it (mgg clean)"
     )
     return [Finding("Shared memory", "broken" if free < 16 << 20 else "absent", value, advice)]
@@ -221,9 +221,11 @@ def _gpu_kernels() -> Finding:
 
 
 def _gpu() -> Finding:
-    driver = Path("/proc/driver/nvidia/version")
-    if not driver.exists() and not shutil.which("nvidia-smi"):
-        return Finding("GPU", "absent", "no NVIDIA driver", "training runs on the CPUs")
+    if not device.has_driver():
+        advice = (
+            "training runs on the CPUs; for GPUs install the driver, or start the container with its GPUs"
+        )
+        return Finding("GPU", "absent", "no NVIDIA driver", advice)
     query = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
     if query:
         return Finding("GPU", "ok", "; ".join(query.splitlines()))
@@ -249,14 +251,19 @@ def _wheel(title: str, names: Sequence[str], absent: str, advice: str) -> Findin
 
 
 def _nvshmem() -> Finding:
-    advice = "needed only for GPUs: pip install nvidia-nvshmem-cu13"
+    advice = _for_gpus("", "pip install nvidia-nvshmem-cu13")
     return _wheel("NVSHMEM", ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12"), "no wheel", advice)
 
 
 def _cupy() -> Finding:
     """Return whether CuPy, which compiles programs on edges by NVRTC, is installed."""
-    advice = "GPUs need it for programs on edges: pip install cupy-cuda13x nvidia-cuda-nvrtc"
+    advice = _for_gpus(", for programs on edges", "pip install cupy-cuda13x nvidia-cuda-nvrtc")
     return _wheel("CuPy", ("cupy-cuda13x", "cupy"), "not installed", advice)
+
+
+def _for_gpus(what: str, command: str) -> str:
+    """Return advice on what only GPUs need: a command, once there is a driver."""
+    return f"needed only for GPUs{what}: {command if device.has_driver() else 'an NVIDIA driver comes first'}"
 
 
 def _slurm() -> list[Finding]:

@@ -29,7 +29,7 @@ from ..plan.cost_model import Cluster, Hosts, Layer, Predicted, System, find_sys
 from ..plan.counts import Traffic
 from ..plan.row_ranges import edge_balanced
 from ..runtime import calibration
-from ..training.report import console
+from ..training.screen import console
 from .bench.results import numbers_of
 from .terminal import waiting
 

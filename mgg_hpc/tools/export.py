@@ -28,7 +28,7 @@ def process_export(graph: Path, output: Path, *, force: bool, memory: int | None
             lines = write(opened, output, force, report)
     with open_graph(graph) as opened:
         if opened.partitions:
-            lines.append("left out: row ranges; mgg partition makes them again")
+            lines.append("left out: the ranges of ranks; mgg partition makes them again")
     for line in lines:
         print(line)
 

@@ -125,7 +125,7 @@ def process_info(path: Path, *, as_json: bool) -> None:
 def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the rows (label, text) of the table that `mgg info` prints."""
     degrees, features, labels = facts["degrees"], facts["features"], facts["labels"]
-    kind = "directed" if facts["directed"] else "undirected, both directions stored"
+    kind = schema.direction(facts["directed"])
     yield "name", facts["name"]
     yield "uuid", facts["uuid"]
     yield "size", f"{facts['bytes'] / 2**20:,.1f} MiB"
@@ -140,7 +140,8 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{degrees['min']:,} .. {degrees['max']:,}, mean {degrees['mean']:,.1f}, "
         f"median {degrees['median']:,.0f}",
     )
-    yield "isolated", f"{degrees['isolated']:,} nodes; {degrees['self_loops']:,} self loops"
+    isolated = "1 node" if degrees["isolated"] == 1 else f"{degrees['isolated']:,} nodes"
+    yield "isolated", f"{isolated}; {degrees['self_loops']:,} self loops"
     if features:
         form = f"sparse, {features['density']:.2%} stored" if features["sparse"] else "dense"
         yield "features", f"{features['columns']:,} ({features['type']}, {form})"
@@ -158,7 +159,7 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "split", f"{labels['train']:,} train, {labels['val']:,} val, {labels['test']:,} test"
     for part in facts["partitions"]:
         edges = f"{min(part['edges']):,} .. {max(part['edges']):,} edges"
-        rows = f"{min(part['rows']):,} .. {max(part['rows']):,} rows"
+        rows = f"{min(part['rows']):,} .. {max(part['rows']):,} nodes"
         yield f"{part['parts']} parts", f"by {part['method']}: {edges}, {rows} each"
 
 
@@ -175,6 +176,6 @@ def process_verify(path: Path) -> None:
 def tell_written(output: Path, held: schema.Contents | Graph) -> None:
     """Print a line about a file that was written."""
     print(
-        f"{output}: {held.name}, {held.nodes:,} nodes, {held.edges:,} edges, "
+        f"{output}: {held.name}, {held.nodes:,} nodes, {held.edges:,} edges ({schema.direction(held.directed)}), "
         f"{held.features:,} features, {held.classes:,} classes"
     )

@@ -26,7 +26,7 @@ from ..data.readers.pickles import refuse_pickle
 from ..data.readers.tables import Head
 from ..data.store import open_graph
 from ..data.writer import write
-from ..errors import InputError
+from ..errors import InputError, did_you_mean
 from ..runtime import cores
 from .files import tell_written
 from .terminal import phases, waiting
@@ -85,7 +85,7 @@ def process_import(
     for note in [] if isinstance(found, Graph) else [*found.notes, *notes]:
         print(note)
     if schema.Y in held.datasets and not _has_training_rows(output):
-        print("there are no training rows; to train on this graph, import it with --split-per-class")
+        print("there are no training nodes; to train on this graph, import it with --split-per-class")
 
 
 def _check_options(format_: str, options: Options) -> None:
@@ -187,6 +187,7 @@ def _format_of(source: str) -> str:
     raise InputError(
         f"the name of {source} does not tell its format; expected digits, planetoid, a name that ends in "
         f"one of {' '.join(endings)} (and .gz or .zst), a folder of OGB or Planetoid, or --format"
+        f"{did_you_mean(source, ('digits', 'planetoid'))}"
     )
 
 

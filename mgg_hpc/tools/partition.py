@@ -324,18 +324,18 @@ def _renumber(opened: GraphFile, request: Request, memory: int) -> Partition | N
         bounds = edge_balanced(indptr, request.parts) if found.bounds is None else found.bounds
         ranges = _counted(indptr, bounds, request.method)
     if found.identity and (request.renumbering is None or opened.order in ("", label)):
-        print(f"{opened.where}: the rows are in this order already ({label})")
+        print(f"{opened.where}: the nodes are in this order already ({label})")
         return ranges
     _rewrite(opened, found, indptr, ranges, label, free)
-    print(f"{opened.where}: rows renumbered ({label}) in {time.perf_counter() - began:.1f} s")
+    print(f"{opened.where}: nodes renumbered ({label}) in {time.perf_counter() - began:.1f} s")
     with waiting("measuring"):
         before, after = _localities(opened, order.inverse(found.moved))
     print(f"  mean log2 of an edge's length: {before.gap:.1f} before, {after.gap:.1f} after")
-    print(f"  edges within {order.WINDOW:,} rows: {before.near:.1%} before, {after.near:.1%} after")
+    print(f"  edges within {order.WINDOW:,} nodes: {before.near:.1%} before, {after.near:.1%} after")
     made = None if ranges is None else len(ranges.edge_counts)
     for count, (name, _) in opened.partitions.items():
         if name != "edges" and count != made:
-            print(f"  dropped the bounds of {count} parts, made by the method {name} for the former rows")
+            print(f"  dropped the bounds of {count} parts, made by the method {name} for the former numbers")
     return None
 
 
@@ -391,7 +391,7 @@ def _print_bounds(path: Path, parts: int) -> None:
         bounds, (method, counts) = opened.bounds(parts), opened.partitions[parts]
     assert bounds is not None
     table = Table(title=f"{path}: {parts} parts by {method}", title_style="bold")
-    for heading in ("rank", "first row", "rows", "edges"):
+    for heading in ("rank", "first node", "nodes", "edges"):
         table.add_column(heading, justify="right")
     for rank in range(parts):
         low, high = int(bounds[rank]), int(bounds[rank + 1])

@@ -34,7 +34,7 @@ from ..plan.workload import HaloLists, Plan
 from ..runtime import mpi
 from ..training import footprint, job, memory, metrics
 from ..training.job import Job
-from ..training.report import console
+from ..training.screen import console
 from . import estimate
 from .estimate import Shape
 from .terminal import waiting
@@ -236,7 +236,17 @@ def _show(found: dict[str, Any], needs: Sequence[dict[str, Any]]) -> None:
         f"{name} as {ranks} ranks, rehearsed one at a time; memory with transfer {shown}, bytes of an epoch"
     )
     table = Table(title=title)
-    for heading in ("rank", "rows", "edges", "of mean", "halo rows", "direct, get", "halo", "heap", "memory"):
+    for heading in (
+        "rank",
+        "nodes",
+        "edges",
+        "of mean",
+        "halo nodes",
+        "direct, get",
+        "halo",
+        "heap",
+        "memory",
+    ):
         table.add_column(heading, justify="right")
     for rank, each in enumerate(needs):
         counted = (f"{each['rows']:,}", f"{each['edges']:,}", f"{each['edges'] / mean:.2f}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 from rich.table import Table
 
 from ..errors import InputError
 from ..training import run_folder
-from ..training.report import console
+from ..training.screen import console, duration
 from .report.read import Run, read
 
 DEPTH = 3  # of the folders of runs below the folder that is named
@@ -23,8 +25,9 @@ def process_runs(folder: Path) -> None:
             f"{folder}: holds no runs; 'mgg train' makes them, in runs/ if run.folder names no other"
         )
     table = Table(title=f"{len(found)} {'run' if len(found) == 1 else 'runs'} in {folder}")
-    for name in ("run", "model", "graph", "epochs", "best validation", "test", "time"):
-        table.add_column(name, justify="left" if name in ("run", "model", "graph") else "right")
+    for name in ("run", "model", "graph", "epochs", "validation", "test", "time"):
+        side: Literal["left", "right"] = "left" if name in ("run", "model", "graph") else "right"
+        table.add_column(name, justify=side, overflow="fold")
     for path in found:
         name = str(path.relative_to(folder))
         try:
@@ -44,6 +47,14 @@ def _jobs(folder: Path) -> Iterator[Path]:
                 yield path
 
 
+def _chosen(run: Run) -> int:
+    """Return the index of the epoch whose weights are kept: the best (ties: the lower validation loss), or the last."""
+    columns = run.metrics
+    if run.settings.train.select == "last" or not columns["val_loss"].any():  # no validation nodes
+        return -1
+    return int(np.lexsort((columns["val_loss"], -columns["val_accuracy"]))[0])
+
+
 def _cells(run: Run) -> Iterator[str]:
     """Yield the text of each column after the name."""
     settings, columns = run.settings, run.metrics
@@ -52,7 +63,7 @@ def _cells(run: Run) -> Iterator[str]:
     yield f"{run.epochs}" if run.summary else f"{run.epochs} of {settings.train.epochs}, not ended"
     if not run.epochs:
         return
-    best = columns["val_accuracy"].argmax() if settings.train.select == "best" else -1
+    best = _chosen(run)
     yield f"{columns['val_accuracy'][best]:.4f}"
     yield f"{columns['test_accuracy'][best]:.4f}"
-    yield f"{(columns['epoch_ms'].sum() + columns['eval_ms'].sum()) / 1000:.1f} s"
+    yield duration((columns["epoch_ms"].sum() + columns["eval_ms"].sum()) / 1000)

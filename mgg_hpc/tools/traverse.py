@@ -1,4 +1,4 @@
-"""`mgg traverse`: run traversals of a graph file, print what they took, and write what they found."""
+"""`mgg traverse`: run traversals of a graph file, print what they found and took, and write the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data import row_files
+from ..data import row_files, schema
 from ..data.atomic_write import check_output
 from ..data.store import open_graph
 from ..errors import InputError
@@ -23,6 +23,8 @@ from ..traversal.runs import Run
 
 ARRAYS = {"bfs": ("parent", "depth"), "sssp": ("distance",), "cc": ("component",), "pagerank": ("rank",)}
 FROM_SOURCES = ("bfs", "sssp")
+FIRST = 5  # nodes of the highest ranks that are printed
+BLOCK = 1 << 22  # entries of the numbering that are read at a time
 ITEM_BYTES = {"parent": 8, "depth": 4, "distance": 4, "component": 8, "rank": 8}  # at most
 
 
@@ -33,6 +35,7 @@ def process_traverse(
     output: Path | None,
     force: bool,
     as_json: bool,
+    verbose: bool,
     check: bool,
     backend: str,
     edges: str = "device",
@@ -44,10 +47,11 @@ def process_traverse(
     unweighted: bool = False,
     **options: Any,
 ) -> int:
-    """Traverse a graph, print each run, and write the results in the user's numbering; return the exit code.
+    """Traverse a graph, print what was found, and write the results in the user's numbering; return the exit code.
 
     Args:
         kind: bfs, sssp, cc or pagerank.
+        verbose: print also the speed and the steps of each run.
         edges: where the edges of a GPU are stored, "device" or "host".
         share_gpu: whether several ranks may drive one GPU.
         nodes: nodes to begin at.
@@ -78,18 +82,23 @@ def process_traverse(
         if output is not None:
             _check_room(part, kind, len(nodes) or sources or 1)
         done: list[Run] = []
-        for run in _runs(kind, part, nodes, sources, seed, repeats, check, options):
-            if comm.rank == 0 and not as_json:
-                print(_line(part, run), flush=True)
+        answers: list[dict[str, Any]] = []
+        for number, run in enumerate(_runs(kind, part, nodes, sources, seed, repeats, check, options), 1):
             if kind not in FROM_SOURCES:
                 done = [replace(each, arrays={}) for each in done]  # only the last run is written
+            # Without a source all runs find the same.
+            asked = kind in FROM_SOURCES or number == repeats
+            answers.append(answer(kind, part, run) if asked else {})
             done.append(run if output is not None else replace(run, arrays={}))
+            if comm.rank == 0 and asked and not as_json:
+                costs = [_cost(part, each, verbose) for each in done[-1 if kind in FROM_SOURCES else 0 :]]
+                print("\n".join(_lines(kind, graph, part, run, answers[-1], costs)), flush=True)
     arrays = {} if output is None else _columns(kind, done)
     if output is not None:
         _write(part, kind, output, arrays, done)
     if comm.rank == 0 and as_json:
         of_weights = part.weight is not None and not options.get("random_lengths")
-        document = _document(part, kind, check, done, threads, of_weights)
+        document = _document(part, kind, check, done, answers, threads, of_weights)
         print(json.dumps(document | {"files": {name: str(path) for name, path in paths.items()}}, indent=1))
     elif comm.rank == 0:
         for name, path in paths.items():
@@ -165,18 +174,93 @@ def _runs(
     return runs.sssp(part, begin, seed=seed, check=check, **options)
 
 
-def _line(part: Part, run: Run) -> str:
-    """Return the line that is printed about a run."""
-    words = [f"{run.seconds * 1e3:.3f} ms", f"{run.edges / run.seconds / 1e6:,.1f} million edges/s"]
-    words += [f"{run.reached:,} of {part.nodes:,} nodes reached"] if run.source >= 0 else []
-    words += [f"{run.steps} steps"]
-    words += [f"{run.moved / 2**20:.2f} MiB crossed"] if part.comm.size > 1 else []
-    source = f"source {run.source}: " if run.source >= 0 else ""
-    return source + ", ".join(words)
+def answer(kind: str, part: Part, run: Run) -> dict[str, Any]:
+    """Return what a run has found, on all ranks. Collective.
+
+    deepest: largest depth. farthest: largest finite distance. components, largest: number of components, and nodes of
+    the largest one. first: the nodes of the highest ranks, by rank, then by number, and their ranks.
+    """
+    comm, arrays = part.comm, run.arrays
+    if kind == "bfs":
+        return {"deepest": max(comm.allgather(int(arrays["depth"].max(initial=0))))}
+    if kind == "sssp":
+        distance = arrays["distance"]
+        return {"farthest": max(comm.allgather(float(distance[np.isfinite(distance)].max(initial=0))))}
+    if kind == "cc":
+        joined = part.graph.out_degree > 0  # each other node is a component
+        names, sizes = np.unique(arrays["component"][joined], return_counts=True)
+        every = comm.allgather((names, sizes, int(np.count_nonzero(~joined))))
+        alone = sum(each[2] for each in every)
+        names, place = np.unique(np.concatenate([each[0] for each in every]), return_inverse=True)
+        total = np.zeros(len(names), np.int64)
+        np.add.at(total, place, np.concatenate([each[1] for each in every]))
+        return {"components": len(names) + alone, "largest": int(total.max(initial=min(1, alone)))}
+    order = np.lexsort((part.ids, -arrays["rank"]))[:FIRST]
+    every = comm.allgather(list(zip(part.ids[order].tolist(), arrays["rank"][order].tolist(), strict=True)))
+    first = sorted((each for found in every for each in found), key=lambda each: (-each[1], each[0]))[:FIRST]
+    return {"first": [{"node": node, "rank": rank} for node, rank in first]}
+
+
+def _lines(
+    kind: str, graph: Path, part: Part, run: Run, found: dict[str, Any], costs: list[str]
+) -> Iterator[str]:
+    """Yield the lines that are printed about runs. run: the last. found: its answer. costs: `_cost` of each run."""
+    if kind in FROM_SOURCES:
+        reached = f"source {run.source}: {run.reached:,} of {part.nodes:,} nodes reached"
+        last = (
+            f"deepest level {found['deepest']:,}"
+            if kind == "bfs"
+            else f"farthest distance {found['farthest']:g}"
+        )
+        yield f"{reached}, {last} ({costs[0]})"
+        return
+    if kind == "cc":
+        count = f"{found['components']:,} component{'s' if found['components'] != 1 else ''}"
+        yield f"{count}; the largest has {found['largest']:,} of {part.nodes:,} nodes"
+    else:
+        yield f"the first of {part.nodes:,} nodes by rank:"
+        names = _names(graph, [each["node"] for each in found["first"]])
+        for each in found["first"]:
+            yield f"  {names.get(each['node'], str(each['node'])):<12} {each['rank']:.6g}"
+    yield from (f"in {cost}" for cost in costs)
+
+
+def _names(graph: Path, nodes: list[int]) -> dict[int, str]:
+    """Return the names of nodes; {} if the graph has none."""
+    with open_graph(graph) as opened:
+        if not row_files.kind_of_names(opened.contents):
+            return {}
+        rows = {node: node for node in nodes}
+        if schema.PERMUTATION in opened.contents.datasets:
+            for low in range(0, opened.nodes, BLOCK):
+                ids = opened.read(schema.PERMUTATION, low, min(low + BLOCK, opened.nodes))
+                rows |= {int(ids[at]): low + int(at) for at in np.flatnonzero(np.isin(ids, nodes))}
+        return {node: _word(row_files.read_names(opened, row, row + 1)) for node, row in rows.items()}
+
+
+def _word(names: NDArray[Any] | None) -> str:
+    """Return the only name of an array as text."""
+    assert names is not None
+    return names[0].decode("utf-8") if names.dtype.kind == "S" else str(names[0])
+
+
+def _cost(part: Part, run: Run, verbose: bool) -> str:
+    """Return a run's time as text; with ``verbose`` also its speed, its steps and what crossed between ranks."""
+    words = [f"{run.seconds * 1e3:.3f} ms"]
+    if verbose:
+        words += [f"{run.edges / run.seconds / 1e6:,.1f} million edges/s", f"{run.steps} steps"]
+        words += [f"{run.moved / 2**20:.2f} MiB crossed"] if part.comm.size > 1 else []
+    return ", ".join(words)
 
 
 def _document(
-    part: Part, kind: str, check: bool, done: list[Run], threads: int, weighted: bool
+    part: Part,
+    kind: str,
+    check: bool,
+    done: list[Run],
+    answers: list[dict[str, Any]],
+    threads: int,
+    weighted: bool,
 ) -> dict[str, Any]:
     """Return the document that --json prints. weighted: whether the file's weights were used."""
     listed = [
@@ -187,8 +271,9 @@ def _document(
             "reached": run.reached,
             "steps": run.steps,
             "bytes": run.moved,
+            **found,
         }
-        for run in done
+        for run, found in zip(done, answers, strict=True)
     ]
     return {
         "format": "mgg-traversal",

@@ -151,7 +151,7 @@ def build(
     chosen = backends.choose(settings.run.backend, comm, settings.train.dtype, settings.run.share_gpu)
     threads = mpi.threads(comm, settings.run.threads)  # of the remaining cores, near the GPU
     torch.set_num_threads(threads)
-    phases.end("backend")
+    phases.end("backend", "reading the graph")
     # A stored plan replaces the edges, which batches are drawn from.
     cache = "never" if settings.model.edge_data or samples or streaming else settings.plan.cache
     plans = PlanCache(cache, kind_of(settings.model), accumulator(dtype))
@@ -171,7 +171,7 @@ def build(
             searches=settings.plan.tune == "full",
             **{name: int(knob) for name, knob in knobs.items() if knob != "auto"},
         )
-        phases.end("backend")
+        phases.end("backend", "planning the sums of neighbours")
         with backends.closed_on_error(backend.memory.close):
             base = Base(
                 settings=settings,
@@ -213,13 +213,13 @@ def _whole(base: Base, edge_data: torch.Tensor | None, *, in_blocks: bool = True
     matrix = matrix_of(comm, part, base.model.kind, wide, device, ordered=edge_data is not None)
     if not kept:
         base.plans.keep(matrix)
-    base.phases.end("plan")
+    base.phases.end("plan", "preparing the features")
     x = input_rows(base, matrix, in_blocks=in_blocks)
-    base.phases.end("features")
+    base.phases.end("features", "choosing how features cross between ranks")
     transfer, layers = _planned(base, matrix, x)
     if edge_data is not None:
         layers = with_edge_values(comm, layers, base.settings.model.edge_data, edge_data.to(device))
-    base.phases.end("transfer")
+    base.phases.end("transfer", "estimating the memory")
     return Job(**vars(base), transfer=transfer, layers=layers, x=x)
 
 
@@ -246,11 +246,11 @@ def _streamed(base: Base, streaming: Streaming) -> Job:
     """Build a job on a graph whose rows lie in stores, planned for its widest layer. Collective."""
     normalize = base.settings.train.normalize_features
     graph = StreamedGraph(base.comm, base.part, base.backend, base.dtype, streaming, normalize)
-    base.phases.end("features")
+    base.phases.end("features", "planning the passes over the graph")
     sources, targets = base.model.streamed_columns()
     with backends.closed_on_error(graph.close):
         graph.plan(base.model.kind, sources, targets, widest=max(base.model.widths))
-    base.phases.end("plan")
+    base.phases.end("plan", "estimating the memory")
     assert isinstance(graph.x, StreamedRows)
     transfer = TransferChoice(("stream",), f"plan.memory is {base.settings.plan.memory}")
     return Job(**vars(base), transfer=transfer, layers=[], x=graph.x, streamed=graph)
@@ -262,7 +262,7 @@ def _prepare(
     """Adapt this rank's part of the graph to the job, and check it. Collective."""
     if settings.model.input != "features":
         without_features(part, settings.model.input, settings.model.embedding)
-    phases.end("read")
+    phases.end("read", "checking the graph")
     if fitted:
         weights.fit_to(part, fitted)
     check_symmetric(comm, part)
@@ -283,7 +283,7 @@ def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> metrics.Labe
     labels = metrics.labels(comm, part.slice.y, masks, device)
     if labels.totals["train"] == 0 and trains:
         raise InputError(
-            f"{part.path}: has no training rows (/node/train); import it with --split-per-class, or "
+            f"{part.path}: has no training nodes (/node/train); import it with --split-per-class, or "
             "write bool [n] masks into the file"
         )
     return labels

@@ -166,6 +166,21 @@ def _plan_bytes(job: Job) -> int:
     return sum(sizes.values()) + sum(sizes[plan] for plan, _ in copies)
 
 
+def fullest(job: Job, need: Estimate) -> tuple[int, int]:
+    """Return the expected peak and the free bytes, without this job, of the machine that is fullest then. Collective.
+
+    On CPUs of all ranks of a machine together; else of a rank's GPU.
+    """
+    free = job.backend.memory.free()
+    if free is None:
+        here = mpi.node(job.comm)
+        mine = here.allreduce(need.peak), cores.memory_available() + here.allreduce(need.in_use)
+    else:
+        mine = need.peak, free + need.in_use + min(need.heap, job.backend.memory.reserved())
+    found: tuple[int, int] = max(job.comm.allgather(mine), key=lambda each: each[0] / max(1, each[1]))
+    return found
+
+
 def check(job: Job, need: Estimate, *, trains: bool = True) -> None:
     """Raise InputError on all ranks if the memory of a node, or of a GPU, is too small. Collective."""
     free, what = job.backend.memory.free(), "training" if trains else "predicting"

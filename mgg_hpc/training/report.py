@@ -1,57 +1,34 @@
-"""Output of a run: its start, plan and result as lines and tables on stdout, and the progress bar on stderr."""
+"""Output of a run on stdout: its start, plan and result as lines and tables."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import torch
 from rich.table import Table
 from rich.text import Text
 
 from .. import sizes
 from ..nn.inputs.host import HostFeatures
-from ..runtime.launch import TERMINAL
+from ..runtime.exit_code import RANKS
 from . import memory
 from .job import Job
 from .metrics import METRICS
 from .profile.phases import breakdown
+from .screen import console, duration
 from .tuning.target import shown
 
+NAMES = 10  # columns of the names of facts about a job
 MANY = 4  # most ranks whose memory is printed in one line
+SPLIT_NAMES = {"train": "training", "val": "validation", "test": "test"}
 INPUTS = {"features": "features", "learned": "learned columns", "degree": "columns for degrees"}
 BETWEEN_RANKS = ("wait for peers", "sum gradients")  # phases that one rank does not have
-
-
-@contextmanager
-def bar_of(total: int, shown: bool | None, done: int = 0) -> Iterator[Callable[..., None]]:
-    """Show a bar over ``total`` epochs on stderr, and yield a function that updates it: update(completed=, note=).
-
-    shown: True, False, or None to show it if stderr is a terminal, which may be at the other end of a launcher's pipe.
-    done: number of epochs that are complete at the beginning.
-    """
-    columns = os.environ.get(TERMINAL, "")
-    screen = Console(stderr=True)
-    if columns.isdecimal():
-        screen = Console(stderr=True, force_terminal=True, width=int(columns))
-    shown = screen.is_terminal if shown is None else shown
-    parts = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    bar = Progress(*parts, console=screen, refresh_per_second=8, disable=not shown)
-    with bar if shown else nullcontext():
-        yield partial(bar.update, bar.add_task("training", total=total, completed=done, note=""))
-    sys.stderr.flush()
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -59,47 +36,91 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def console() -> Console:
-    """Return a console on stdout that prints names and paths unchanged; in a file tables have at most 110 columns."""
-    width = None if Console().is_terminal else 110
-    return Console(width=width, highlight=False, markup=False, emoji=False)
-
-
 def print_line(text: str) -> None:
     """Print a line on stdout."""
     console().print(text, soft_wrap=True)
 
 
-def print_start(job: Job) -> None:
-    """Print a line each on the graph, the ranks and the choices made."""
-    part, ranks = job.part, job.comm.size
-    threads = counted(job.backend.options.threads, "thread") + (" each" if ranks > 1 else "")
-    lines = [
-        f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
-        f"{part.features:,} {INPUTS[job.settings.model.input]}, {part.classes} classes",
-        f"{counted(ranks, 'rank')}, {threads}; {shown(job.backend.options.geometry)}",
-        f"backend {job.backend.capabilities.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
-    ]
+def print_facts(facts: Mapping[str, str], names: int = 0) -> None:
+    """Print a line for each fact: its name, and its text, of which a terminal breaks long ones at blanks.
+
+    names: columns of the names. [default: as the longest needs]
+    """
+    screen, names = console(), names or max(map(len, facts)) + 2
+    room = max(20, screen.width - names) if screen.is_terminal else sys.maxsize
+    for name, text in facts.items():
+        lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        label = Text(name.ljust(names), style="bold")
+        screen.print(label + Text(("\n" + " " * names).join(lines)), soft_wrap=True)
+
+
+def print_start(job: Job, fullest: tuple[int, int]) -> None:
+    """Print what is trained, and on what. fullest: as returned by `memory.fullest`."""
+    part, settings, ranks = job.part, job.settings, job.comm.size
+    model, train, on_gpu = settings.model, settings.train, job.backend.capabilities.device != "cpu"
+    units = f"{model.heads} heads of {model.hidden}" if model.name == "gat" else str(model.hidden)
+    parameters = sum(each.numel() for each in job.model.parameters())
+    parameters += part.nodes * part.features if job.learned is not None else 0
+    facts = {
+        "graph": f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
+        f"{part.features:,} {INPUTS[model.input]}, {part.classes} classes"
+        + (", several a node" if part.multilabel else ""),
+        "model": f"{model.name}, {counted(model.layers, 'layer')}, {units} hidden units, dropout {model.dropout:g}, "
+        f"{parameters:,} parameters",
+        "splits": ", ".join(
+            f"{count:,} {SPLIT_NAMES[split]}" for split, count in job.labels.totals.items() if count
+        )
+        + " nodes",
+        "epochs": f"{train.epochs:,}{_kept(job)}",
+    }
     if job.sampled is not None:
-        how, many = job.sampled.how, counted(job.sampled.steps, "batch", "batches")
-        fanouts = ", ".join("all" if each < 0 else f"{each:,}" for each in how.fanouts)
-        lines.append(f"sampled: {many} an epoch of {how.batch_size:,} rows, fanouts {fanouts}")
+        fanouts = ", ".join("all" if each < 0 else f"{each:,}" for each in job.sampled.how.fanouts)
+        facts["batches"] = (
+            f"{job.sampled.steps:,} an epoch, of {job.sampled.how.batch_size:,} nodes, fanouts {fanouts}"
+        )
     if job.streamed is not None:
-        where = f"files in {job.settings.plan.scratch}" if job.settings.plan.scratch else "the host's memory"
+        where = f"files in {settings.plan.scratch}" if settings.plan.scratch else "the host's memory"
         room = sizes.shown(job.streamed.streaming.memory)
-        lines.append(f"streamed: rows lie in {where}, and pass through {room} a rank")
+        facts["streamed"] = f"from {where}, through {room} a rank"
+    threads = counted(job.backend.options.threads, "thread") + (" each" if ranks > 1 else "")
+    device = f"CPU, {threads}"
+    if on_gpu:
+        each = "sharing GPUs" if settings.run.share_gpu else "a GPU each"
+        name = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "GPU"
+        device = f"{name}, {each}" if ranks > 1 else name
+    facts["device"] = f"{counted(ranks, 'rank')} on {device}" if ranks > 1 else device
+    peak, free = map(sizes.shown, fullest)
+    facts["memory"] = f"{peak} at the peak, of {free} free" + (" on the GPU" if on_gpu else "")
+    print_facts(facts, NAMES)
+    asked = settings.run.share_gpu or settings.run.features != "auto"
+    if asked and job.backend.memory.free() is None:
+        print_line("run.share_gpu and run.features are for GPUs: nothing is changed by them here")
+    if isinstance(job.x, HostFeatures):
+        print_line("the features stay in the host's memory, and cross to the GPU in each epoch")
+
+
+def _kept(job: Job) -> str:
+    """Return when training ends early, and which epoch's weights are kept, for the end of a line."""
+    train = job.settings.train
+    if job.select == "last":
+        why = "" if train.select == "last" else ", as there are no validation nodes"
+        return f"; the last one's weights are kept{why}"
+    fewer = f", fewer if {train.patience:,} in a row are no better" if train.patience else ""
+    return f"{fewer}; the weights of the best validation {METRICS[job.metric.name].title} are kept"
+
+
+def print_choices(job: Job) -> None:
+    """Print the backend, the transfer and the parameters of plans, with the reasons."""
+    part, ranks = job.part, job.comm.size
+    lines = [
+        f"backend {job.backend.capabilities.name} ({job.backend_reason}); "
+        f"transfer {job.transfer} ({job.transfer.why}); {shown(job.backend.options.geometry)}",
+    ]
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(
             f"the file has no partition for {ranks} ranks: edge-balanced bounds were computed "
             f"('mgg partition {part.path.name} -n {ranks}' stores them)"
         )
-    run = job.settings.run
-    if job.backend.memory.free() is None and (run.share_gpu or run.features != "auto"):
-        lines.append("run.share_gpu and run.features are for GPUs: nothing is changed by them here")
-    if isinstance(job.x, HostFeatures):
-        lines.append("the features stay in the host's memory, and cross to the GPU in each epoch")
-    if job.select != job.settings.train.select:
-        lines.append("the graph has no validation rows: the weights of the last epoch are kept")
     for line in [*lines, *job.plans.notes]:
         print_line(line)
 
@@ -107,14 +128,14 @@ def print_start(job: Job) -> None:
 def print_plan(job: Job) -> None:
     """Print rows, edges and halo of every rank. Collective; rank 0 prints."""
     if job.streamed is not None:
-        work = {"rows": job.streamed.rows, "edges": int(job.part.slice.indptr[-1])}
+        work = {"nodes": job.streamed.rows, "edges": int(job.part.slice.indptr[-1])}
     else:
         plan = job.layers[0].forward
         work = {
-            "rows": plan.destinations,
+            "nodes": plan.destinations,
             "local edges": plan.local_edges,
             "remote edges": plan.remote_edges,
-            "halo rows": len(plan.halo),
+            "halo nodes": len(plan.halo),
             "partitions": sum(plan.partitions(job.backend.options.geometry.ps)),
         }
     _print_ranks(job, "plan", {name: f"{count:,}" for name, count in work.items()})
@@ -176,21 +197,49 @@ def print_phases(summary: dict[str, Any]) -> None:
     console().print(table)
 
 
-def print_result(summary: dict[str, Any], path: Path) -> None:
-    """Print the table at the end of a run. path: summary.json in the run folder."""
-    title = f"{summary['model']} on {summary['graph']['name']}, {counted(summary['ranks'], 'rank')}"
-    table = Table(title=title, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    epoch, moved = summary["epoch_ms"], summary["bytes"]
+def print_result(summary: dict[str, Any], folder: Path) -> None:
+    """Print the scores at the end of a run, its time, and the commands that may follow. folder: of the run."""
+    title, splits = METRICS[summary["metric"]].title, summary["splits"]
     macro = f", macro F1 {summary['test_macro_f1']:.4f}" if "test_macro_f1" in summary else ""
+    notes = {"val": f", in epoch {summary['best_epoch']} of {summary['epochs']}", "test": macro}
+    facts = {
+        f"{SPLIT_NAMES[split]} {title}": f"{summary[f'{split}_accuracy']:.4f}{notes.get(split, '')}"
+        for split in ("test", "val", "train")
+        if splits[split]
+    }
+    epoch, evaluation = summary["epoch_ms"]["median"], summary["eval_ms"]["median"]
+    each = f"an epoch takes {_milliseconds(epoch)}, its evaluation {_milliseconds(evaluation)}"
+    facts["time"] = f"{duration(summary['seconds'])}; {each}"
+    print_facts(facts)
+    launch = f"mgg launch -n {summary['ranks']}" if RANKS in os.environ and summary["ranks"] > 1 else "mgg"
+    run = shlex.quote(str(nearby(folder)))
+    print_next(f"{launch} predict {run} -o predictions.csv", f"mgg report {run}")
+
+
+def nearby(folder: Path) -> Path:
+    """Return a folder's path from the current folder, if it is below that."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def _milliseconds(ms: float) -> str:
+    return f"{ms:.2f} ms" if ms < 1000 else duration(ms / 1000)
+
+
+def print_next(*commands: str) -> None:
+    """Print commands that may follow, to be copied."""
+    print_line("\nnext:")
+    for command in commands:
+        print_line(f"  {command}")
+
+
+def print_details(summary: dict[str, Any]) -> None:
+    """Print the times, the traffic and the memory of a run."""
+    epoch, moved = summary["epoch_ms"], summary["bytes"]
     of_epoch = f"aggregation {summary['aggregate_ms']['median']:.2f} ms"
     if batches := summary.get("sampled"):
         of_epoch = f"{counted(summary['batches'], 'batch', 'batches')}, of {batches['edges']:,} edges and "
-        of_epoch += f"{batches['rows']:,} rows together"
-    rows: dict[str, str | Text] = {
-        f"test {METRICS[summary['metric']].title}": f"{summary['test_accuracy']:.4f}{macro}",
-        "validation": f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}",
+        of_epoch += f"{batches['rows']:,} nodes together"
+    facts = {
         "final loss": f"{summary['final_loss']:.6f}",
         "epoch": f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); {of_epoch}",
     }
@@ -198,22 +247,21 @@ def print_result(summary: dict[str, Any], path: Path) -> None:
         loaded, spilled, all_moved = (
             sizes.shown(stores[f"{name}_bytes"]) for name in ("loaded", "spilled", "moved")
         )
-        rows["streamed"] = (
+        facts["streamed"] = (
             f"{loaded} of rows were loaded in an epoch, in {stores['load_ms']:.0f} ms; {spilled} of activations left "
             f"memory; {all_moved} were moved with its evaluation"
         )
-    rows["evaluation"] = f"{summary['eval_ms']['median']:.2f} ms"
+    facts["evaluation"] = f"{summary['eval_ms']['median']:.2f} ms"
     if summary["ranks"] > 1:
-        rows["rows moved"] = (
+        facts["rows moved"] = (
             f"{summary['remote_rows']:,} remote rows an epoch ({sizes.shown(moved['remote'])}); "
             f"local {sizes.shown(moved['local'])}"
         )
-    rows |= {
-        "memory per rank": f"{of_ranks(summary['peak_rss_bytes'])}; heap {sizes.shown(summary['heap_bytes'])}",
-        "as predicted": of_ranks(summary["estimated_bytes"]),
-        "summary": Text(str(path)),
-        "run folder": Text(str(path.parent)),
-    }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    console().print(table)
+    heap = sizes.shown(summary["heap_bytes"])
+    facts["memory of each rank"] = (
+        f"{of_ranks(summary['peak_rss_bytes'])}, predicted {of_ranks(summary['estimated_bytes'])}; heap {heap}"
+    )
+    print_facts(facts)
+    if failure := summary["cuda_graph_failure"]:
+        print_line(f"epochs were not recorded as a CUDA graph: {failure}")
+    print_line("")

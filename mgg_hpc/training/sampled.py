@@ -44,7 +44,7 @@ def check(settings: Settings) -> None:
         return
     if not train.fanouts:
         raise InputError(
-            'train.mode is "sampled", and train.fanouts is missing: numbers of edges to draw of each row, the last '
+            'train.mode is "sampled", and train.fanouts is missing: numbers of edges to draw of each node, the last '
             f"layer's first, one for each layer, for example fanouts = {fanouts_of(layers)}"
         )
     if len(train.fanouts) != layers:
@@ -93,11 +93,11 @@ def make(base: Base, part: Part, layers: list[Adjacency], x: Input) -> Sampled:
         own = base.labels.rows["train"].cpu().numpy().astype(np.int64)
         assert part.slice.y is not None  # training has labels
         y = torch.from_numpy(part.slice.y).to(backend.capabilities.device)
-        batches = Batches(source, own, y, how, what="training rows")
+        batches = Batches(source, own, y, how, what="training nodes")
         if batches.steps * train.epochs >= MOST_STEPS:
             raise InputError(
                 f"train.epochs is {train.epochs}, of {batches.steps} batches each: at most {MOST_STEPS - 1:,} steps; "
                 "raise train.batch_size"
             )
-        base.phases.end("batches")
+        base.phases.end("batches", "estimating the memory")
     return Sampled(source, batches, how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,19 +31,32 @@ class PhaseTimer:
     """Seconds of each phase of a job's start by name, in order.
 
     With a communicator, the end of each phase is collective, tells the watchdog, and stops the job if any rank received
-    a signal. saved: description of the saved state, for the message.
+    a signal. saved: description of the saved state, for the message. doing: called with what the next phase does.
+
+    began: time.perf_counter() at the construction.
     """
 
-    def __init__(self, comm: Any = None, dog: Watchdog | None = None, saved: str = "") -> None:
+    def __init__(
+        self,
+        comm: Any = None,
+        dog: Watchdog | None = None,
+        saved: str = "",
+        doing: Callable[[str], None] = lambda what: None,
+    ) -> None:
         self.seconds: dict[str, float] = {}
-        self._comm, self._dog, self._saved = comm, dog, saved
-        self._since = time.perf_counter()
+        self._comm, self._dog, self._saved, self._doing = comm, dog, saved, doing
+        self.began = self._since = time.perf_counter()
 
-    def end(self, name: str, *, last: bool = False) -> None:
-        """Add the time since the last phase ended to phase ``name``. last: training has begun, so only count."""
+    def end(self, name: str, then: str = "", *, last: bool = False) -> None:
+        """Add the time since the last phase ended to phase ``name``.
+
+        then: what the next phase does, for the user. last: training has begun, so only count.
+        """
         now = time.perf_counter()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
         self._since = now
+        if then:
+            self._doing(then)
         if self._comm is not None and not last:
             if self._dog is not None:
                 self._dog.step("the start")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,13 @@ def summarise(
         "timed_epochs": history.timed_epochs,
         "best_epoch": history.best_epoch,
         "metric": job.metric.name,
+        "splits": job.labels.totals,
+        "train_accuracy": history.scores.train,
         "val_accuracy": history.scores.val,
         "test_accuracy": history.scores.test,
         **({"test_macro_f1": history.scores.macro[2]} if history.scores.macro else {}),
         "final_loss": history.loss,
+        "seconds": time.perf_counter() - job.phases.began,
         "start_ms": {name: 1e3 * max(each[name] for each in phases) for name in phases[0]},
         "epoch_ms": spread(history.epoch_ms),
         "eval_ms": spread(history.eval_ms),

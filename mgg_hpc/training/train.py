@@ -27,6 +27,7 @@ from .job import Job, build, resolved, watchdog
 from .metrics import F1, SPLITS
 from .profile import profiler
 from .profile.phases import Phases
+from .screen import Screen
 from .start import PhaseTimer
 from .summary import summarise
 from .trainer import Trainer
@@ -40,7 +41,7 @@ def fit(
     job: Job,
     graph: GraphHandle,
     folder: Path | None,
-    shown: bool | None,
+    options: Shown | None = None,
     dog: Watchdog | None = None,
     recorder: profiler.Recorder | None = None,
     resumed: Resumed | None = None,
@@ -49,7 +50,7 @@ def fit(
 
     Args:
         folder: rank 0's run folder, None on other ranks; None on all ranks to write nothing.
-        shown: whether to show a progress bar, as in `report.bar_of`.
+        options: how to show epochs. [default: not]
         dog: watchdog to report progress to.
         recorder: profiles some epochs.
         resumed: run to continue; None begins anew.
@@ -57,12 +58,13 @@ def fit(
     Raises InputError if the loss or a weight is no longer finite, after writing the weights chosen so far, and
     StoppedBySignal as `Saver.save` does.
     """
+    options = options or Shown(Screen(False))
     training = _Training(job, graph, folder, dog, recorder, resumed)
     epochs, done, history = job.settings.train.epochs, training.done, training.history
     with contextlib.closing(training.trainer.replayed):
         try:
-            shown = shown if job.comm.rank == 0 else False
-            with report.bar_of(epochs, shown, done) as show, training.phases.counted():
+            bar = options.screen.epochs(epochs, done, options.label, stays=options.whole)
+            with bar as show, training.phases.counted():
                 for epoch in range(done + 1, epochs + 1):
                     if _is_over(job, history, epoch - 1):
                         break
@@ -71,7 +73,7 @@ def fit(
             if history.state:
                 weights.save(job.comm, folder, job.part, history.state)
             raise
-        return training.end()
+        return training.end(verbose=options.verbose)
 
 
 class _Training:
@@ -114,7 +116,7 @@ class _Training:
         self.phases = Phases(job.backend.capabilities.device, sampled=job.sampled is not None)
 
     def run(self, epoch: int, show: Callable[..., None]) -> None:
-        """Train for an epoch, evaluate, and record both. Collective. show: as yielded by `report.bar_of`."""
+        """Train for an epoch, evaluate, and record both. Collective. show: as yielded by `Screen.epochs`."""
         trainer, history, recorder = self.trainer, self.history, self.recorder
         if self.dog:
             self.dog.step(f"epoch {epoch}", repeats=True)
@@ -147,7 +149,8 @@ class _Training:
             fractions = (scores.train, scores.val, scores.test)
             more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
             self.metrics.add([epoch, history.loss, *fractions, *more])
-        show(completed=epoch, note=f"loss {history.loss:.4f}  validation {scores.val:.3f}")
+        validation = f"  validation {scores.val:.4f}" if self.job.labels.totals["val"] else ""
+        show(completed=epoch, note=f"loss {history.loss:.4f}{validation}")
         last = _is_over(self.job, history, epoch)
         if recorder:
             with self.phases.profiling():
@@ -163,13 +166,16 @@ class _Training:
                 state = resume.capture(*training, at=at, metrics_bytes=size, same=self.same)
                 self.saver.save(at, state)
 
-    def end(self) -> History:
-        """Return the history with the facts of all epochs of this process. Collective."""
+    def end(self, *, verbose: bool) -> History:
+        """Return the history with the facts of all epochs of this process. Collective.
+
+        verbose: print what the search for parameters has found.
+        """
         if self.metrics:
             self.metrics.close()
         history, replayed = self.history, self.trainer.replayed
         history.timed_epochs, history.phases = self.phases.epochs, self.phases.seconds()
-        history.tuned = tuning.report_found(self.tuner, prints=self.job.comm.rank == 0)
+        history.tuned = tuning.report_found(self.tuner, first=self.job.comm.rank == 0, verbose=verbose)
         history.recorded, history.not_recorded = replayed.recorded, replayed.failure
         history.batches = self.trainer.counts
         return history
@@ -189,6 +195,7 @@ def _begun(trainer: Trainer, tuner: tuning.Tuner, resumed: Resumed | None) -> Hi
             report.print_line(f"equal to rounding, not bit by bit: {'; '.join(others)}")
         for name, value in tuner.environment.items():
             report.print_line(f"{name}: {value}")
+        report.print_line("")
     return history
 
 
@@ -215,43 +222,67 @@ def _check_finite(trainer: Trainer, history: History, epoch: int) -> None:
 
 @dataclass(frozen=True)
 class Shown:
-    """Output options of a training. dry_run: end before training. bar: whether to show a progress bar."""
+    """How much a training shows.
 
-    dry_run: bool
-    bar: bool | None
-    profile: bool
-
-
-def process_train(
-    path: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | None, profile: bool = False
-) -> int:
-    """`mgg train`: train the job file's model on all ranks of the world; return the exit code.
-
-    profile: trace a few epochs; then no step is recorded as a CUDA graph.
+    screen: tells what is done. verbose: print what was chosen, times, traffic and memory. dry_run: end before training.
+    profile: trace a few epochs; then no step is recorded as a CUDA graph. label: what the bar counts. opens, whole:
+    print the start; the end too.
     """
-    cores.return_freed_memory()
-    leftovers.remove_stale()
-    comm, options = mpi.world(), Shown(dry_run, shown, profile)
+
+    screen: Screen
+    verbose: bool = False
+    dry_run: bool = False
+    profile: bool = False
+    label: str = "epoch"
+    opens: bool = True
+    whole: bool = True
+
+
+def process_train(path: Path, overrides: tuple[str, ...], options: Shown) -> int:
+    """`mgg train`: train the job file's model on all ranks of the world; return the exit code."""
+    comm = begin()
     with mpi.agree(comm):
         settings = config.load(path, overrides)
-        continues = settings.run.resume == "auto" and not dry_run
-        run = run_folder.latest(Path(settings.run.folder)) if continues and comm.rank == 0 else None
-    run = comm.bcast(run, root=0)  # other nodes may see an older state of the folder
-    return _train(settings, comm, None, options) if run is None else _resume(settings, comm, run, options)
+    train(settings, comm, options)
+    exit_code.record(0)
+    return 0
 
 
-def process_resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
+def process_resume(run: Path, overrides: tuple[str, ...], options: Shown) -> int:
     """`mgg resume`: continue a run from its newest undamaged checkpoint; return the exit code."""
-    cores.return_freed_memory()
-    leftovers.remove_stale()
-    comm = mpi.world()
+    comm = begin()
     with mpi.agree(comm):
         folder = run_folder.find(run)
         settings = config.load(folder / run_folder.JOB, overrides, of_run=True)
-    return _resume(settings, comm, folder, Shown(False, shown, False))
+    _resume(settings, comm, folder, options)
+    exit_code.record(0)
+    return 0
 
 
-def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> int:
+def begin() -> Any:
+    """Prepare this process for trainings; return the communicator of all ranks. Collective."""
+    cores.return_freed_memory()
+    leftovers.remove_stale()
+    return mpi.world()
+
+
+def train(settings: Settings, comm: Any, options: Shown) -> bool:
+    """Train a job's model, or go on with the latest run of its folder (run.resume); return whether it was trained.
+
+    Collective.
+    """
+    run = None
+    with mpi.agree(comm):
+        if settings.run.resume == "auto" and not options.dry_run and comm.rank == 0:
+            run = run_folder.latest(Path(settings.run.folder))
+    run = comm.bcast(run, root=0)  # other nodes may see an older state of the folder
+    if run is not None:
+        return _resume(settings, comm, run, options)
+    _train(settings, comm, None, options)
+    return True
+
+
+def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> bool:
     """Continue a run if there is something left to do, and keep other jobs out of it meanwhile. Collective."""
     with contextlib.ExitStack() as held:
         finished, epochs = False, 0
@@ -262,36 +293,30 @@ def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> int:
                 epochs = config.load(run / run_folder.JOB, of_run=True).train.epochs
         finished, epochs = comm.bcast((finished, epochs), root=0)
         if finished and settings.train.epochs <= epochs:
-            if comm.rank == 0:
+            if comm.rank == 0 and options.whole:
+                options.screen.hide()
                 report.print_line(f"{run} has finished; to train on, raise train.epochs (it was {epochs})")
-            exit_code.record(0)
-            return 0
+            return False
         resumed, settings = resume.load(comm, run, settings)
-        return _train(settings, comm, resumed, options)
+        _train(settings, comm, resumed, options)
+        return True
 
 
-def _train(settings: Settings, comm: Any, resumed: Resumed | None, options: Shown) -> int:
-    """Build the job, train, and write the results; return the exit code. Collective."""
+def _train(settings: Settings, comm: Any, resumed: Resumed | None, options: Shown) -> None:
+    """Build the job, train, and write the results. Collective."""
     saved = resumed.saved if resumed else Resumed(Path()).saved
     with watchdog(settings, comm) as dog:
-        job = build(settings, comm, phases=PhaseTimer(comm, dog, saved))
+        job = build(settings, comm, phases=PhaseTimer(comm, dog, saved, options.screen.doing))
     with backends.closed_on_error(job.close):
         with mpi.agree(comm):
             if resumed:
                 resume.check_graph(resumed, job.part)
         _run(job, resumed, options)
     job.close()
-    exit_code.record(0)
-    return 0
 
 
-def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
-    """Run a job from its plan to its summary. Collective."""
-    comm, settings = job.comm, job.settings
-    if comm.rank == 0:
-        report.print_start(job)
-    if options.dry_run:
-        report.print_plan(job)
+def _estimate(job: Job) -> memory.Estimate:
+    """Return the memory that this rank needs. Collective. Raises InputError if a job's batches have no room."""
     job.phases.skip()
     need = memory.estimate(job, trains=job.sampled is None)
     if job.sampled is not None:
@@ -299,31 +324,55 @@ def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
         memory.check(job, need)
         need = memory.estimate(job, batches=footprint.measure_batches(job))
     job.phases.end("estimate")
-    report.print_memory(job, need)
+    return need
+
+
+def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
+    """Run a job from its plan to its summary. Collective."""
+    comm, settings = job.comm, job.settings
+    need = _estimate(job)
+    fullest = memory.fullest(job, need)
+    options.screen.hide()
+    opens = options.opens and comm.rank == 0
+    if opens:
+        report.print_start(job, fullest)
+    if options.verbose or options.dry_run:
+        if comm.rank == 0:
+            report.print_line("")
+            report.print_choices(job)
+        if options.dry_run:
+            report.print_plan(job)
+        report.print_memory(job, need)
     memory.check(job, need)
     if options.dry_run:
         return
     peak = memory.Peak()
     with _folder(job, resumed) as folder, watchdog(settings, comm) as dog:
+        if opens:
+            assert folder is not None  # of the first rank
+            report.print_facts({"run": str(report.nearby(folder))}, report.NAMES)
+            report.print_line("")
         dog.step("allocating symmetric memory")
         job.phases.skip()
         graph = job.graph()
         job.phases.end("symmetric memory")
         recorder = profiler.Recorder(job) if options.profile else None
         with contextlib.closing(recorder) if recorder else contextlib.nullcontext():
-            history = fit(job, graph, folder, options.bar, dog, recorder, resumed)
+            history = fit(job, graph, folder, options, dog, recorder, resumed)
         dog.step("writing what was found")
         weights.save(comm, folder, job.part, history.state)
         summary = summarise(job, graph, history, need, peak)
-        if comm.size > report.MANY:
+        if comm.size > report.MANY and options.verbose:
             report.print_memory(job, need, summary["peak_rss_bytes"][comm.rank])
         if folder is not None:
-            report.print_phases(summary)
-            report.print_result(summary, run_folder.write_json(folder / run_folder.SUMMARY, summary))
-            if history.not_recorded:
-                report.print_line(f"epochs were not recorded as a CUDA graph: {history.not_recorded}")
+            run_folder.write_json(folder / run_folder.SUMMARY, summary)
+            if options.verbose:
+                report.print_phases(summary)
+                report.print_details(summary)
         if recorder:
             profiler.finish(job, graph, recorder, folder, dog)
+        if folder is not None and options.whole:
+            report.print_result(summary, folder)
         mpi.barrier(comm)  # no rank ends while another still writes
 
 

@@ -116,7 +116,7 @@ class Trainer:
         if batches >= self.steps:
             raise InputError(
                 f"{batches} batches of epoch {epoch} are done, and an epoch has {self.steps}: the graph's training "
-                "rows are others than they were"
+                "nodes are others than they were"
             )
         self._epoch, self.so_far = epoch, SoFar(batches, loss, seconds, before=seconds)
 

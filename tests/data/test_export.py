@@ -80,7 +80,7 @@ def test_rows_that_were_renumbered_are_exported_as_they_were_imported(graph, end
     assert mgg("export", "g.h5", "-o", f"out.{ending}") == 0
     assert mgg("partition", "g.h5", "-n", "2", "--order", "degree") == 0
     assert mgg("export", "g.h5", "-o", f"moved.{ending}") == 0
-    assert "left out: row ranges" in capsys.readouterr().out
+    assert "left out: the ranges of ranks" in capsys.readouterr().out
     assert Path(f"moved.{ending}").read_bytes() == Path(f"out.{ending}").read_bytes()
     assert not list(Path().glob(".mgg_export_*"))
 

@@ -74,7 +74,9 @@ def test_imports(rng, capsys):
     np.save("y.npy", np.arange(300) % 5)
     options = ["--symmetric", "--simple", "--features", "x.npy", "--labels", "y.npy", "--split-per-class"]
     assert mgg("import", "e.csv.gz", *options, "--name", "mine", "-o", "g.h5") == 0
-    assert capsys.readouterr().out == "g.h5: mine, 300 nodes, 4 edges, 4 features, 5 classes\n"
+    assert capsys.readouterr().out == (
+        "g.h5: mine, 300 nodes, 4 edges (undirected, both directions stored), 4 features, 5 classes\n"
+    )
     with open_graph("g.h5") as opened:
         part = opened.slice(0, 300)
         assert part.indices.tolist() == [1, 0, 2, 1] and part.train.sum() == 100 and part.val.sum() == 150
@@ -84,6 +86,31 @@ def test_imports(rng, capsys):
     assert mgg("import", "edges", "--format", "edges", "-o", "e.h5") == 0
     with open_graph("e.h5") as opened:
         assert (opened.nodes, opened.edges, opened.directed) == (3, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("1 2\n2 3\n3 1\n", "", True),
+        ("1 2\n2 3\n3 1\n", "--symmetric", True),
+        ("1 2\n2 3\n3 1\n", "--first 1", False),
+        ("1 2\n2 3\n3 1\n", "--first 0", False),
+        ("1 2\n2 3\n3 1\n", "--map-ids", False),
+        ("0 2\n2 3\n3 1\n", "", False),
+        ("2 3\n3 2\n", "", False),  # node 1 has no edge either
+        ("1 2\n2 1\n1 50\n", "", False),  # few nodes have an edge
+        ("1 2\n" * 9 + "0 1\n", "", False),
+    ],
+)
+def test_ids_that_seem_to_begin_at_1(text, options, said, capsys):
+    Path("e.txt").write_text(text)
+    assert mgg("import", "e.txt", *options.split(), "-o", "g.h5") == 0
+    note = "node 0 has no edge; if the ids begin at 1, import with --first 1\n"
+    assert (note in capsys.readouterr().out) == said
+    if not options:
+        np.save("e.npy", np.array([line.split() for line in text.splitlines()], int))
+        assert mgg("import", "e.npy", "-o", "g.h5", "--force") == 0
+        assert ("subtract 1 from them" in capsys.readouterr().out) == said
 
 
 @pytest.mark.slow

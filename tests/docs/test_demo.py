@@ -1,4 +1,4 @@
-"""The demo, by the commands of `make demo`: its time, its table, its progress bar."""
+"""The demo, by the commands of `make demo`: its time, its scores, its progress bar."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import resource
+import shlex
 import shutil
 import struct
 import subprocess
@@ -58,10 +59,9 @@ def in_terminal(command: list, folder: Path) -> tuple[int, str]:
     return process.wait(60), shown.decode()
 
 
-def cells(text: str) -> dict[str, str]:
-    """The result table: name -> value."""
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
-    return {row[0]: row[1] for row in rows if len(row) == 2}
+def facts(text: str) -> dict[str, str]:
+    """The lines of facts: name -> value."""
+    return dict(re.findall(r"^(\w[\w ]*?)  +(\S.*?)\s*$", text, re.MULTILINE))
 
 
 @pytest.mark.long
@@ -79,7 +79,7 @@ def processor_seconds() -> float:
 
 
 @pytest.mark.long
-def test_the_demo_is_short_and_ends_with_its_table(inputs, tmp_path):
+def test_the_demo_is_short_and_ends_with_its_scores(inputs, tmp_path):
     before = processor_seconds()
     assert programs.python("-c", "import torch, mgg_hpc.training.train").returncode == 0
     began = processor_seconds()
@@ -89,43 +89,57 @@ def test_the_demo_is_short_and_ends_with_its_table(inputs, tmp_path):
     assert processor_seconds() - began < IMPORTS * (began - before)
     assert done.stderr == ""  # no bar where nobody looks
     assert "\x1b" not in done.stdout
-    table = cells(done.stdout)
-    assert float(table["test accuracy"]) >= 0.95
-    assert re.match(r"\d+\.\d+ ms \(min ", table["epoch"])
-    assert re.match(r"[\d,]+ remote rows an epoch \(", table["rows moved"])
-    assert len(re.findall(r"\d+\.\d MiB", table["memory per rank"])) >= 2
-    summary = json.loads((tmp_path / table["summary"]).read_text())
-    assert table["run folder"] == str(Path(table["summary"]).parent)
+    found = facts(done.stdout)
+    assert float(found["test accuracy"]) >= 0.95
+    assert re.fullmatch(r"\d+\.\d MiB at the peak, of \d+\.\d GiB free", found["memory"])
+    summary = json.loads((tmp_path / found["run"] / "summary.json").read_text())
     assert summary["ranks"] == 2
-    assert table["test accuracy"] == f"{summary['test_accuracy']:.4f}"
-    assert f"{summary['remote_rows']:,} remote rows" in table["rows moved"]
-    assert done.stdout.rstrip().splitlines()[-1].startswith("└")
+    for name in ("test", "validation", "training"):
+        score = summary[{"validation": "val", "training": "train"}.get(name, name) + "_accuracy"]
+        assert found[f"{name} accuracy"].split(",")[0] == f"{score:.4f}"
+    for line in done.stdout.splitlines()[-2:]:  # what to do next, as it stands there
+        command = shlex.split(line.removeprefix("  mgg "))
+        assert line.startswith("  mgg ") and run(*command, folder=tmp_path).returncode == 0
+    assert (tmp_path / "predictions.csv").exists() and list(tmp_path.rglob("report.html"))
 
 
 @pytest.mark.long
-def test_a_terminal_shows_the_bar_and_the_whole_table(inputs, tmp_path):
+def test_a_terminal_shows_the_bar_and_the_scores(inputs, tmp_path):
     code, shown = in_terminal([MGG, *TRAIN, inputs / "digits.toml"], tmp_path)
     assert code == 0, shown
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
-    frames = re.findall(r"training (━[━╸╺]*)\s+(\d+)/200", plain)
-    counts = [int(count) for _, count in frames]
+    lines = [line for part in plain.split("\n") for line in part.split("\r")]
+    frames = [line for line in lines if line.startswith("epoch ") and "━" in line]
+    counts = [int(re.match(r"epoch +(\d+)/200", line)[1]) for line in frames]
     assert len(frames) >= 3
     assert counts == sorted(counts)
     assert counts[-1] == 200
-    assert float(cells(plain)["test accuracy"]) >= 0.95
+    assert re.search(r"loss 0\.\d{4}  validation 0\.\d{4}", frames[-1])
+    assert float(facts("\n".join(lines))["test accuracy"]) >= 0.95
     assert "\x1b[?25h" in shown  # the cursor is back
-    lines = [line for part in plain.split("\n") for line in part.split("\r")]
-    assert max(len(line) for line in lines if line.startswith(("training", "│", "┌"))) <= COLUMNS
+    assert max(map(len, lines)) <= COLUMNS, max(lines, key=len)
 
 
 @pytest.mark.long
 def test_a_long_path_is_shown_whole_and_the_bar_can_be_asked_for(inputs, tmp_path):
-    """Paths are there to be copied: the table folds them, drops nothing, and takes no part of them for a colour."""
+    """Paths are there to be copied: none is broken, and no part of them is taken for a colour."""
     runs = tmp_path / ("folder-" * 12) / "[red]:smile:runs"
     job = [inputs / "digits.toml", "--set", f"run.folder={runs}", "--set", "train.epochs=3"]
     done = run("train", *job, "--progress", folder=tmp_path)
     assert done.returncode == 0 and "3/3" in done.stderr, done.stderr
-    joined = "".join(line.split("│")[2].strip() for line in done.stdout.splitlines() if line.count("│") == 3)
-    assert str(runs / "001" / "summary.json") in joined
+    nearby = runs.relative_to(tmp_path)
+    assert facts(done.stdout)["run"] == str(nearby / "001")
     code, shown = in_terminal([MGG, "train", *job, "--no-progress"], tmp_path)
-    assert code == 0 and "3/3" not in shown
+    assert code == 0 and "3/3" not in shown and str(nearby / "002") in shown
+
+
+@pytest.mark.long
+def test_details_can_be_asked_for(inputs, tmp_path):
+    done = run(*TRAIN, inputs / "digits.toml", "--verbose", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = facts(done.stdout)
+    summary = json.loads((tmp_path / found["run"] / "summary.json").read_text())
+    assert re.match(r"\d+\.\d+ ms \(min ", found["epoch"])
+    assert f"{summary['remote_rows']:,} remote rows" in found["rows moved"]
+    assert "backend shm (all ranks on one node); transfer " in done.stdout
+    assert done.stdout.count("┏") == 2  # memory, phases

@@ -62,6 +62,30 @@ def test_a_wrong_program_ends_all_ranks_with_one_message(folder):
     assert done.stderr.count("mgg: error: ") == 1 and "missing.h5" in done.stderr
 
 
+NAMES = """
+import mgg_hpc as mgg, numpy, scipy.sparse
+with mgg.from_scipy(scipy.sparse.eye(9), x=numpy.eye(9, dtype="f4")) as graph:
+    print(graph)
+    for each in (graph, mgg, mgg.nn):
+        print(*(name for name in dir(each) if not name.startswith("__")))
+        for name in dir(each):
+            getattr(each, name)
+    assert set(mgg.__all__) | {"__version__"} <= set(dir(mgg)) and set(mgg.nn.__all__) <= set(dir(mgg.nn))
+"""
+
+
+def test_names_of_the_package_and_of_a_graph_are_those_for_users():
+    done = programs.python("-c", NAMES, env=clean_environment())
+    assert done.returncode == 0, done.stderr
+    shown, *listed = done.stdout.splitlines()
+    assert shown == "Graph(9 nodes, 9 edges, x=[9, 9], rank 0 of 1)"
+    graph, package, layers = (set(line.split()) for line in listed)
+    used = {name for program in PROGRAMS for name in re.findall(r"\bgraph\.([a-z]\w*)", program)}
+    assert used <= graph and {"open", "nn", "NeighborLoader"} <= package and "GCNConv" in layers
+    for names, most in ((graph, 30), (package, 25), (layers, 15)):
+        assert len(names) <= most and not [name for name in names if name.startswith("_")]
+
+
 def test_an_error_at_a_prompt_does_not_end_python():
     code = (
         "import sys; sys.ps1 = '>>> '; from mgg_hpc.runtime import mpi; mpi.world()\n"

@@ -104,7 +104,7 @@ def test_losses_that_cannot_be(graph):
         (batch, out[:, :2], cross_entropy, "2 outputs, but the labels are of 3 classes"),
         (batch, out[:3], cross_entropy, r"out is \[3, 3\]"),
         (batch, out, lambda out, y, reduction: out.sum(1), 'it shall take reduction="sum"'),
-        (every, torch.zeros(NODES, 3), cross_entropy, "a row of the batch has no label"),
+        (every, torch.zeros(NODES, 3), cross_entropy, "a node of the batch has no label"),
     ]:
         with pytest.raises((mgg.InputError, ValueError), match=said):
             of.loss(given, function)
@@ -125,12 +125,12 @@ def test_losses_that_cannot_be(graph):
         ({"seed": 0.5}, "seed has 0.5"),
         ({"edge_data": "weight"}, "it is a list of names"),
         ({"split": "dev"}, "split is 'dev'"),
-        ({"split": "val"}, "no rank has labelled rows of the split 'val'"),
+        ({"split": "val"}, "no rank has labelled nodes of the split 'val'"),
         ({"weight_attr": "w"}, "weight_attr is 'w'"),
         ({"seed": -1}, "seed is -1"),
         ({"input_nodes": torch.tensor([1.5])}, "expected bool"),
-        ({"input_nodes": torch.tensor([1, 1])}, "distinct rows"),
-        ({"input_nodes": torch.tensor([NODES])}, "distinct rows"),
+        ({"input_nodes": torch.tensor([1, 1])}, "distinct nodes"),
+        ({"input_nodes": torch.tensor([NODES])}, "distinct nodes"),
         ({"input_nodes": torch.ones(3, dtype=torch.bool)}, "bool \\[3\\]"),
         ({"batch_size": NODES, "drop_last": True}, "no batch is left"),
         ({"edge_data": ["flow"]}, "no data of edges named 'flow'"),

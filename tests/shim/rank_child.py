@@ -1,9 +1,9 @@
 """`mgg` as a rank whose GPU the shim plays: python rank_child.py MODULE [FAULT] -- ARGUMENTS.
 
 FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch; on all ranks: "driver" pretends
-that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" that the native module does not load, "far"
-that no pointer leads to a peer, "old" that the GPU is of an older generation, "group" that gradients are summed by a
-process group, as on GPUs of their own.
+that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" also that the native module does not load,
+"far" that no pointer leads to a peer, "old" that the GPU is of an older generation, "group" that gradients are summed
+by a process group, as on GPUs of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from gpu.pes.engine import Engine
 
 from mgg_hpc.__main__ import main
-from mgg_hpc.runtime import backends
+from mgg_hpc.runtime import device
 from mgg_hpc.runtime.backends.cuda import collectives, nvshmem
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
 from mgg_hpc.runtime.backends.cuda.context import DeviceStream
@@ -78,8 +78,8 @@ class Stopping(trainer.Trainer):
 
 if fault == "far":
     cuda_rank.NvshmemPeers = lambda *given: nvshmem.NvshmemPeers(*given, lambda rank, peer: rank == peer)
-if fault == "driver":
-    backends._has_driver = lambda: True
+if fault in ("driver", "missing"):
+    device.has_driver = lambda: True
 if fault == "start" and not first:
     module = Other(nvshmem_start=fails)
     cuda_rank.hardware = lambda: (module, engine.arrays)

@@ -31,7 +31,7 @@ def trained(on_gpus, tmp_path):
     """Trains job.toml on so many ranks, which must end well; returns what is printed."""
 
     def run(ranks, *words, **more):
-        done = on_gpus(ranks, "train", "job.toml", *words, **more)
+        done = on_gpus(ranks, "train", "job.toml", "--verbose", *words, **more)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import jobs
 import pytest
 
-from mgg_hpc.runtime import find_mpi
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import device, find_mpi
+from mgg_hpc.runtime.backends.cuda import module as cuda_module
 from mgg_hpc.tools import doctor
 
 
@@ -68,3 +71,17 @@ def test_gpu_kernels_are_built_or_said_to_be_missing():
         assert found.state == "ok" and found.value.startswith("built; ")
     else:
         assert found.state == "absent" and "make cuda" in found.advice
+
+
+def test_without_a_driver_nothing_is_to_be_installed_by_pip(monkeypatch):
+    """As of a module that does not load, and in the words of the doctor."""
+    monkeypatch.setitem(sys.modules, "mgg_hpc._cuda", None)
+    for there in (False, True):
+        monkeypatch.setattr(device, "has_driver", lambda there=there: there)
+        with pytest.raises(InputError) as refusal:
+            cuda_module.load()
+        advice = [str(refusal.value), *(each.advice for each in (doctor._nvshmem(), doctor._cupy()))]
+        assert ["pip install" in each for each in advice] == [there] * 3
+        assert ("no NVIDIA driver" in advice[0]) != there
+    monkeypatch.setattr(device, "has_driver", lambda: False)
+    assert doctor._gpu().value == "no NVIDIA driver"

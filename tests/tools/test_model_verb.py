@@ -200,7 +200,7 @@ def test_ranks_are_rehearsed_as_they_are(cache, tmp_path, transfer):
     real = jobs.run("launch", "-n", "2", *options).stdout
     played = jobs.run(*options, "--as-ranks", "2").stdout
     assert "no times: this host was not calibrated yet" in played
-    assert cells(played, "halo rows") == cells(real, "halo rows")
+    assert cells(played, "halo nodes") == cells(real, "halo nodes")
     assert cells(played, "heap") == cells(real, "heap")
     for mine, theirs in zip(cells(played, "memory"), cells(real, "peak"), strict=True):
         assert mebibytes(mine) == pytest.approx(mebibytes(theirs), rel=0.1)

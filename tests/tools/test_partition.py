@@ -107,7 +107,7 @@ def test_the_bytes_are_those_of_a_renumbering_by_hand(rng, content, method, litt
         else ("-n", "3", "--order", method, *MORE.get(method, ()))
     )
     assert mgg("partition", "g.h5", *words) == 0
-    assert re.match(r"g.h5: rows renumbered \(.*\) in \d+\.\d s\n", capsys.readouterr().out)
+    assert re.match(r"g.h5: nodes renumbered \(.*\) in \d+\.\d s\n", capsys.readouterr().out)
     with open_graph("g.h5") as opened:
         found = opened.stored(schema.PERMUTATION)
     assert sorted(found) == list(range(40)) != found.tolist()
@@ -128,7 +128,7 @@ def test_the_bytes_are_those_of_a_renumbering_by_hand(rng, content, method, litt
     assert mgg("verify", "g.h5") == mgg("info", "g.h5") == 0
     assert f"40, renumbered ({label})" in capsys.readouterr().out
     assert mgg("partition", "g.h5", *words) == 0
-    assert f"g.h5: the rows are in this order already ({label})\n" in capsys.readouterr().out
+    assert f"g.h5: the nodes are in this order already ({label})\n" in capsys.readouterr().out
     assert Path("g.h5").read_bytes() == Path("wanted.h5").read_bytes()
 
     assert mgg("partition", "g.h5", "--order", "none") == 0

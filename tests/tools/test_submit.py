@@ -196,7 +196,7 @@ REFUSED = {
     "--gpus 2 --ranks 4": "--ranks: a rank drives one GPU",
     "--nodes 0": "Invalid value for '--nodes'",
     "--at-once 2": "--at-once is for several job files",
-    "--set train.epoch=5": "job.toml: unknown key train.epoch; did you mean train.epochs?",
+    "--set train.epoch=5": "--set train.epoch=5: unknown key train.epoch; did you mean train.epochs?",
     "--set graph.file=h.h5": "h.h5: no such file",
     "--gpus 2 --set run.backend=shm": 'run.backend = "shm" is for CPUs',
     "--set run.backend=cuda": "ask for them: --gpus 1",

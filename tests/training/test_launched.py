@@ -47,7 +47,7 @@ def test_without_validation_rows_the_last_weights_are_kept(tmp_path):
     write_job(tmp_path, graph, train={"epochs": 7, "patience": 2})
     done = call("train", "job.toml", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "the graph has no validation rows: the weights of the last epoch are kept" in done.stdout
+    assert "the last one's weights are kept, as there are no validation nodes" in done.stdout
     summary = json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())
     assert (summary["best_epoch"], summary["epochs"]) == (7, 7)
     writer.write(tmp_path / "g.h5", blocks(seed=4), force=True)

@@ -307,3 +307,21 @@ def test_what_the_node_cannot_hold_either_is_refused(decide, monkeypatch):
     monkeypatch.setattr(cores, "memory_available", lambda: X - 1)
     with pytest.raises(InputError, match=r"g\.h5: 0\.0 GiB of features do not fit on this node's GPUs, and"):
         decide(1)
+
+
+def test_the_fullest_machine_is_named_with_what_is_free_of_it(monkeypatch):
+    """On CPUs with all of its ranks; of GPUs the one that is fullest, the heap's part counted once."""
+    need = memory.Estimate(in_use=10, plan=20, heap=30, activations=40, model=50)
+    here = SimpleNamespace(allreduce=lambda mine: 3 * mine)
+    monkeypatch.setattr(memory.mpi, "node", lambda comm: here)
+    monkeypatch.setattr(memory.cores, "memory_available", lambda: 1000)
+
+    def shown(free: int | None, other: tuple[int, int], reserved: int = 0) -> tuple[int, int]:
+        comm = SimpleNamespace(allgather=lambda mine: [other, mine])
+        held = SimpleNamespace(free=lambda: free, reserved=lambda: reserved)
+        return memory.fullest(SimpleNamespace(comm=comm, backend=SimpleNamespace(memory=held)), need)
+
+    assert shown(None, (1, 100)) == (3 * 150, 1000 + 3 * 10)
+    assert shown(None, (1, 2)) == (1, 2)
+    assert shown(200, (1, 100), reserved=7) == (150, 200 + 10 + 7)
+    assert shown(200, (1, 100), reserved=99) == (150, 200 + 10 + 30)

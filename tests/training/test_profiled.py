@@ -98,7 +98,7 @@ def test_which_epochs_of_a_run(tmp_path, capsys, case):
     assert summary["epochs"] == epochs
     assert bool(summary["spans"]) == bool(epochs)
     assert all(row["unknown"] == "no row is remote" for row in summary["exchanges"])
-    assert "hidden" not in out
+    assert " hidden ┃" not in out
     if epochs:
         names, _ = traced(folder / "rank-0.json.gz")
         assert {name for name in names if name.startswith("epoch")} == {f"epoch {each}" for each in epochs}

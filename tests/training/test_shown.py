@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from command import tables
 
-from mgg_hpc.config import Settings
+from mgg_hpc.config import ModelSettings, PlanSettings, Settings, TrainSettings
 from mgg_hpc.runtime.backends.arguments import BY_WIDTH, Geometry
 from mgg_hpc.training import memory, report
 from mgg_hpc.training.tuning import offline
@@ -30,12 +31,15 @@ SUMMARY = {
         {"phases_ms": {"aggregate": 100.0, "dense": 50.0, "other": 0.0}},
         {"phases_ms": {"aggregate": 300.0, "dense": 70.0, "other": 0.0}},
     ],
+    "splits": {"train": 1, "val": 2, "test": 3},
+    "train_accuracy": 0.4444,
     "test_accuracy": 0.1111,
     "test_macro_f1": 0.2222,
     "val_accuracy": 0.3333,
     "best_epoch": 44,
     "epochs": 55,
     "final_loss": 0.666666,
+    "seconds": 65.2,
     "epoch_ms": {"min": 7.07, "median": 8.08, "max": 9.09},
     "aggregate_ms": {"min": 1.0, "median": 10.10, "max": 11.0},
     "eval_ms": {"min": 2.0, "median": 12.12, "max": 13.0},
@@ -45,20 +49,39 @@ SUMMARY = {
     "heap_bytes": 19,
     "estimated_bytes": [20, 21],
     "batches": 3,
+    "cuda_graph_failure": "",
 }
-SHOWN = {
-    "test micro F1": "0.1111, macro F1 0.2222",
-    "validation": "0.3333 in epoch 44 of 55",
+RESULT = """\
+test micro F1        0.1111, macro F1 0.2222
+validation micro F1  0.3333, in epoch 44 of 55
+training micro F1    0.4444
+time                 1 min 05 s; an epoch takes 8.08 ms, its evaluation 12.12 ms
+
+next:
+  mgg predict 'a run/003' -o predictions.csv
+  mgg report 'a run/003'
+"""
+
+
+def test_the_result_of_a_run(capsys, monkeypatch):
+    monkeypatch.delenv("MGG_RANKS", raising=False)
+    report.print_result(SUMMARY, Path("a run/003"))
+    assert capsys.readouterr().out == RESULT
+    monkeypatch.setenv("MGG_RANKS", "2")
+    report.print_result(SUMMARY | {"splits": {"train": 1, "val": 0, "test": 3}}, Path("a run/003"))
+    wanted = RESULT.replace("mgg predict", "mgg launch -n 2 predict").splitlines()
+    found = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert found == [line.split() for line in wanted if "0.3333" not in line]
+
+
+DETAILS = {
     "final loss": "0.666666",
     "epoch": "8.08 ms (min 7.07, max 9.09); aggregation 10.10 ms",
     "evaluation": "12.12 ms",
     "rows moved": "1,414 remote rows an epoch (16 B); local 15 B",
-    "memory per rank": "17 B, 18 B; heap 19 B",
-    "as predicted": "20 B, 21 B",
-    "summary": "here/summary.json",
-    "run folder": "here",
+    "memory of each rank": "17 B, 18 B, predicted 20 B, 21 B; heap 19 B",
 }
-SAMPLED = "8.08 ms (min 7.07, max 9.09); 3 batches, of 2,222 edges and 2,323 rows together"
+SAMPLED = "8.08 ms (min 7.07, max 9.09); 3 batches, of 2,222 edges and 2,323 nodes together"
 LOADED = "24 B of rows were loaded in an epoch, in 27 ms; 26 B of activations left memory; "
 STREAMED = {"loaded_bytes": 24, "moved_bytes": 25, "spilled_bytes": 26, "load_ms": 27.2}
 MORE = {
@@ -69,18 +92,66 @@ MORE = {
 
 
 @pytest.mark.parametrize("kind", MORE)
-def test_the_result_of_a_run(printed, kind):
+def test_the_details_of_a_run(capsys, kind):
     given, wanted = MORE[kind]
-    report.print_result(SUMMARY | given, Path("here/summary.json"))
-    rows, title = printed()
-    found, last = {}, ""
-    for name, text in rows:  # a long text goes on in the next line
-        last = name or last
-        found[last] = f"{found[last]} {text}" if last in found else text
-    assert title == ["gcn on g, 2 ranks"]
-    assert found == SHOWN | wanted
-    report.print_result(SUMMARY | given | {"ranks": 1}, Path("here/summary.json"))
-    assert not [name for name, text in printed()[0] if "remote" in name + text]
+    report.print_details(SUMMARY | given)
+    lines = capsys.readouterr().out.splitlines()
+    assert {line[:19].strip(): line[19:].strip() for line in lines if line} == DETAILS | wanted
+    report.print_details(SUMMARY | given | {"ranks": 1, "cuda_graph_failure": "a reason"})
+    out = capsys.readouterr().out
+    assert "remote" not in out and "not recorded as a CUDA graph: a reason\n" in out
+
+
+JOB = """\
+graph     g: 1,234 nodes, 5,678 edges, 9 features, 10 classes
+model     gat, 3 layers, 7 heads of 11 hidden units, dropout 0.25, 106 parameters
+splits    12 training, 14 test nodes
+epochs    20; the last one's weights are kept, as there are no validation nodes
+batches   15 an epoch, of 16 nodes, fanouts 17, all
+streamed  from files in there, through 18 B a rank
+device    2 ranks on CPU, 19 threads each
+memory    21 B at the peak, of 22 B free
+"""
+
+
+def test_the_start_of_a_run(capsys):
+    """All that a job may have, at once."""
+    settings = Settings(
+        model=ModelSettings(name="gat", layers=3, heads=7, hidden=11, dropout=0.25),
+        train=TrainSettings(epochs=20, patience=13),
+        plan=PlanSettings(scratch="there"),
+    )
+    job = SimpleNamespace(
+        part=SimpleNamespace(name="g", nodes=1234, edges=5678, features=9, classes=10, multilabel=False),
+        settings=settings,
+        comm=SimpleNamespace(size=2),
+        backend=SimpleNamespace(
+            capabilities=SimpleNamespace(device="cpu"),
+            options=SimpleNamespace(threads=19),
+            memory=SimpleNamespace(free=lambda: None),
+        ),
+        model=torch.nn.Linear(9, 10),
+        labels=SimpleNamespace(totals={"train": 12, "val": 0, "test": 14}),
+        metric=SimpleNamespace(name="accuracy"),
+        sampled=SimpleNamespace(steps=15, how=SimpleNamespace(batch_size=16, fanouts=(17, -1))),
+        streamed=SimpleNamespace(streaming=SimpleNamespace(memory=18)),
+        learned=None,
+        select="last",
+        x=None,
+    )
+    job.model.bias = torch.nn.Parameter(torch.zeros(16))
+    report.print_start(job, (21, 22))
+    assert capsys.readouterr().out == JOB
+    job.select, job.sampled, job.streamed, job.comm.size = "best", None, None, 1
+    job.part.multilabel = True
+    report.print_start(job, (21, 22))
+    out = capsys.readouterr().out
+    assert (
+        "\nepochs    20, fewer if 13 in a row are no better; the weights of the best validation accuracy are kept\n"
+        in out
+    )
+    assert ", 10 classes, several a node\n" in out
+    assert "\ndevice    CPU, 19 threads\n" in out and "batches" not in out and "streamed" not in out
 
 
 def test_times_by_phase(printed):
@@ -118,7 +189,7 @@ def test_the_plan_and_the_memory_of_each_rank(printed):
         streamed=None,
     )
     report.print_plan(job)
-    head = ["rank", "rows", "local edges", "remote edges", "halo rows", "partitions"]
+    head = ["rank", "nodes", "local edges", "remote edges", "halo nodes", "partitions"]
     cells = ["1,011", "2,022", "3,033", "4,044", "5,071"]
     assert printed()[0] == [head, ["0", *cells], ["1", *cells]]
     need = memory.Estimate(in_use=1, plan=20, heap=300, activations=4, model=50, before=6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,12 +40,29 @@ def of_file(name: str = "out.h5") -> dict[str, np.ndarray]:
 def test_results_have_the_users_numbering(graph, capsys):
     assert mgg("traverse", "bfs", "g.h5", "--source", 3, "-o", "out.h5") == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("source 3: ") and "nodes reached" in out[0]
+    assert re.fullmatch(r"source 3: \d+ of 120 nodes reached, deepest level \d+ \(\d+\.\d{3} ms\)", out[0])
     assert out[1:] == ["out.h5: parent [120]", "out.h5: depth [120]"]
     found = of_file()
     assert found["source"].tolist() == [3] and found["depth"][3] == 0 and found["parent"][3] == 3
     first = graph.indices[graph.indptr[3] : graph.indptr[4]]
     assert set(np.flatnonzero(found["depth"] == 1)) == set(first.tolist()) - {3}
+
+
+def test_the_first_nodes_have_their_names(tmp_path, monkeypatch, capsys):
+    """After a renumbering, too, and in the order of their first appearance where ranks are equal."""
+    monkeypatch.chdir(tmp_path)
+    Path("e.txt").write_text("a hub\nb hub\nc hub\nd hub\nx y\n")
+    assert mgg("import", "e.txt", "--map-ids", "--symmetric", "-o", "g.h5") == 0
+    for again in (False, True):
+        if again:
+            assert mgg("partition", "g.h5", "--order", "degree") == 0
+        capsys.readouterr()
+        assert mgg("traverse", "pagerank", "g.h5", "--repeats", 2) == 0
+        head, *first, _, took = capsys.readouterr().out.splitlines()
+        assert head == "the first of 7 nodes by rank:" and took.startswith("in ")
+        assert [line.split()[0] for line in first] == ["hub", "x", "y", "a", "b"]
+        ranks = [float(line.split()[1]) for line in first]
+        assert ranks == sorted(ranks, reverse=True) and ranks[1] == pytest.approx(1 / 7, rel=1e-4)
 
 
 def test_several_sources_have_a_column_each(graph):
@@ -174,13 +192,23 @@ def run_of(source=9):
 def test_a_line_for_each_run_and_a_document_of_all():
     facts = {"nodes": 11, "edges": 22, "directed": True}
     part = SimpleNamespace(name="g", comm=SimpleNamespace(size=33), **facts)
-    took, crossed = "250.000 ms, 12.0 million edges/s", "8 steps, 5.00 MiB crossed"
-    assert traverse._line(part, run_of()) == f"source 9: {took}, 77 of 11 nodes reached, {crossed}"
-    assert traverse._line(part, run_of(-1)) == f"{took}, {crossed}"
-    told = traverse._document(part, "bfs", True, [run_of(), run_of(-1)], threads=44, weighted=False)
+    costs = [traverse._cost(part, run_of(), verbose) for verbose in (False, True)]
+    assert costs == ["250.000 ms", "250.000 ms, 12.0 million edges/s, 8 steps, 5.00 MiB crossed"]
+    found = {"deepest": 55, "farthest": 6.5, "components": 1234, "largest": 66}
+    reached = "source 9: 77 of 11 nodes reached"
+    wanted = {
+        "bfs": [f"{reached}, deepest level 55 ({costs[1]})"],
+        "sssp": [f"{reached}, farthest distance 6.5 ({costs[1]})"],
+        "cc": ["1,234 components; the largest has 66 of 11 nodes", *(f"in {cost}" for cost in costs)],
+    }
+    for kind, lines in wanted.items():
+        given = costs if kind == "cc" else costs[1:]
+        assert list(traverse._lines(kind, Path("g.h5"), part, run_of(), found, given)) == lines
+    answers = [{"deepest": 55}, {}]
+    told = traverse._document(part, "bfs", True, [run_of(), run_of(-1)], answers, threads=44, weighted=False)
     about = {"format": "mgg-traversal", "version": 1, "traversal": "bfs", "graph": "g", "checked": True}
     numbers = {"seconds": 0.25, "edges": 3_000_000, "reached": 77, "steps": 8, "bytes": 5 << 20}
-    runs = [{"source": 9} | numbers, {"source": None} | numbers]
+    runs = [{"source": 9} | numbers | answers[0], {"source": None} | numbers]
     assert told == about | facts | {"weighted": False, "ranks": 33, "threads": 44, "runs": runs}
 
 

@@ -84,6 +84,8 @@ def build_graph(
             rows.sort(gatherer.runs, report)
             gatherer.runs.clear()
             work.keeps = True  # from here on only data of nodes may be wrong
+            if imported.from_one and gatherer.smallest == 1 and _are_joined(rows):
+                imported.notes.append(imported.from_one)
             held, of_nodes = _contents(imported, rows, _directed(imported, rows, symmetric))
             partitions = ranges(np.concatenate(list(_indptr(rows)))) if ranges is not None else ()
             with graph_file(
@@ -127,6 +129,12 @@ def _nodes(imported: Imported, gatherer: Gatherer) -> int:
 
 def _count(edges: int) -> str:
     return "1 edge" if edges == 1 else f"{edges:,} edges"
+
+
+def _are_joined(rows: SortedRows) -> bool:
+    """Return whether most nodes have an edge."""
+    without = sum(int(np.count_nonzero(degree == 0)) for degree in rows.degree.pieces(PIECE))
+    return 2 * without <= rows.degree.length
 
 
 def _directed(imported: Imported, rows: SortedRows, symmetric: bool) -> bool:

@@ -129,15 +129,15 @@ class Gatherer:
 
     Args: memory: bytes for a run and its grouped copy. symmetric: add each edge's reverse. loops: keep self loops.
 
-    Attributes: runs: runs so far. listed: edges of the stream so far. largest: the largest id so far, -1 without edges.
-    dtype: `data_type` of the edges, None before the first.
+    Attributes: runs: runs so far. listed: edges of the stream so far. smallest, largest: of the ids so far, -1 without
+    edges. dtype: `data_type` of the edges, None before the first.
     """
 
     def __init__(self, work: WorkFolder, memory: int, *, symmetric: bool, loops: bool) -> None:
         self._work, self._memory, self._symmetric, self._loops = work, memory, symmetric, loops
         self.runs: list[Run] = []
         self.dtype: np.dtype[Any] | None = None
-        self.largest, self.listed = -1, 0
+        self.smallest, self.largest, self.listed = -1, -1, 0
         self._ids: np.dtype[Any] = np.dtype(np.uint32)
         self._at, self._columns = 0, self._room()
 
@@ -146,7 +146,7 @@ class Gatherer:
         state = self._work.state
         if state.get("runs") is not None:
             self.runs = [described(self._work, facts) for facts in state["runs"]]
-            self.largest, self.listed = state["largest"], state["listed"]
+            self.smallest, self.largest, self.listed = state["smallest"], state["largest"], state["listed"]
             self.dtype = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in state["data"]])
         if state.get("gathered"):
             return
@@ -171,7 +171,9 @@ class Gatherer:
             self.dtype = dtype
         elif self.dtype != dtype:
             raise InputError(f"{stream.where}: the data of its edges changes after edge {self.listed}")
-        self.largest = max(self.largest, _checked(stream, block, self.listed))
+        smallest, largest = _checked(stream, block, self.listed)
+        self.smallest = min(self.smallest, smallest) if self.listed else smallest
+        self.largest = max(self.largest, largest)
         if self.largest >= NARROW and self._ids.itemsize == 4:
             self._flush(None)
             self._ids = np.dtype(np.uint64)
@@ -217,6 +219,7 @@ class Gatherer:
             fields: Mapping[str, Any] = self.dtype.fields or {}
             self._work.keep(
                 runs=[run.describe() for run in self.runs],
+                smallest=self.smallest,
                 largest=self.largest,
                 listed=self.listed,
                 data=[[name, each[0].base.str, list(each[0].shape)] for name, each in fields.items()],
@@ -232,16 +235,16 @@ def _plain(*ends: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     return tuple(np.ascontiguousarray(ids, kind if same else np.int64) for ids in ends)
 
 
-def _checked(stream: EdgeStream, block: EdgeBlock, listed: int) -> int:
-    """Return the largest id of a block. Raises InputError for one that is negative, or no node."""
-    largest, limit = -1, 2**63 if stream.nodes is None else stream.nodes
+def _checked(stream: EdgeStream, block: EdgeBlock, listed: int) -> tuple[int, int]:
+    """Return the smallest and the largest id of a block. Raises InputError for one that is negative, or no node."""
+    smallest, largest, limit = 2**63, -1, 2**63 if stream.nodes is None else stream.nodes
     for ids in (block.sources, block.destinations):
-        high = int(ids.max())
-        if int(ids.min()) < 0 or high >= limit:
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= limit:
             at = int(np.flatnonzero((ids < 0) | (ids.astype(np.uint64) >= limit))[0])
             expected = "0 or more" if stream.nodes is None else f"0 .. {limit - 1}"
             raise InputError(
                 f"{stream.where}: edge {listed + at} has the node id {ids[at]}; expected {expected}"
             )
-        largest = max(largest, high)
-    return largest
+        smallest, largest = min(smallest, low), max(largest, high)
+    return smallest, largest

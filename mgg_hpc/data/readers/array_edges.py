@@ -33,7 +33,8 @@ def open_edge_arrays(path: Path, *, nodes: int | None = None, counted: str = "")
     name, array = path.name.removesuffix(".npy") or "graph", open_array(path)
     edges = PairedEdges(str(path), ends_of(array), nodes, counted=counted)
     square = f"{path} [2, 2]: the first row has the sources, the second one the destinations"
-    return Imported(name, edges, directed=None, notes=[square] * (array.shape == (2, 2)))
+    from_one = "node 0 has no edge; if the ids begin at 1, subtract 1 from them"
+    return Imported(name, edges, directed=None, from_one=from_one, notes=[square] * (array.shape == (2, 2)))
 
 
 def ends_of(edges: Array) -> tuple[Array, ...]:

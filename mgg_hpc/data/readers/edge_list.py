@@ -32,6 +32,7 @@ from .limits import check_memory, shown
 from .node_arrays import of_array
 
 LARGEST_ID = 10**15  # below it, ids have 15 digits at most
+FROM_ONE = "node 0 has no edge; if the ids begin at 1, import with --first 1"
 COLUMNS = ("source", "destination", "weight", "time")
 WHOLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")  # what may be a whole number
 PIECE = 1 << 18  # names that are written at a time
@@ -73,7 +74,8 @@ def open_edge_list(
         rules = replace(rules, dialect=replace(rules.dialect, leading=rules.dialect.comment is None))
         named = _NamedEdges(path, nodes, rules)
         return Imported(graph_name(path), named, rows=named.rows, directed=None, notes=rules.notes)
-    return Imported(graph_name(path), _NumberedEdges(path, nodes, rules), directed=None, notes=rules.notes)
+    edges, from_one = _NumberedEdges(path, nodes, rules), FROM_ONE if first is None else ""
+    return Imported(graph_name(path), edges, directed=None, from_one=from_one, notes=rules.notes)
 
 
 def warn_of_one_direction(path: Path) -> None:

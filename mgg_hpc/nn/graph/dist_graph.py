@@ -33,6 +33,12 @@ from .transfer import planned
 
 TRANSFERS = ("auto", "direct", "get", "halo")
 SPLITS = ("train", "val", "test")
+# What `dir` lists: what programs use, of all that layers and backends need.
+PUBLIC = (
+    *("x", "y", *SPLITS, "ids", "rows", "num_nodes", "num_edges", "num_features", "num_classes"),
+    *("rank", "ranks", "comm", "device", "dtype", "adjacency", "edge_index", "edge_weight", "edge_data"),
+    *("edge_values", "loss", "accuracy", "gather", "close"),
+)
 SPARE = 4  # a heap that cannot grow (OpenSHMEM's) has room for so many times two buffers of the widest rows
 
 open_graphs: list[DistGraph] = []  # in the order of opening
@@ -141,6 +147,9 @@ class DistGraph(GraphHandle):
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
         self.check_open()
         return super().adjacency(kind, ordered=ordered)
+
+    def __dir__(self) -> list[str]:
+        return sorted([*PUBLIC, *dir(object)])
 
     def __repr__(self) -> str:
         x = "" if self.x is None else f", x={list(self.x.shape)}"
@@ -313,7 +322,7 @@ class DistGraph(GraphHandle):
                 raise InputError(f"{where}: {name} is a {type(rows).__name__}; expected a tensor [n, ...]")
             if rows.dim() == 0 or len(rows) != self.rows:
                 raise InputError(
-                    f"{where}: {name} is {list(rows.shape)}, and this rank has {self.rows} rows of the graph"
+                    f"{where}: {name} is {list(rows.shape)}, and this rank has {self.rows} nodes of the graph"
                 )
         if mask.dtype != torch.bool or mask.dim() != 1:
             raise InputError(f"{where}: graph.{split} is {mask.dtype} {list(mask.shape)}; expected bool [n]")
@@ -336,7 +345,7 @@ class DistGraph(GraphHandle):
         """Raise InputError for a split without labelled rows."""
         if count == 0:
             raise InputError(
-                f"{self.part.path}: no rank has labelled rows of the split {split!r} (/node/{split}) that count; "
+                f"{self.part.path}: no rank has labelled nodes of the split {split!r} (/node/{split}) that count; "
                 "import the graph with --split-per-class, or set the mask"
             )
 

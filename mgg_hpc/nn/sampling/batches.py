@@ -235,7 +235,7 @@ class Batch:
                 raise InputError(f"batch.loss: out is {list(out.shape)}, and batch.y {list(y.shape)}")
             loss = loss_of(fn, "batch.loss")
             if y.dim() == 1 and bool(((y < 0) & (y != loss.ignored)).any()):
-                raise InputError("batch.loss: a row of the batch has no label; leave it out of input_nodes")
+                raise InputError("batch.loss: a node of the batch has no label; leave it out of input_nodes")
             mine, divisor = loss.summed(out.to(accumulator(out.dtype)), y, "batch.loss")
         return mean_of_all(mine, divisor, self.blocks[0], "batch.loss", reduction=loss.reduction)[0]
 

@@ -83,7 +83,7 @@ class NeighborLoader:
                 weighted=weight_attr is not None,
             )
         source = _source_of(graph, edge_data)
-        what = f"labelled rows of the split {split!r}" if input_nodes is None else "input_nodes"
+        what = f"labelled nodes of the split {split!r}" if input_nodes is None else "input_nodes"
         self._graph = graph
         self._batches = Batches(source, rows, graph.y, how, what=what)
         self.epoch = 0
@@ -150,9 +150,9 @@ def _chosen(graph: DistGraph, split: str, input_nodes: Tensor | NDArray[Any] | N
         )
     if given.dtype == torch.bool:
         if len(given) != graph.rows:
-            raise InputError(f"input_nodes is bool [{len(given)}], and this rank has {graph.rows} rows")
+            raise InputError(f"input_nodes is bool [{len(given)}], and this rank has {graph.rows} nodes")
         return given.nonzero().reshape(-1).numpy()
     rows = np.unique(given.numpy().astype(np.int64))
     if len(rows) < len(given) or (len(rows) and not 0 <= rows[0] <= rows[-1] < graph.rows):
-        raise InputError(f"input_nodes are distinct rows of this rank, 0 .. {graph.rows - 1}")
+        raise InputError(f"input_nodes are distinct nodes of this rank, 0 .. {graph.rows - 1}")
     return rows

@@ -173,6 +173,9 @@ class StreamedGraph(DistGraph):
         """Whether ranks receive chunks from others."""
         return bool(self._chains)
 
+    def __dir__(self) -> list[str]:
+        return sorted([*super().__dir__(), "plan"])
+
     def edge_data(self, name: str) -> Tensor:
         # In the host's memory.
         return self._edge_data(name)

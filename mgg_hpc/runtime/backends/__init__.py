@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -131,7 +130,9 @@ def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
 
 def _gpu(name: str, comm: Any, dtype: str, share: bool) -> tuple[Any, str]:
     """Return this rank's GPU if every rank has one; else None, and the reason where there is a driver for GPUs."""
-    if name == "auto" and not all(comm.allgather(_has_driver())):
+    from .. import device
+
+    if name == "auto" and not all(comm.allgather(device.has_driver())):
         return None, ""
     from .cuda import rank as cuda_rank
 
@@ -141,12 +142,3 @@ def _gpu(name: str, comm: Any, dtype: str, share: bool) -> tuple[Any, str]:
         if name == "cuda":
             raise
         return None, f"; no GPUs: {error}"
-
-
-def _has_driver() -> bool:
-    """Return whether CUDA's driver is installed."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True

@@ -35,6 +35,8 @@ from .weights import LEARNED
 FREE = {"train.epochs", "train.patience", "train.prefetch"}
 FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
 
+ADVICE = 'put it back, or begin another run (mgg train, run.resume = "never")'
+
 MODEL, ADAM, CHOSEN, TIMES = "model.", "adam.", "chosen.", "times."  # prefixes of tensors' names
 ROWS, CHOSEN_ROWS = "rows", "chosen"  # names of learned rows; their moments have the names of `Adam.slots`
 _TIMES = ("epoch_ms", "eval_ms", "aggregate_ms")
@@ -259,16 +261,15 @@ def _checked(folder: Path, at: Position, given: Any, tensors: Mapping[str, Tenso
     return facts
 
 
-def check_settings(run: Path, before: Settings, now: Settings) -> None:
-    """Raise InputError for a changed key that must stay the same in a resumed run."""
+def check_settings(run: Path, before: Settings, now: Settings, advice: str = ADVICE) -> None:
+    """Raise InputError for a changed key that must stay the same in a resumed run. advice: what to do about it."""
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     for section, keys in old.items():
         for key, value in keys.items():
             name = f"{section}.{key}"
             if section not in FREE_SECTIONS and name not in FREE and new[section][key] != value:
                 raise InputError(
-                    f"{run}: was started with {name} = {value!r}, and now it is {new[section][key]!r}; "
-                    'put it back, or begin another run (mgg train, run.resume = "never")'
+                    f"{run}: was started with {name} = {value!r}, and now it is {new[section][key]!r}; {advice}"
                 )
 
 

@@ -20,7 +20,8 @@ from ...runtime import mpi
 from ...runtime.watchdog import Watchdog
 from .. import run_folder
 from ..job import Job
-from ..report import console, counted, print_line
+from ..report import counted, print_line
+from ..screen import console
 from . import overlap, trace
 
 FOLDER = "profile"

@@ -19,6 +19,7 @@ from ...runtime.backends.arguments import Geometry
 from ...runtime.watchdog import Watchdog
 from .. import memory, report
 from ..job import Job, build, watchdog
+from ..screen import console
 from ..start import PhaseTimer
 from ..trainer import Trainer
 from .target import Target, shown
@@ -154,7 +155,7 @@ def _print(settings: Settings, ranks: int, found: dict[str, list[Found]]) -> Non
                 str(row.points),
                 shown(row.geometry),
             )
-    report.console().print(table)
+    console().print(table)
     if ranks == 1:
         report.print_line("'mgg train' finds these settings by itself")
         return

@@ -219,11 +219,14 @@ class Tuner:
         return lambda setting: target.at(setting).ps * target.at(setting).wpb <= most
 
 
-def report_found(tuner: Tuner, *, prints: bool) -> list[dict[str, Any]]:
-    """Return the settings that were found, for summary.json; print them and what was ignored if asked to."""
-    for word in tuner.ignored if prints else ():
+def report_found(tuner: Tuner, *, first: bool, verbose: bool) -> list[dict[str, Any]]:
+    """Return the settings that were found, for summary.json.
+
+    first: True on the rank that prints which files were ignored. verbose: it prints what was found, too.
+    """
+    for word in tuner.ignored if first else ():
         report.print_line(word)
-    for target in tuner.targets if prints else ():
+    for target in tuner.targets if first and verbose else ():
         gain = f"{target.gain:.0%} less time than by default" if target.gain else "the default is the fastest"
         found = f"{target.label}: {shown(target.geometry)}; {gain}"
         if target.source == "table":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from io import FileIO
 from typing import Any
@@ -74,8 +75,9 @@ def built(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "BUCKETS", 8)
     monkeypatch.setattr(runs, "LEAST_EDGES", 1)
 
-    def make(listed, rows=(), *, classes=0, directed=True, memory=4000, **options):
-        imported = Imported("g", listed, rows or {}, classes=classes, directed=directed)
+    def make(listed, rows=(), *, classes=0, directed=True, memory=4000, from_one="", notes=None, **options):
+        said = {"from_one": from_one, "notes": [] if notes is None else notes}
+        imported = Imported("g", listed, rows or {}, classes=classes, directed=directed, **said)
         build_graph(imported, tmp_path / "g.h5", memory=memory, **options)
         return tmp_path / "g.h5"
 
@@ -203,6 +205,20 @@ def test_what_is_damaged_or_of_another_key_is_not_taken(rng, path, built, damage
     listed.started.clear()
     found = built(listed, key="k" if damage else "another").read_bytes()
     assert found == expected(path, listed) and (damage or listed.started == [None])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_smallest_id_of_all_blocks_tells_whether_ids_begin_at_1(rng, path, built, first):
+    """Also of those that a build has gathered before it was stopped."""
+    listed = uniform(rng)
+    ends = np.maximum(listed.sources, 1), np.maximum(listed.destinations, 1)
+    ends[0][7] = first  # in the first block
+    listed = replace(listed, sources=ends[0], destinations=ends[1])
+    for stop in (2000, 1 << 40):
+        notes: list[str] = []
+        with pytest.raises(KeyboardInterrupt) if stop == 2000 else nullcontext():
+            built(replace(listed, stop=stop), key="k", from_one="begins at 1", notes=notes)
+    assert notes == ["begins at 1"] * first
 
 
 def test_folders_of_others_and_of_running_builds_are_left(rng, path, built):

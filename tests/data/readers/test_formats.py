@@ -233,7 +233,8 @@ def test_a_dataset_of_ogb_becomes_a_graph_file(rng, tmp_path, monkeypatch, capsy
     write(tmp_path / name, sound.content)
     assert mgg("import", name, "-o", "g.h5") == 0
     told = capsys.readouterr()
-    assert told.out == f"g.h5: {name}, 60 nodes, 200 edges, 5 features, {sound.facts['classes']} classes\n"
+    edges = "200 edges (directed)"
+    assert told.out == f"g.h5: {name}, 60 nodes, {edges}, 5 features, {sound.facts['classes']} classes\n"
     assert "left out, since no graph file has it: node_year" in told.err and told.err.count("\n") == 1
     assert mgg("verify", "g.h5") == 0
     with open_graph("g.h5") as opened_:

@@ -23,6 +23,7 @@ from mgg_hpc.runtime.backends.cuda.context import DeviceStream
 from mgg_hpc.training import train
 from mgg_hpc.training.job import build
 from mgg_hpc.training.profile import profiler, trace
+from mgg_hpc.training.screen import Screen
 from mgg_hpc.training.trainer import Trainer
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs as searches
@@ -177,7 +178,7 @@ def test_the_host_waits_for_no_gpu_within_a_training_step(comm, folder, device):
     if comm.rank == 0:
         path.write_text(config.dumps(settings(Case("sbm"), folder, "cuda", folder=str(runs))))
     comm.Barrier()
-    train.process_train(path, ("train.epochs=6",), False, False, profile=True)
+    train.process_train(path, ("train.epochs=6",), train.Shown(Screen(False), profile=True))
     found = json.loads((runs / "latest" / "profile" / "summary.json").read_text())
     steps = [each for each in found["spans"] if each["span"][-1] == trace.STEP]
     assert steps and (device == "shim" or steps[0]["gpu_ms"] > 0)

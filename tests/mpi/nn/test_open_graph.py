@@ -195,7 +195,7 @@ def test_losses_that_cannot_be_are_refused_on_all_ranks(rng, comm):
             (out, y.float(), train, entropy, "train", r"graph.y is torch.float32 \[n\]; expected integers"),
             (out, many, every if last else train, entropy, "train", "3 outputs, .* labels are of 7 classes"),
             (out, pairs, train, entropies, "train", r"out is \[\d+, 3\], and graph.y \[\d+, 2\]"),
-            (out, y, train, entropy, "test", "no rank has labelled rows of the split 'test'"),
+            (out, y, train, entropy, "test", "no rank has labelled nodes of the split 'test'"),
             (out, y, train, entropy, "tset", "no such split: 'tset'"),
             (out, y, every, lambda out, y, reduction: out[:, 0], "train", 'shall take reduction="sum"'),
             (
@@ -204,7 +204,7 @@ def test_losses_that_cannot_be_are_refused_on_all_ranks(rng, comm):
                 train,
                 entropy,
                 "train",
-                r"out is \[.*, and this rank has \d+ rows",
+                r"out is \[.*, and this rank has \d+ nodes",
             ),
         ]:
             graph.y, graph.train = labels, rows

@@ -85,7 +85,7 @@ def test_a_run_tells_what_its_batches_were(mgg, folder, first, comm):
     assert done.codes == {0}
     told = json.loads((folder / "runs" / "001" / "summary.json").read_text())
     steps = -(-int(blocks().train.sum()) // 7)
-    assert f"sampled: {steps} batches an epoch of 7 rows, fanouts 3, all" in done.out[0]
+    assert f"batches   {steps} an epoch, of 7 nodes, fanouts 3, all" in done.out[0]
     assert (told["mode"], told["batches"]) == ("sampled", steps)
     assert told["sampled"]["fanouts"] == [3, -1] and told["sampled"]["batch_size"] == 7
     assert told["sampled"]["edges"] > told["sampled"]["rows"] > blocks().train.sum()

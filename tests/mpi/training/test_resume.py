@@ -23,6 +23,7 @@ from mgg_hpc.errors import StoppedBySignal
 from mgg_hpc.runtime import signals
 from mgg_hpc.training import train
 from mgg_hpc.training.checkpoints import folders, resume, state
+from mgg_hpc.training.screen import Screen
 
 pytestmark = pytest.mark.mpi
 
@@ -130,7 +131,7 @@ def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, 
     """Losses are equal to rounding, after an epoch and after a batch within one."""
     sections = (BATCHES if at[1] else {"epochs": 7, "seed": 5}) | {"dtype": "float64"}
     settings = config.load(job("whole", MODELS[model], train=sections))
-    shown = train.Shown(dry_run=False, bar=False, profile=False)
+    shown = train.Shown(Screen(False))
     train._train(settings, comm, None, shown)
     comm.Barrier()
     wanted = [float(line[1]) for line in metrics(folder / "whole" / "001")]

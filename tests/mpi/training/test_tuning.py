@@ -60,7 +60,7 @@ def trained(folder, write, mgg, monkeypatch):
             plan={"transfer": transfer, "tune": tune} | (plan or {"ps": 4, "wpb": 128}),
             run={"folder": str(folder / tune)},
         )
-        done = mgg("train", job, "--no-progress")
+        done = mgg("train", job, "--verbose")
         assert done.codes == {0}, done.err
         return (folder / tune / "latest").resolve(), tuners[-1], done.out[0]
 

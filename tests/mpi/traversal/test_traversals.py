@@ -20,6 +20,7 @@ from mgg_hpc.data.store import GraphFile
 from mgg_hpc.data.writer import Partition
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import backends
+from mgg_hpc.tools import traverse
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs
 
@@ -253,7 +254,7 @@ def test_the_command_writes_the_same_on_any_ranks(comm, folder, mgg, first, back
     first(lambda: writer.write(path, blocks(150)))
     for kind in ("bfs", "sssp", "cc"):
         begin = ["--source", 4] if kind != "cc" else []
-        done = mgg("traverse", kind, path, "-o", folder / f"{kind}.h5", *begin)
+        done = mgg("traverse", kind, path, "-v", "-o", folder / f"{kind}.h5", *begin)
         assert done.codes == {0} and done.err == [""] * comm.size
         assert ("MiB crossed" in done.out[0]) == (comm.size > 1) and done.out[1:] == [""] * (comm.size - 1)
         with h5py.File(folder / f"{kind}.h5") as file:
@@ -262,6 +263,32 @@ def test_the_command_writes_the_same_on_any_ranks(comm, folder, mgg, first, back
     for run in (*runs.bfs(part, [4]), *runs.sssp(part, [4]), *runs.components(part)):
         for name, mine in run.arrays.items():
             assert np.array_equal(everywhere(part, mine), found[name]), name
+
+
+@pytest.mark.parametrize("edges", [0, 60, 300])
+def test_answers_are_those_of_scipy(comm, rng, loaded, edges):
+    """Of graphs of several components and isolated nodes."""
+    source, destination = rng.integers(0, 200, (2, edges))
+    case = symmetric(cases.csr(source, destination, 230, cases.even(230, 1)))
+    part = loaded(graph_of(rng, case, directed=False), weights=True)
+    [components] = runs.components(part)
+    count, labels = csgraph.connected_components(out_edges(case), directed=False)
+    sizes = np.bincount(labels)
+    found = traverse.answer("cc", part, components)
+    assert found == {"components": count, "largest": sizes.max()}
+    [ranks] = runs.pagerank(part, dtype="float64", tolerance=1e-12) if edges else [None]
+    if edges:
+        begin = int(destination[0])
+        far = csgraph.dijkstra(out_edges(case), indices=begin, unweighted=True)
+        far = far[np.isfinite(far)].max()
+        [run] = runs.bfs(part, [begin])
+        assert traverse.answer("bfs", part, run) == {"deepest": far}
+        [run] = runs.sssp(part, [begin])
+        assert traverse.answer("sssp", part, run) == {"farthest": far}
+        values = everywhere(part, ranks.arrays["rank"])
+        order = sorted(range(230), key=lambda node: (-values[node], node))[:5]
+        first = traverse.answer("pagerank", part, ranks)["first"]
+        assert first == [{"node": node, "rank": values[node]} for node in order]
 
 
 def test_refusals_are_the_same_on_all_ranks(comm, folder, mgg, first):

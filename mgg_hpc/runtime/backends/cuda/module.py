@@ -13,12 +13,13 @@ from ....errors import InputError
 from ....plan import cuda_grid
 from ....plan.cuda_grid import Limits
 from ....plan.layout import ARRIVAL, CHUNK, PUSH, SEGMENT
+from ... import device
 
 
 def load() -> Any:
     """Return the native module, checked to agree with this package.
 
-    Raises InputError if it is not built, does not load, or was built from other sources.
+    Raises InputError if it is not built, does not load, or was built from other sources; and without a driver.
     """
     # Where the package is installed beside NVSHMEM's wheel, the module finds it by itself.
     wheel = util.find_spec("nvidia.nvshmem") if util.find_spec("nvidia") else None
@@ -28,6 +29,11 @@ def load() -> Any:
                 ctypes.CDLL(str(library))
         from .... import _cuda
     except (ImportError, OSError) as error:
+        if not device.has_driver():
+            raise InputError(
+                "no CUDA device (no NVIDIA driver): install the driver, start the container with its GPUs, or "
+                "compute on CPUs"
+            ) from error
         raise InputError(
             f"the native module mgg_hpc._cuda does not load ({error}); it is built where nvcc and NVSHMEM are: "
             "pip install nvidia-nvshmem-cu13, then install this package again"

@@ -1,0 +1,114 @@
+"""`mgg train --seeds N`: train a job with several seeds, and print the mean and the deviation of their scores."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import config
+from ..config import Settings
+from ..data.store import open_graph
+from ..errors import InputError
+from ..runtime import exit_code, mpi
+from . import report, run_folder
+from .checkpoints import resume
+from .metrics import METRICS
+from .screen import duration
+from .train import Shown, begin, train
+
+
+def process_seeds(path: Path, overrides: tuple[str, ...], count: int, options: Shown) -> int:
+    """Train with ``count`` seeds, from train.seed on, each in a folder of its own; return the exit code.
+
+    A seed's runs are in RUNS/seed-N, RUNS being run.folder. One that has ended is not trained again, and one that was
+    stopped goes on. Raises InputError for a run there of another job or another graph.
+    """
+    comm = begin()
+    with mpi.agree(comm):
+        jobs = settings_of(config.load(path, overrides), count)
+        if comm.rank == 0:
+            for job in jobs:
+                _check(job)
+    summaries: list[dict[str, Any]] = []
+    for job in jobs:
+        label = f"seed {job.train.seed}, epoch"
+        shown = replace(options, label=label, whole=False, opens=options.opens and not summaries)
+        trained = train(job, comm, shown)
+        if comm.rank == 0:
+            run = Path(job.run.folder) / run_folder.find(Path(job.run.folder)).name
+            summaries.append(json.loads((run / run_folder.SUMMARY).read_text()))
+            options.screen.hide()
+            _print_seed(job.train.seed, summaries[-1], run, trained=trained)
+    if comm.rank == 0:
+        print_scores(summaries)
+        report.print_next(f"mgg runs {shlex.quote(str(Path(jobs[0].run.folder).parent))}")
+    exit_code.record(0)
+    return 0
+
+
+def settings_of(settings: Settings, count: int) -> list[Settings]:
+    """Return the job of each seed."""
+    seeds = range(settings.train.seed, settings.train.seed + count)
+    return [
+        msgspec.structs.replace(
+            settings,
+            train=msgspec.structs.replace(settings.train, seed=seed),
+            run=msgspec.structs.replace(
+                settings.run, folder=f"{settings.run.folder}/seed-{seed}", resume="auto"
+            ),
+        )
+        for seed in seeds
+    ]
+
+
+def _check(job: Settings) -> None:
+    """Raise InputError if the latest run of a seed is not of this job: its scores would be counted."""
+    run = run_folder.latest(Path(job.run.folder))
+    if run is None:
+        return
+    advice = "put it back, or name another run.folder"
+    before = config.load(run / run_folder.JOB, of_run=True)
+    resume.check_settings(run, before, job, advice)
+    old, new = before.train, job.train
+    if old.patience != new.patience or old.epochs > new.epochs:
+        raise InputError(
+            f"{run}: was started with train.epochs = {old.epochs} and train.patience = {old.patience}, and now they "
+            f"are {new.epochs} and {new.patience}; {advice}"
+        )
+    if resume.is_finished(run):
+        with open_graph(Path(job.graph.file)) as opened:
+            if json.loads((run / run_folder.SUMMARY).read_text())["graph"]["uuid"] != opened.uuid:
+                raise InputError(f"{run}: was trained on another graph than {opened.path}; {advice}")
+
+
+def _print_seed(seed: int, summary: dict[str, Any], run: Path, *, trained: bool) -> None:
+    """Print a line on the run of a seed."""
+    scores = [
+        f"{report.SPLIT_NAMES[split]} {summary[f'{split}_accuracy']:.4f}"
+        for split in ("test", "val")
+        if summary["splits"][split]
+    ]
+    how = duration(summary["seconds"]) if trained else "as before"
+    report.print_line(f"seed {seed}: {', '.join(scores)}, epoch {summary['best_epoch']}, {how}; {run}")
+
+
+def print_scores(summaries: Sequence[dict[str, Any]]) -> None:
+    """Print the mean, the standard deviation and the range of the scores of runs with several seeds."""
+    title, count = METRICS[summaries[0]["metric"]].title, len(summaries)
+    facts = {}
+    for split in ("test", "val"):
+        if summaries[0]["splits"][split]:
+            scores = [summary[f"{split}_accuracy"] for summary in summaries]
+            deviation = statistics.stdev(scores) if count > 1 else 0.0
+            facts[f"{report.SPLIT_NAMES[split]} {title}"] = (
+                f"{statistics.mean(scores):.4f} ± {deviation:.4f}, from {min(scores):.4f} to {max(scores):.4f}"
+            )
+    report.print_line(f"\n{report.counted(count, 'seed')}, mean ± standard deviation:")
+    report.print_facts(facts)
