@@ -13,7 +13,12 @@ from .options import Choice, Existing, Finite, Output, Verbs, example
 def _shared(command: Any) -> Any:
     """Add the options of all traversals to a command."""
     options = (
-        option("-o", "--output", type=Output, help="HDF5 file for the results; or .npy. [default: none]"),
+        option(
+            "-o",
+            "--output",
+            type=Output,
+            help="File for the results: .h5, .npy, .csv or .parquet. [default: none]",
+        ),
         option("--force", is_flag=True, help="Replace the output if it exists."),
         option("--json", "as_json", is_flag=True, help="Print JSON."),
         option(
@@ -42,7 +47,13 @@ def _shared(command: Any) -> Any:
 def _from_sources(command: Any) -> Any:
     """Add the options of where traversals begin."""
     options = (
-        option("--source", "nodes", type=IntRange(0), multiple=True, help="Node to begin at; repeatable."),
+        option(
+            "--source",
+            "nodes",
+            multiple=True,
+            metavar="NODE",
+            help="Node to begin at: its name or id in a graph imported with --map-ids, else its number; repeatable.",
+        ),
         option("--sources", type=IntRange(1), help="Draw so many nodes to begin at. [default: 1]"),
         option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="Seed of what is drawn."),
     )
@@ -82,7 +93,7 @@ def traverse() -> None:
 def bfs(**options: Any) -> int:
     """Search in breadth first: /parent and /depth of each node, -1 where it is not reached.
 
-    With several sources arrays have a column for each.
+    With several sources arrays have a column for each, and columns of tables end with the source.
     """
     return _process("bfs", options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ def write(
     attributes: dict[str, Any],
     *,
     mode: int | None = None,
+    of_nodes: Collection[str] = (),
+    labels: Sequence[object] | None = None,
 ) -> None:
     """Write arrays of all ranks, replacing files that exist. Collective.
 
@@ -73,6 +75,9 @@ def write(
         bounds: int64 [P + 1], the rows of each rank.
         attributes: attributes of the root of an HDF5 file.
         mode: permissions of .npy files. [default: by the umask]
+        of_nodes: arrays whose values are numbers of nodes, -1 for none. Tables have the nodes' names in their place, if
+            there are any.
+        labels: what follows the names of a table's columns of an array [n, k]. [default: 0 .. k - 1]
     """
     if comm.rank != 0:
         for first in range(0, len(ids), BLOCK):
@@ -89,7 +94,7 @@ def write(
                 for name, path in paths(output, list(arrays)).items()
             }
         elif output.suffix in (".csv", ".parquet"):
-            maps = files.enter_context(_table(output, nodes, arrays))
+            maps = files.enter_context(_table(output, nodes, arrays, of_nodes, labels))
         else:
             maps = files.enter_context(_hdf5(output, nodes, arrays, attributes))
         for name, array in arrays.items():
@@ -143,7 +148,9 @@ def _npy(
 
 
 @contextmanager
-def _table(output: Path, nodes: int, arrays: Arrays) -> Iterator[dict[str, NDArray[Any]]]:
+def _table(
+    output: Path, nodes: int, arrays: Arrays, of_nodes: Collection[str], labels: Sequence[object] | None
+) -> Iterator[dict[str, NDArray[Any]]]:
     """Collect rows in files without a name, and write them as a table."""
     with ExitStack() as files:
         maps: Arrays = {}
@@ -151,7 +158,8 @@ def _table(output: Path, nodes: int, arrays: Arrays) -> Iterator[dict[str, NDArr
             held = files.enter_context(tempfile.TemporaryFile(dir=output.parent))
             maps[name] = np.memmap(held, array.dtype, "w+", shape=(nodes, *array.shape[1:]))
         yield maps
-        blocks = (_columns(maps, first, min(first + BLOCK, nodes)) for first in range(0, nodes, BLOCK))
+        cuts = ((first, min(first + BLOCK, nodes)) for first in range(0, nodes, BLOCK))
+        blocks = (_columns(maps, *cut, of_nodes, labels) for cut in cuts)
         with replacement(output, force=True, size=0) as temporary:
             (_write_csv if output.suffix == ".csv" else _write_parquet)(temporary, blocks)
 
@@ -182,18 +190,29 @@ def _write_parquet(path: Path, blocks: Iterator[dict[str, NDArray[Any]]]) -> Non
             writer.write_table(table)
 
 
-def _columns(maps: dict[str, NDArray[Any]], first: int, last: int) -> dict[str, NDArray[Any]]:
+def _columns(
+    maps: Arrays, first: int, last: int, of_nodes: Collection[str], labels: Sequence[object] | None
+) -> Arrays:
     """Return rows first .. last - 1 of arrays as columns by name."""
     names = next((maps[name] for name in NAMES if name in maps), None)
-    ids: NDArray[Any] = np.arange(first, last) if names is None else names[first:last]
-    columns = {"id": np.char.decode(ids, "utf-8") if ids.dtype.kind == "S" else ids}
+    columns: Arrays = {"id": np.arange(first, last) if names is None else _decoded(names[first:last])}
     for name, array in maps.items():
         rows, prefix = array[first:last], name.replace("/", ".")
+        if name in of_nodes and names is not None:
+            rows = np.where(
+                rows < 0, "" if names.dtype.kind == "S" else -1, _decoded(names[np.maximum(rows, 0)])
+            )
         if rows.ndim == 1 and name not in NAMES:
             columns[prefix] = rows
         elif rows.ndim == 2:
-            columns |= {f"{prefix}_{column}": rows[:, column] for column in range(rows.shape[1])}
+            ends = range(rows.shape[1]) if labels is None else labels
+            columns |= {f"{prefix}_{end}": rows[:, column] for column, end in enumerate(ends)}
     return columns
+
+
+def _decoded(names: NDArray[Any]) -> NDArray[Any]:
+    """Return UTF-8 bytes as text; numbers unchanged."""
+    return np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
 
 
 # --- names of nodes
@@ -219,6 +238,16 @@ def read_names(opened: GraphFile, lo: int, hi: int) -> NDArray[np.int64] | NDArr
         return None
     parts = [_words(opened, row, min(row + NAMED_ROWS, hi)) for row in range(lo, hi, NAMED_ROWS)]
     return np.concatenate(parts) if parts else np.empty(0, "S1")
+
+
+def name_arrays(comm: Any, kind: str, names: NDArray[Any] | None) -> Arrays:
+    """Return the names of this rank's rows as an array for `write`, text of one length on all ranks. Collective.
+
+    kind: of `kind_of_names`. names: of `read_names`; without them there is no array.
+    """
+    if names is None:
+        return {}
+    return {kind: names.astype(f"S{max(comm.allgather(names.itemsize))}") if kind == "name" else names}
 
 
 def _words(opened: GraphFile, lo: int, hi: int) -> NDArray[np.bytes_]:

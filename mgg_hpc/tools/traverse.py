@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..data import row_files, schema
 from ..data.atomic_write import check_output
-from ..data.store import open_graph
+from ..data.store import GraphFile, open_graph
 from ..errors import InputError
 from ..runtime import backends, cores, exit_code, mpi
 from ..traversal import part as parts
@@ -25,6 +25,7 @@ ARRAYS = {"bfs": ("parent", "depth"), "sssp": ("distance",), "cc": ("component",
 FROM_SOURCES = ("bfs", "sssp")
 FIRST = 5  # nodes of the highest ranks that are printed
 BLOCK = 1 << 22  # entries of the numbering that are read at a time
+OF_NODES = ("parent", "component")  # arrays of numbers of nodes
 ITEM_BYTES = {"parent": 8, "depth": 4, "distance": 4, "component": 8, "rank": 8}  # at most
 
 
@@ -40,7 +41,7 @@ def process_traverse(
     backend: str,
     edges: str = "device",
     share_gpu: bool = False,
-    nodes: tuple[int, ...] = (),
+    nodes: tuple[str, ...] = (),
     sources: int | None = None,
     seed: int = 0,
     repeats: int = 1,
@@ -54,7 +55,7 @@ def process_traverse(
         verbose: print also the speed and the steps of each run.
         edges: where the edges of a GPU are stored, "device" or "host".
         share_gpu: whether several ranks may drive one GPU.
-        nodes: nodes to begin at.
+        nodes: nodes to begin at, by the names that the graph has for them, else by number.
         sources: number of nodes to draw, by ``seed``, if none are named.
         repeats: number of runs of a traversal without a source.
         unweighted: leave the weights of the file out.
@@ -63,9 +64,10 @@ def process_traverse(
     Raises InputError for options that do not fit together and for a node that the graph does not have.
     """
     comm = mpi.world()
-    paths = {} if output is None else row_files.paths(output, list(ARRAYS[kind]))
     with mpi.agree(comm):
-        weighted = _check(kind, graph, nodes, sources, backend, share_gpu, options)
+        weighted, begin, named = _check(kind, graph, nodes, sources, backend, share_gpu, options)
+        names = [*ARRAYS[kind], *filter(None, [named])]
+        paths = {} if output is None else row_files.paths(output, names)
         for path in paths.values() if comm.rank == 0 else ():
             check_output(path, force=force)
     threads = mpi.threads(comm)
@@ -80,10 +82,10 @@ def process_traverse(
         if comm.rank == 0 and kind == "sssp" and not (weighted or options["random_lengths"] or as_json):
             print(f"{part.name} has no weights: each edge has a length of 1 (--random-lengths draws lengths)")
         if output is not None:
-            _check_room(part, kind, len(nodes) or sources or 1)
+            _check_room(part, kind, len(begin) or sources or 1)
         done: list[Run] = []
         answers: list[dict[str, Any]] = []
-        for number, run in enumerate(_runs(kind, part, nodes, sources, seed, repeats, check, options), 1):
+        for number, run in enumerate(_runs(kind, part, begin, sources, seed, repeats, check, options), 1):
             if kind not in FROM_SOURCES:
                 done = [replace(each, arrays={}) for each in done]  # only the last run is written
             # Without a source all runs find the same.
@@ -95,7 +97,12 @@ def process_traverse(
                 print("\n".join(_lines(kind, graph, part, run, answers[-1], costs)), flush=True)
     arrays = {} if output is None else _columns(kind, done)
     if output is not None:
-        _write(part, kind, output, arrays, done)
+        with mpi.agree(comm), open_graph(graph) as opened:
+            found = row_files.read_names(
+                opened, *(int(each) for each in part.bounds[comm.rank : comm.rank + 2])
+            )
+        arrays |= row_files.name_arrays(comm, named, found)
+        _write(part, kind, graph, output, arrays, done)
     if comm.rank == 0 and as_json:
         of_weights = part.weight is not None and not options.get("random_lengths")
         document = _document(part, kind, check, done, answers, threads, of_weights)
@@ -112,13 +119,13 @@ def process_traverse(
 def _check(
     kind: str,
     graph: Path,
-    nodes: tuple[int, ...],
+    nodes: tuple[str, ...],
     sources: int | None,
     backend: str,
     share_gpu: bool,
     options: dict[str, Any],
-) -> bool:
-    """Return whether the graph has weights.
+) -> tuple[bool, list[int], str]:
+    """Return whether the graph has weights, the numbers of the nodes to begin at, and `kind_of_names`.
 
     Raises InputError for options that do not fit together or the graph, before its edges are read.
     """
@@ -134,12 +141,38 @@ def _check(
     if kind == "pagerank":
         runs.check_tolerance(options["tolerance"], options["dtype"])
     with open_graph(graph) as file:
-        for node in nodes:
-            if node >= file.nodes:
-                raise InputError(f"--source {node}: {graph} has nodes 0 to {file.nodes - 1}")
         if kind == "cc":
             runs.check_undirected(file.name, directed=file.directed)
-        return file.weighted
+        return file.weighted, _numbers(file, nodes), row_files.kind_of_names(file.contents)
+
+
+def _numbers(opened: GraphFile, words: tuple[str, ...]) -> list[int]:
+    """Return the numbers of nodes, each once. Raises InputError for a node that the graph does not have."""
+    kind = row_files.kind_of_names(opened.contents)
+    wanted: dict[str, Any] = {word: word.encode() if kind == "name" else _integer(word) for word in words}
+    found: dict[Any, int] = {}
+    if not kind:
+        found = {number: number for number in wanted.values() if number is not None and number < opened.nodes}
+    elif words:
+        held = [each for each in wanted.values() if each is not None]
+        for low in range(0, opened.nodes, row_files.NAMED_ROWS):
+            names = row_files.read_names(opened, low, min(low + row_files.NAMED_ROWS, opened.nodes))
+            assert names is not None
+            for at in np.flatnonzero(np.isin(names, held)) if held else ():
+                row = low + int(at)
+                if schema.PERMUTATION in opened.contents.datasets:
+                    row = int(opened.read(schema.PERMUTATION, row, row + 1)[0])
+                found[names[at].item()] = row
+    for word, name in wanted.items():
+        if name not in found:
+            known = f"nodes 0 to {opened.nodes - 1}" if not kind else f"no node with this {kind}"
+            raise InputError(f"--source {word}: {opened.where} has {known}")
+    return list(dict.fromkeys(found[name] for name in wanted.values()))
+
+
+def _integer(word: str) -> int | None:
+    """Return a whole number of at least 0; None for other words."""
+    return int(word) if word.isascii() and word.isdecimal() else None
 
 
 def _check_room(part: Part, kind: str, sources: int) -> None:
@@ -157,7 +190,7 @@ def _check_room(part: Part, kind: str, sources: int) -> None:
 def _runs(
     kind: str,
     part: Part,
-    nodes: tuple[int, ...],
+    nodes: list[int],
     sources: int | None,
     seed: int,
     repeats: int,
@@ -168,7 +201,7 @@ def _runs(
         return runs.components(part, repeats=repeats, check=check)
     if kind == "pagerank":
         return runs.pagerank(part, repeats=repeats, check=check, **options)
-    begin = list(dict.fromkeys(nodes)) or runs.draw_sources(part, sources or 1, seed)
+    begin = nodes or runs.draw_sources(part, sources or 1, seed)
     if kind == "bfs":
         return runs.bfs(part, begin, check=check)
     return runs.sssp(part, begin, seed=seed, check=check, **options)
@@ -206,7 +239,8 @@ def _lines(
 ) -> Iterator[str]:
     """Yield the lines that are printed about runs. run: the last. found: its answer. costs: `_cost` of each run."""
     if kind in FROM_SOURCES:
-        reached = f"source {run.source}: {run.reached:,} of {part.nodes:,} nodes reached"
+        source = _names(graph, [run.source]).get(run.source, str(run.source))
+        reached = f"source {source}: {run.reached:,} of {part.nodes:,} nodes reached"
         last = (
             f"deepest level {found['deepest']:,}"
             if kind == "bfs"
@@ -299,7 +333,9 @@ def _columns(kind: str, done: list[Run]) -> dict[str, NDArray[Any]]:
     return {name: np.stack([run.arrays[name] for run in chosen], axis=1) for name in ARRAYS[kind]}
 
 
-def _write(part: Part, kind: str, output: Path, arrays: dict[str, NDArray[Any]], done: list[Run]) -> None:
+def _write(
+    part: Part, kind: str, graph: Path, output: Path, arrays: dict[str, NDArray[Any]], done: list[Run]
+) -> None:
     """Write arrays, with the sources and the seconds of their runs. Collective."""
     chosen = done if kind in FROM_SOURCES else done[-1:]
     attributes: dict[str, Any] = {
@@ -310,6 +346,12 @@ def _write(part: Part, kind: str, output: Path, arrays: dict[str, NDArray[Any]],
         "graph_uuid": part.uuid,
         "seconds": np.array([run.seconds for run in chosen]),
     }
+    labels: list[object] | None = None
     if kind in FROM_SOURCES:
         attributes["source"] = np.array([run.source for run in chosen], np.int64)
-    row_files.write(part.comm, output, part.ids, arrays, part.bounds, attributes)
+        sources = attributes["source"].tolist()
+        names = _names(graph, sources)
+        labels = [names.get(source, source) for source in sources]
+    row_files.write(
+        part.comm, output, part.ids, arrays, part.bounds, attributes, of_nodes=OF_NODES, labels=labels
+    )

@@ -112,11 +112,7 @@ def _names_of_rows(job: Job) -> row_files.Arrays:
     low, high = (int(each) for each in job.part.bounds[job.comm.rank : job.comm.rank + 2])
     with mpi.agree(job.comm), open_graph(job.part.path) as opened:
         kind, found = row_files.kind_of_names(opened.contents), row_files.read_names(opened, low, high)
-    if found is None:
-        return {}
-    if kind == "name":
-        found = found.astype(f"S{max(job.comm.allgather(found.itemsize))}")
-    return {kind: found}
+    return row_files.name_arrays(job.comm, kind, found)
 
 
 def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str, int]:

@@ -189,7 +189,13 @@ def run_of(source=9):
     return Run(source, {}, seconds=0.25, edges=3_000_000, moved=5 << 20, reached=77, steps=8)
 
 
-def test_a_line_for_each_run_and_a_document_of_all():
+@pytest.fixture
+def unnamed(monkeypatch):
+    """Nodes have no names, without a file."""
+    monkeypatch.setattr(traverse, "_names", lambda *_: {})
+
+
+def test_a_line_for_each_run_and_a_document_of_all(unnamed):
     facts = {"nodes": 11, "edges": 22, "directed": True}
     part = SimpleNamespace(name="g", comm=SimpleNamespace(size=33), **facts)
     costs = [traverse._cost(part, run_of(), verbose) for verbose in (False, True)]
@@ -212,13 +218,13 @@ def test_a_line_for_each_run_and_a_document_of_all():
     assert told == about | facts | {"weighted": False, "ranks": 33, "threads": 44, "runs": runs}
 
 
-def test_a_file_has_a_column_and_a_time_for_each_source(tmp_path, rng):
+def test_a_file_has_a_column_and_a_time_for_each_source(tmp_path, unnamed, rng):
     """In the user's numbering, each array under its name."""
     ids, comm = rng.permutation(5), SimpleNamespace(rank=0, size=1)
     part = SimpleNamespace(comm=comm, ids=ids, bounds=np.array([0, 5]), name="g", graph_uuid="u", uuid="u")
     arrays = {s: {"parent": 10 * s + np.arange(5), "depth": 100 * s + np.arange(5)} for s in (3, 4)}
     done = [Run(source, arrays[source], source / 8, 0, 0, 0, 0) for source in (3, 4)]
-    traverse._write(part, "bfs", tmp_path / "out.h5", traverse._columns("bfs", done), done)
+    traverse._write(part, "bfs", tmp_path / "g.h5", tmp_path / "out.h5", traverse._columns("bfs", done), done)
     with h5py.File(tmp_path / "out.h5") as file:
         assert file.attrs["format"] == "mgg-traversal" and file.attrs["seconds"].tolist() == [0.375, 0.5]
         assert file.attrs["source"].tolist() == [3, 4]
@@ -246,3 +252,38 @@ def test_what_was_reached_is_of_all_ranks():
     part = SimpleNamespace(graph=graph, comm=Ranks(lambda n: n + 1000, lambda n: n + 20000))
     found = runs._run(part, 5, {"a": 1}, np.array([True, False, True]), 0.5, 6, 7)
     assert found == Run(5, {"a": 1}, 0.5, 3 * 101 + 21000, 6, 3 * 2 + 21000, 7)
+
+
+@pytest.mark.parametrize("names", [["Bern", "Basel", "Chur", "Genf é"], ["700", "20", "3", "12"]])
+def test_tables_and_sources_have_the_users_names(tmp_path, monkeypatch, capsys, rng, names):
+    """Also those of parents and components, and in whatever order the rows lie."""
+    monkeypatch.chdir(tmp_path)
+    edges = rng.permutation([(0, 1, 1.5), (1, 2, 2.0), (0, 2, 5.0)])
+    lines = [f"{names[int(u)]};{names[int(v)]};{length}" for u, v, length in edges]
+    (tmp_path / "g.csv").write_text("\n".join([*lines, f"{names[3]};{names[3]};1"]) + "\n")
+    graph, table = tmp_path / "g.h5", tmp_path / "out.csv"
+    words = ["--map-ids", "--delimiter", ";", "--symmetric", "-o", graph]
+    assert mgg("import", tmp_path / "g.csv", *words) == 0
+    assert mgg("partition", graph, "--order", "degree") == 0
+
+    def columns(*words: object) -> dict[str, dict[str, str]]:
+        capsys.readouterr()
+        assert mgg("traverse", *words, graph, "-o", table, "--force") == 0
+        first, *rest = (line.split(",") for line in table.read_text().splitlines())
+        return {row[0]: dict(zip(first[1:], row[1:], strict=True)) for row in rest}
+
+    found = columns("sssp", "--source", names[2], "--source", names[3])
+    assert set(found) == set(names)
+    assert f"source {names[2]}: 3 of 4 nodes reached, farthest distance 3.5" in capsys.readouterr().out
+    distance = {name: float(row[f"distance_{names[2]}"]) for name, row in found.items()}
+    assert distance == dict(zip(names, [3.5, 2.0, 0.0, np.inf], strict=True))
+    found = columns("bfs", "--source", names[0])
+    none = "-1" if names[0].isdecimal() else ""
+    assert [found[name]["parent"] for name in names] == [names[0], names[0], names[0], none]
+    found = columns("cc")
+    together = {found[name]["component"] for name in names[:3]}
+    assert len(together) == 1 and together < set(names[:3]) and found[names[3]]["component"] == names[3]
+    kind = "id" if names[0].isdecimal() else "name"
+    assert f"--source 1000: {graph} has no node with this {kind}" in refused(
+        capsys, "traverse", "bfs", graph, "--source", "1000"
+    )
