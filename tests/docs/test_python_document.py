@@ -34,7 +34,7 @@ def printed(folder: Path, command: str) -> str:
 
 @pytest.mark.long
 def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
-    assert len(PROGRAMS) == 7 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
+    assert len(PROGRAMS) == 6 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
     alone, together = (printed(folder, command) for command in COMMANDS[1:])
     assert NUMBER.sub("#", alone) == NUMBER.sub("#", together)
     for one, other in zip(NUMBER.findall(alone), NUMBER.findall(together), strict=True):
@@ -45,11 +45,10 @@ def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
     assert len(epochs) == 3 and float(epochs[-1][0]) < float(epochs[0][0])
     assert float(epochs[-1][1]) > 0.6  # of 5 classes
     assert re.search(r"^2000 nodes, \d+ of them", alone, re.M)
-    assert float(re.search(r"^karate club: ([\d.]+)$", alone, re.M)[1]) > 0.8
     assert float(re.search(r"^batches: ([\d.]+)$", alone, re.M)[1]) > 0.6  # of 5 classes
+    assert re.search(r"^tiers: \d+\.\d+ of 3 rows$", alone, re.M)
     assert re.search(r"^dot attention: loss \d", alone, re.M)
-    shown = [block.text for block in BLOCKS if block.text.startswith("GatedGCN")]
-    assert len(shown) == 1 and shown[0] in alone
+    assert "GatedGCN, as it is written:" in alone and "3 operators over 16 columns" in alone
     assert float(re.search(r"^streamed: loss ([\d.]+)$", alone, re.M)[1]) < 1.7  # ln 5 is 1.6
 
 
