@@ -21,6 +21,7 @@ from ..errors import InputError
 from .export import in_imported_order, whole
 from .graph import SPLITS, Graph, SparseRows, from_edges
 from .readers import FORMATS
+from .readers.array_edges import count_rounded, rounding
 from .readers.limits import memory, shown
 from .readers.node_arrays import label_fields
 from .readers.npy import NUMBERS
@@ -376,7 +377,7 @@ def _graph(
     if values is not None:
         if values.shape != source.shape or values.dtype.kind not in NUMBERS:
             raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
-        single = _single("weights", values, notes)
+        single = _single("the weights", values, notes)
         if (vanished := (single == 0) & (values != 0)).any():
             at = int(vanished.argmax())
             raise InputError(f"{where}: weight {values[at]} of edge {at} is 0 in float32; scale the weights")
@@ -402,12 +403,8 @@ def _single(what: str, values: np.ndarray, notes: list[str]) -> np.ndarray:
     """Return numbers as float32, with a note about whole numbers that change; infinite ones are refused later."""
     with np.errstate(over="ignore", under="ignore"):
         found = values.astype(np.float32)
-    if values.dtype.itemsize < 4 or values.dtype == np.float32:
-        return found
-    large = np.isfinite(found) & ((values > 2**24) | (values < -(2**24)))
-    exact = values[large].astype(np.longdouble)  # holds all of int64
-    if changed := np.count_nonzero((exact == np.floor(exact)) & (found[large] != exact)):
-        notes.append(f"{changed} whole numbers of {what} are rounded, to float32")
+    if rounded := count_rounded(values, found):
+        notes.append(rounding(what, rounded))
     return found
 
 
@@ -418,7 +415,7 @@ def _edge_data(where: str, name: str, data: Any, edges: int, notes: list[str]) -
     if values.shape[:1] != (edges,) or values.dtype.kind not in NUMBERS:
         raise InputError(f"{where}: {what} are {_kind(values)}; expected numbers [{edges}, ...]")
     if values.dtype == np.float64:
-        return _single(what, values, notes)
+        return _single(f"the {what}", values, notes)
     return values.astype(np.uint8) if values.dtype.kind == "b" else values
 
 
@@ -480,7 +477,9 @@ def _features(where: str, x: Any, notes: list[str]) -> np.ndarray | SparseRows:
                 f"{what} is sparse {data.dtype} {list(x.shape)}; expected numbers [nodes, features]"
             )
         shape = (int(x.shape[0]), int(x.shape[1]))
-        return SparseRows(indptr.astype(np.int64), indices.astype(np.int32), _single("x", data, notes), shape)
+        return SparseRows(
+            indptr.astype(np.int64), indices.astype(np.int32), _single("the features", data, notes), shape
+        )
     if layout != "torch.strided":
         raise InputError(
             f"{what} is a tensor of layout {layout}; expected a dense or sparse_csr one, or a SciPy matrix"
@@ -488,7 +487,7 @@ def _features(where: str, x: Any, notes: list[str]) -> np.ndarray | SparseRows:
     dense = _array(what, x)
     if dense.ndim != 2 or dense.dtype.kind not in NUMBERS:
         raise InputError(f"{what} is {_kind(dense)}; expected numbers [nodes, features]")
-    return dense if dense.dtype == np.float16 else _single("x", dense, notes)
+    return dense if dense.dtype == np.float16 else _single("the features", dense, notes)
 
 
 def _array(what: str, values: Any, *, whole: bool = False) -> np.ndarray:

@@ -157,7 +157,11 @@ SAID = {
     "an index of three": ("0,5,6\n1,6,7\n2,7,8\n", (), "index=False"),
     "an index of four": ("1,5,6,0.5\n2,6,7,0.5\n3,7,8,0.5\n", (), "row.names=FALSE"),
     "a column that is left out": ("0 1 1 5\n1 2 1 5\n", (), "left out 1 column"),
-    "large weights": ("0 1 16777217\n1 2 -1e30\n2 3 5\n", (), "2 weights of 2^24 or more"),
+    "large weights": (
+        "0 1 16777217\n1 2 -1e30\n2 3 5\n",
+        (),
+        "e.txt: 2 of the weights were rounded: float32",
+    ),
 }
 
 
@@ -375,8 +379,11 @@ def test_what_single_precision_does_not_hold(capsys):
     options = ("--edge-data", "weight=w.npy", "--features", "x.npy", "-o", "g.h5")
     assert mgg("import", "e.npy", *options) == 0
     said = capsys.readouterr().out
-    assert "w.npy: 1 whole number changed" in said
-    assert "x.npy: 2 whole numbers changed" in said
+    assert (
+        "e.npy: 1 of the weights was rounded: float32 does not hold all whole numbers beyond 16,777,216"
+        in said
+    )
+    assert "x.npy: 2 of the features were rounded: float32" in said
     assert "first row has the sources" in said
     np.save("w.npy", [1.0, 1e-50])
     assert "1e-50 at entry 1" in refused(capsys, "import", "e.npy", *options, "--force")

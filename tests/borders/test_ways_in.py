@@ -425,12 +425,12 @@ SAID = {
     "ndata of DGL": (lambda: from_dgl(path_dgl(feat=torch.ones(3, 1), h=torch.ones(3))), "1 ndata: 'h'"),
     "attributes of nodes": (lambda: from_networkx(nx.karate_club_graph()), "1 attributes of nodes: 'club'"),
     "attributes of edges": (lambda: from_networkx(weighted(capacity=3)), "1 attributes of edges: 'capacity'"),
-    "weights": (lambda: from_networkx(weighted(weight=2**24 + 1)), "1 whole numbers of weights are rounded"),
+    "weights": (lambda: from_networkx(weighted(weight=2**24 + 1)), "1 of the weights was rounded"),
     "large weights": (
-        lambda: from_scipy(sp.csr_array(np.array([[2**63 - 1, 2**62 + 1], [2**60, 1]]))), "2 whole numbers",
+        lambda: from_scipy(sp.csr_array(np.array([[2**63 - 1, 2**62 + 1], [2**60, 1]]))), "2 of the weights were",
     ),
-    "data of edges": (lambda: from_pyg(path_data(edge_attr=LARGE)), "1 whole numbers of edge data attr"),
-    "features": (lambda: from_scipy(sp.eye_array(2), LARGE[:, None]), "1 whole numbers of x are rounded"),
+    "data of edges": (lambda: from_pyg(path_data(edge_attr=LARGE)), "1 of the edge data attr was rounded"),
+    "features": (lambda: from_scipy(sp.eye_array(2), LARGE[:, None]), "1 of the features was rounded"),
 }  # fmt: skip
 
 

@@ -229,7 +229,7 @@ def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any], notes: list[str] 
         found = _in_type(where, piece, row, dtype)
         rounded = (rounded if row else 0) + count_rounded(piece, found)
         if rounded and notes is not None and row + len(piece) == layout.shape[0]:
-            notes.append(rounding(where, rounded, dtype))
+            notes.append(f"{where}: {rounding('the features', rounded, dtype)}")
         return found
 
     return _converted(rows.pieces, layout.shape, dtype, convert)
