@@ -196,6 +196,7 @@ class Bucket {
 
   int64_t with_payload(int64_t bucket, Id first_row, int64_t rows, int64_t* degree, Index* out, uint8_t* out_payload) {
     const int64_t width = rules_.width;
+    const bool distinct = rules_.distinct();
     cursor_.assign(place_.begin(), place_.end() - 1);
     placed_.resize(place_.back());
     for (uint32_t s = 0; s < sections_.size(); ++s)
@@ -207,12 +208,12 @@ class Bucket {
       std::stable_sort(low, high, [](const auto& a, const auto& b) { return a.source < b.source; });
       const int64_t before = kept;
       for (auto edge = low; edge != high; ++kept) {
-        auto end = std::next(edge);
-        while (rules_.distinct() && end != high && end->source == edge->source) ++end;
-        out[kept] = static_cast<Index>(edge->source);
-        std::memcpy(out_payload + kept * width, payload(*edge), width);
-        if (std::next(edge) != end) merge(edge, end, static_cast<Id>(first_row + row), out_payload + kept * width);
-        edge = end;
+        const auto first = edge++;
+        out[kept] = static_cast<Index>(first->source);
+        std::memcpy(out_payload + kept * width, payload(*first), width);
+        if (!distinct || edge == high || edge->source != first->source) continue;
+        while (edge != high && edge->source == first->source) ++edge;
+        merge(first, edge, static_cast<Id>(first_row + row), out_payload + kept * width);
       }
       degree[row] += kept - before;
     }
@@ -224,7 +225,7 @@ class Bucket {
   }
 
   // Combines the payloads of equal edges, the first of which is in ``into``, in the order of the stream.
-  void merge(Edges edge, Edges end, Id row, uint8_t* into) {
+  [[gnu::noinline]] void merge(Edges edge, Edges end, Id row, uint8_t* into) {
     if (rules_.copies == Copies::first) return;
     const uint8_t* first = payload(*edge);
     const int64_t skipped = rules_.weight_bytes(), count = end - edge;

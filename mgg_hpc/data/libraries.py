@@ -201,7 +201,7 @@ def from_pyg(data: Any, *, split: int | None = None) -> Graph:
     masks = {name: getattr(data, f"{name}_mask", None) for name in SPLITS}
     fields = _node_fields(where, getattr(data, "x", None), y, masks, notes, split)
     taken = {"edge_index", "num_nodes", "x", "y", *weights, *(f"edge_{name}" for name in edge), *MASKS}
-    _leave_out(notes, "attributes", [key for key in keys if key not in taken and 0 not in _shape(data[key])])
+    _leave_out(notes, "attribute{}", [key for key in keys if key not in taken and 0 not in _shape(data[key])])
     weight = data[weights[0]] if weights else None
     return _graph(where, source, destination, data.num_nodes, weight, fields, notes, edge)
 
@@ -252,8 +252,10 @@ def from_networkx(
         source, destination = np.append(source, destination[once]), np.append(destination, source[once])
         weight = None if weight is None else np.append(weight, weight[once])
     fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test}, notes)
-    _leave_out(notes, "attributes of nodes", [name for _, each in graph.nodes(data=True) for name in each])
-    _leave_out(notes, "attributes of edges", [name for *_, each in ends for name in each if name != "weight"])
+    _leave_out(notes, "attribute{} of nodes", [name for _, each in graph.nodes(data=True) for name in each])
+    _leave_out(
+        notes, "attribute{} of edges", [name for *_, each in ends for name in each if name != "weight"]
+    )
     return _graph(where, source, destination, len(number), weight, fields, notes)
 
 
@@ -394,9 +396,10 @@ def _graph(
 
 
 def _leave_out(notes: list[str], what: str, names: Iterable[Any]) -> None:
-    """Append a note that counts and names the attributes that are left out. names: theirs; none: no note."""
+    """Append a note that counts and names what is left out. what: with {} for a plural's s. names: none for no note."""
     if left := list(dict.fromkeys(names)):
-        notes.append(f"left out {len(left)} {what}: {', '.join(map(shown, left[:9]))}")
+        counted = f"{len(left)} {what.format('s'[: len(left) > 1])}"
+        notes.append(f"left out {counted}: {', '.join(map(shown, left[:9]))}")
 
 
 def _single(what: str, values: np.ndarray, notes: list[str]) -> np.ndarray:

@@ -121,9 +121,10 @@ inline bool read_whole(const char*& p, int64_t& number) {
   return true;
 }
 
-// Whether a whole number is another one in single precision; a word of any digits may be a double of its own already.
-inline bool is_rounded(double value, float decimal, const char* word, const char* end) {
-  if (std::fabs(value) < 0x1p24 || value != std::floor(value)) return false;
+// Whether a whole number of 2^24 or more is another one in single precision; a word of many digits may be another one in
+// double precision already.
+[[gnu::noinline]] inline bool is_rounded(double value, float decimal, const char* word, const char* end) {
+  if (value != std::floor(value)) return false;
   if (std::fabs(value) < 0x1p53) return decimal != value;
   return static_cast<long double>(decimal) != std::strtold(std::string(word, end).c_str(), nullptr);
 }
@@ -137,7 +138,7 @@ inline bool read_decimal(const char*& p, const char* end, char delimiter, float&
   const char* after = word;
   if (p - word <= most_digits && read_number(after, end, whole) && after == p) {
     decimal = static_cast<float>(static_cast<double>(whole));
-    rounded += is_rounded(static_cast<double>(whole), decimal, word, p);
+    if (whole > 1 << 24) rounded += is_rounded(static_cast<double>(whole), decimal, word, p);
     return true;
   }
   if (word < p && *word == '+') {
@@ -150,7 +151,7 @@ inline bool read_decimal(const char*& p, const char* end, char delimiter, float&
   if (stop != p) return false;
   if (error == std::errc::result_out_of_range) value = std::strtod(std::string(word, p).c_str(), nullptr);
   decimal = static_cast<float>(value);
-  rounded += is_rounded(value, decimal, word, p);
+  if (std::fabs(value) > 0x1p24) rounded += is_rounded(value, decimal, word, p);
   const bool zero = value == 0 && error == std::errc();  // or a number so small that it becomes 0
   return std::isfinite(decimal) && (decimal != 0 || zero);
 }

@@ -52,10 +52,8 @@ def node_rows(
     fields: dict[str, Any] = {}
     counts: dict[Path, int] = {}
 
-    def numbers_of(path: Path, *, keep_numbers: bool = False) -> Rows:
-        return open_numbers(
-            path, dialect or Dialect(), [] if notes is None else notes, keep_numbers=keep_numbers
-        )
+    def numbers_of(path: Path, *, mask: bool = False) -> Rows:
+        return open_numbers(path, dialect or Dialect(), [] if notes is None else notes, mask=mask)
 
     if features is not None and features.name.lower().endswith(".npz"):
         if dtype != "float32":
@@ -80,14 +78,14 @@ def node_rows(
     for mask, file in zip(schema.MASKS, masks or (), strict=False):
         if nodes is None:
             raise InputError(f"{file}: masks need features or labels, which tell the number of nodes")
-        rows[mask] = mask_rows(str(file), numbers_of(file, keep_numbers=True), nodes)
+        rows[mask] = mask_rows(str(file), numbers_of(file, mask=True), nodes)
     return nodes, rows, fields
 
 
-def open_numbers(path: Path, dialect: Dialect, notes: list[str], *, keep_numbers: bool = False) -> Rows:
+def open_numbers(path: Path, dialect: Dialect, notes: list[str], *, mask: bool = False) -> Rows:
     """Open a file of numbers by the ending of its name: [N] or [N, F].
 
-    Args: dialect, keep_numbers: of tables of text, as `table_head` takes them. notes: takes lines to print.
+    Args: dialect, mask: of tables of text, as `table_head` takes them. notes: takes lines to print.
 
     Raises InputError for another ending, and for a file that does not hold numbers.
     """
@@ -100,7 +98,7 @@ def open_numbers(path: Path, dialect: Dialect, notes: list[str], *, keep_numbers
             raise InputError(f"{path} is {array}; expected rows of numbers")
         return array.rows()
     if is_text(path):
-        return open_table(path, head=table_head(path, dialect, keep_numbers=keep_numbers), notes=notes)
+        return open_table(path, head=table_head(path, dialect, mask=mask), notes=notes)
     raise InputError(
         f"{path}: its name does not tell what it is; expected .npy, .csv, .tsv or .txt (and .gz or .zst), or .parquet"
     )
@@ -278,22 +276,33 @@ def _classes(where: str, values: NDArray[Any], row: int, unlabelled: bool) -> ND
 
 
 def mask_rows(where: str, rows: Rows, nodes: int) -> Rows:
-    """Return a mask, bool [nodes], from 0 and 1 [nodes], or from node numbers [k].
+    """Return a mask, bool [nodes], from 0 and 1 [nodes], or from other than ``nodes`` node numbers [k].
 
-    Numbers count as a mask where there is one for each of more than two nodes, and none but 0 and 1; a byte for each
-    node always. Raises InputError for other shapes and numbers.
+    Raises InputError for other shapes and numbers, and for 0 and 1 that may be the numbers of all of one or two nodes.
     """
     layout = rows.layout
     if math.prod(layout.shape[1:]) != 1 or layout.dtype.kind not in NUMBERS or not layout.shape:
         raise InputError(f"{where} is {layout}; expected 0 and 1 [{nodes}], or node numbers")
     if layout.dtype.kind == "b" and layout.shape[0] != nodes:
         raise InputError(f"{where} is {layout}; expected bool [{nodes}], or node numbers")
-    byte = layout.dtype == np.uint8 and layout.shape[0] == nodes
-    binary = byte or 2 < nodes == layout.shape[0]
-    binary = binary and all(((piece == 0) | (piece == 1)).all() for piece in rows.pieces())
-    if byte and not binary:
-        raise InputError(f"{where} is {layout} with other values than 0 and 1; expected a mask of 0 and 1")
-    if layout.dtype.kind == "b" or binary:
+    if layout.shape[0] == nodes:
+        row, numbers = 0, layout.dtype.kind != "b" and layout.dtype != np.uint8
+        for piece in rows.pieces():
+            at = checks.first(~((piece == 0) | (piece == 1)).reshape(-1))
+            if at is not None:
+                raise InputError(
+                    f"{where} has {piece.reshape(-1)[at]} at row {row + at}; expected 0 or 1, or true or false, for "
+                    f"each of {nodes} nodes, or fewer node numbers"
+                )
+            if (
+                numbers
+                and nodes < 3
+                and len({*piece.reshape(-1).tolist()}) == piece.reshape(-1).max() + 1 == nodes
+            ):
+                raise InputError(
+                    f"{where} may be a mask, or the numbers of all nodes; expected bool, or true and false in text"
+                )
+            row += len(piece)
         return _converted(rows.pieces, (nodes,), schema.BOOL, lambda piece, _: piece.reshape(-1))
     mask_of_nodes(where, rows, nodes)  # errors come before the edges are read
     return Rows(Layout(schema.BOOL, (nodes,)), lambda: of_array(mask_of_nodes(where, rows, nodes)).pieces())
