@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +298,8 @@ def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
         # Before a batch is run. Rows are kept for the next batch, and those of evaluation for the next one: both count.
         memory.check(job, need)
         need = memory.estimate(job, batches=footprint.measure_batches(job))
+    if options.profile:
+        need = replace(need, profile=memory.PROFILE)
     job.phases.end("estimate")
     report.print_memory(job, need)
     memory.check(job, need)
