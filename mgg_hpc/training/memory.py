@@ -103,7 +103,7 @@ def estimate(
                 activations=activations,
                 model=copies,
                 before=_status("VmHWM"),
-                bound=job.streamed.streaming.folder is not None or job.comm.size > 1,
+                bound=job.streamed.streaming.folder is not None,
             )
         activations, stores = _streamed_bound(job, job.streamed, trains)
         return Estimate(
