@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <numeric>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -115,12 +118,49 @@ struct Placed {
   int64_t edge;
 };
 
+// What becomes of equal edges: all stay; one stays, and payloads have to be the same; the first one stays; or one stays
+// with a combination of the weights, and further payloads have to be the same.
+enum class Copies { all, same, first, sum, mean, max, min };
+
+struct Rules {
+  int64_t width;   // bytes of payload
+  Copies copies;
+  bool weighted;   // the payload begins with a weight, float
+  int directions;  // 1: edges as listed; 2: and the reverse of each; 4: both directions of each, and their reverses
+
+  bool distinct() const { return copies != Copies::all; }
+  // Bytes that have to be the same, less the weight's.
+  int64_t weight_bytes() const { return weighted ? static_cast<int64_t>(sizeof(float)) : 0; }
+  // The share of a sum that is the edge's: a self loop is its own reverse, and reverses may be listed already.
+  double share(bool loop) const { return directions == 4 || (directions == 2 && loop) ? 0.5 : 1; }
+};
+
+float weight_of(const uint8_t* payload) {
+  float weight;
+  std::memcpy(&weight, payload, sizeof weight);
+  return weight;
+}
+
+// Equal edges whose payloads differ though they have to be the same: their number, counted by pairs of ends, and the
+// first one's ends and two of its payloads.
+struct Conflicts {
+  int64_t count = 0;
+  uint64_t source = 0, destination = 0;
+  const uint8_t *payload = nullptr, *other = nullptr;
+
+  void add(const Conflicts& more) {
+    const int64_t sum = count + more.count;
+    if (more.count && (!count || std::pair(more.destination, more.source) < std::pair(destination, source)))
+      *this = more;
+    count = sum;
+  }
+};
+
 // Sorts one bucket's edges by row and source into out (room for all of them); returns how many are kept.
 template <class Id, class Index>
 class Bucket {
  public:
-  Bucket(const std::vector<Section<Id>>& sections, int64_t width, bool distinct)
-      : sections_(sections), width_(width), distinct_(distinct) {}
+  Bucket(const std::vector<Section<Id>>& sections, const Rules& rules) : sections_(sections), rules_(rules) {}
 
   int64_t sort(int64_t bucket, Id first_row, int64_t rows, int64_t* degree, Index* out, uint8_t* out_payload) {
     place_.assign(rows + 1, 0);
@@ -128,11 +168,15 @@ class Bucket {
       for (int64_t e = part.offsets[bucket]; e < part.offsets[bucket + 1]; ++e)
         ++place_[part.destinations[e] - first_row + 1];
     std::partial_sum(place_.begin(), place_.end(), place_.begin());
-    return width_ ? with_payload(bucket, first_row, rows, degree, out, out_payload)
-                  : without_payload(bucket, first_row, rows, degree, out);
+    return rules_.width ? with_payload(bucket, first_row, rows, degree, out, out_payload)
+                        : without_payload(bucket, first_row, rows, degree, out);
   }
 
+  const Conflicts& conflicts() const { return conflicts_; }
+
  private:
+  using Edges = typename std::vector<Placed<Id>>::const_iterator;
+
   int64_t without_payload(int64_t bucket, Id first_row, int64_t rows, int64_t* degree, Index* out) {
     cursor_.assign(place_.begin(), place_.end() - 1);
     for (const auto& part : sections_)
@@ -142,7 +186,7 @@ class Bucket {
     for (int64_t row = 0; row < rows; ++row) {
       Index *low = out + place_[row], *high = out + place_[row + 1];
       std::sort(low, high);
-      if (distinct_) high = std::unique(low, high);
+      if (rules_.distinct()) high = std::unique(low, high);
       degree[row] += high - low;
       if (low != out + kept) std::copy(low, high, out + kept);
       kept += high - low;
@@ -151,6 +195,8 @@ class Bucket {
   }
 
   int64_t with_payload(int64_t bucket, Id first_row, int64_t rows, int64_t* degree, Index* out, uint8_t* out_payload) {
+    const int64_t width = rules_.width;
+    const bool distinct = rules_.distinct();
     cursor_.assign(place_.begin(), place_.end() - 1);
     placed_.resize(place_.back());
     for (uint32_t s = 0; s < sections_.size(); ++s)
@@ -161,29 +207,77 @@ class Bucket {
       const auto low = placed_.begin() + place_[row], high = placed_.begin() + place_[row + 1];
       std::stable_sort(low, high, [](const auto& a, const auto& b) { return a.source < b.source; });
       const int64_t before = kept;
-      for (auto edge = low; edge != high; ++edge) {
-        if (distinct_ && edge != low && edge->source == (edge - 1)->source) continue;
-        out[kept] = static_cast<Index>(edge->source);
-        std::memcpy(out_payload + kept * width_, sections_[edge->section].payload + edge->edge * width_, width_);
-        ++kept;
+      for (auto edge = low; edge != high; ++kept) {
+        const auto first = edge++;
+        out[kept] = static_cast<Index>(first->source);
+        std::memcpy(out_payload + kept * width, payload(*first), width);
+        if (!distinct || edge == high || edge->source != first->source) continue;
+        while (edge != high && edge->source == first->source) ++edge;
+        merge(first, edge, static_cast<Id>(first_row + row), out_payload + kept * width);
       }
       degree[row] += kept - before;
     }
     return kept;
   }
 
+  const uint8_t* payload(const Placed<Id>& edge) const {
+    return sections_[edge.section].payload + edge.edge * rules_.width;
+  }
+
+  // Combines the payloads of equal edges, the first of which is in ``into``, in the order of the stream.
+  [[gnu::noinline]] void merge(Edges edge, Edges end, Id row, uint8_t* into) {
+    if (rules_.copies == Copies::first) return;
+    const uint8_t* first = payload(*edge);
+    const int64_t skipped = rules_.weight_bytes(), count = end - edge;
+    const bool loop = edge->source == row, combines = rules_.weighted && rules_.copies != Copies::same;
+    double combined = rules_.copies == Copies::sum || rules_.copies == Copies::mean ? 0 : weight_of(first);
+    for (auto each = edge; each != end; ++each) {
+      const uint8_t* other = payload(*each);
+      const bool differs = std::memcmp(first + skipped, other + skipped, rules_.width - skipped) != 0 ||
+                           (rules_.weighted && !combines && !(weight_of(first) == weight_of(other)));
+      if (differs) {  // of an edge and its reverse, one is counted
+        if (rules_.directions == 1 || edge->source <= row) conflicts_.add({1, edge->source, row, first, other});
+        return;
+      }
+      if (!combines) continue;
+      const double weight = weight_of(other);
+      if (rules_.copies == Copies::max)
+        combined = std::max(combined, weight) + (weight - weight);  // stays NaN after a weight that is not finite
+      else if (rules_.copies == Copies::min)
+        combined = std::min(combined, weight) + (weight - weight);
+      else
+        combined += weight;
+    }
+    if (!combines) return;
+    if (rules_.copies == Copies::sum) combined *= rules_.share(loop);
+    if (rules_.copies == Copies::mean) combined /= static_cast<double>(count);
+    const float weight = static_cast<float>(combined);
+    std::memcpy(into, &weight, sizeof weight);
+  }
+
   const std::vector<Section<Id>>& sections_;
-  const int64_t width_;
-  const bool distinct_;
+  const Rules rules_;
+  Conflicts conflicts_;
   std::vector<int64_t> place_, cursor_;
   std::vector<Placed<Id>> placed_;
 };
 
+Copies copies_of(const std::string& name) {
+  const char* names[] = {"all", "same", "first", "sum", "mean", "max", "min"};
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  require(found != std::end(names), "sort_buckets: expected copies of all, same, first, sum, mean, max or min");
+  return static_cast<Copies>(found - std::begin(names));
+}
+
+using Sorted = std::tuple<int64_t, int64_t, uint64_t, uint64_t, nb::bytes, nb::bytes>;
+
 template <class Id, class Index>
-int64_t sort_buckets(const std::vector<std::tuple<Flat<const Id>, Flat<const Id>, Flat<const uint8_t>,
-                                                  Flat<const int64_t>>>& parts,
-                     int64_t width, uint64_t first_row, int shift, bool distinct, Flat<int64_t> degree,
-                     Flat<Index> out, Flat<uint8_t> out_payload) {
+Sorted sort_buckets(const std::vector<std::tuple<Flat<const Id>, Flat<const Id>, Flat<const uint8_t>,
+                                                 Flat<const int64_t>>>& parts,
+                    int64_t width, uint64_t first_row, int shift, const std::string& copies, bool weighted,
+                    int directions, Flat<int64_t> degree, Flat<Index> out, Flat<uint8_t> out_payload) {
+  const Rules rules{width, copies_of(copies), weighted, directions};
+  require(width >= rules.weight_bytes(), "sort_buckets: the payload has room for the weight");
   require(!parts.empty() && std::get<3>(parts[0]).size() >= 1, "sort_buckets: expected a section with offsets");
   require(width >= 0 && shift >= 0 && shift < 64, "sort_buckets: expected a width of 0 or more and a shift below 64");
   const int64_t buckets = static_cast<int64_t>(std::get<3>(parts[0]).size()) - 1;
@@ -204,12 +298,13 @@ int64_t sort_buckets(const std::vector<std::tuple<Flat<const Id>, Flat<const Id>
               static_cast<int64_t>(out_payload.size()) == begin[buckets] * width,
           "sort_buckets: the output has room for all edges");
   std::vector<int64_t> kept(buckets, 0);
+  Conflicts conflicts;
   bool outside = false;
   {
     nb::gil_scoped_release release;
 #pragma omp parallel reduction(|| : outside) if (begin[buckets] > 1 << 15)
     {
-      Bucket<Id, Index> sorter(sections, width, distinct);
+      Bucket<Id, Index> sorter(sections, rules);
 #pragma omp for schedule(dynamic, 1)
       for (int64_t b = 0; b < buckets; ++b) {
         const uint64_t first = static_cast<uint64_t>(b) << shift;
@@ -226,16 +321,22 @@ int64_t sort_buckets(const std::vector<std::tuple<Flat<const Id>, Flat<const Id>
                                 out.data() + begin[b], out_payload.data() + begin[b] * width);
         outside |= !inside;
       }
+#pragma omp critical
+      conflicts.add(sorter.conflicts());
     }
     int64_t at = 0;  // close the gaps that dropped duplicates have left
-    for (int64_t b = 0; b < buckets && distinct && !outside; ++b) {
+    for (int64_t b = 0; b < buckets && rules.distinct() && !outside; ++b) {
       std::memmove(out.data() + at, out.data() + begin[b], kept[b] * sizeof(Index));
       if (width) std::memmove(out_payload.data() + at * width, out_payload.data() + begin[b] * width, kept[b] * width);
       at += kept[b];
     }
   }
   require(!outside, "sort_buckets: an edge lies in another bucket than its row");
-  return std::accumulate(kept.begin(), kept.end(), int64_t{0});
+  const auto bytes = [&](const uint8_t* payload) {
+    return nb::bytes(reinterpret_cast<const char*>(payload), payload ? width : 0);
+  };
+  return {std::accumulate(kept.begin(), kept.end(), int64_t{0}), conflicts.count, conflicts.source,
+          conflicts.destination, bytes(conflicts.payload), bytes(conflicts.other)};
 }
 
 template <class Id, class RunId>
@@ -255,15 +356,23 @@ void bind_id(nb::module_& m) {
         "offsets"_a.noconvert(), R"(Group edges by bucket, (key - base) >> shift, in their order.
 
 offsets int64 [B + 1] is filled with where each bucket begins. Raises ValueError for a key behind the last bucket.)");
-  const char* help = R"(Sort the edges of some buckets by row and source, and return how many are kept.
+  const char* help = R"(Sort the edges of some buckets by row and source.
 
 sections: (destinations, sources, payload uint8, offsets int64 [B + 1]) of each run, grouped by bucket; bucket b has the
-rows first_row + (b << shift) and following. distinct: keep only the first of equal edges, in the order of sections.
-degree int64 [rows]: the kept edges of each row are added. out [edges], out_payload: filled from the beginning.)";
-  m.def("sort_buckets", &sort_buckets<Id, int32_t>, "sections"_a, "width"_a, "first_row"_a, "shift"_a, "distinct"_a,
-        "degree"_a.noconvert(), "out"_a.noconvert(), "out_payload"_a.noconvert(), help);
-  m.def("sort_buckets", &sort_buckets<Id, int64_t>, "sections"_a, "width"_a, "first_row"_a, "shift"_a, "distinct"_a,
-        "degree"_a.noconvert(), "out"_a.noconvert(), "out_payload"_a.noconvert(), help);
+rows first_row + (b << shift) and following. degree int64 [rows]: the kept edges of each row are added. out [edges],
+out_payload: filled from the beginning.
+
+copies: "all" keeps equal edges. Otherwise one of them stays: "first" the first in the order of sections; "same" any,
+since their payloads have to be the same; "sum", "mean", "max" and "min" with that of the weights, while further payloads
+have to be the same. weighted: the payload begins with a weight, float32. directions: 2 if the reverse of each edge was
+added, 4 if it was there before; sums count each edge once, and so a self loop.
+
+Returns (kept edges, number of equal edges whose payloads have to be the same and differ, and of the first of them
+source, destination and two payloads); an edge and its reverse count once.)";
+  m.def("sort_buckets", &sort_buckets<Id, int32_t>, "sections"_a, "width"_a, "first_row"_a, "shift"_a, "copies"_a,
+        "weighted"_a, "directions"_a, "degree"_a.noconvert(), "out"_a.noconvert(), "out_payload"_a.noconvert(), help);
+  m.def("sort_buckets", &sort_buckets<Id, int64_t>, "sections"_a, "width"_a, "first_row"_a, "shift"_a, "copies"_a,
+        "weighted"_a, "directions"_a, "degree"_a.noconvert(), "out"_a.noconvert(), "out_payload"_a.noconvert(), help);
 }
 
 }  // namespace

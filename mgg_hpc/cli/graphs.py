@@ -42,8 +42,14 @@ from .options import Choice, Existing, Fanouts, Memory, example, to_file
 @option("--format", "format_", type=Choice([*FORMATS]), help="[default: by the name of SOURCE]")
 @option("--name", help="The graph's name; for planetoid, the graph to read.")
 @option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]")
-@option("--symmetric", is_flag=True, help="Add the reverse of each listed edge, and drop duplicates.")
-@option("--simple", is_flag=True, help="Drop duplicates and self loops.")
+@option("--symmetric", is_flag=True, help="Add the reverse of each listed edge, and merge duplicates.")
+@option("--simple", is_flag=True, help="Merge duplicates, and drop self loops.")
+@option(
+    "--combine",
+    type=Choice(["sum", "mean", "max", "min", "first"]),
+    help="Weight of edges that --symmetric or --simple merge; first keeps all data of the first one. [default: "
+    "refuse different weights]",
+)
 @option("--nodes", type=IntRange(1), help="Number of nodes. [default: the largest id plus one]")
 @option("--first", type=IntRange(0, 1), help="Number of the first node in an edge list. [default: 0]")
 @option(

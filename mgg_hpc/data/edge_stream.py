@@ -22,6 +22,7 @@ class EdgeBlock:
         weight: float32 [k], in all blocks of a stream or in none.
         data: further edge data [k, ...] by name, the same names in all blocks.
         mark: position after the block, as JSON, from which `EdgeStream.blocks` can continue; None if it cannot.
+        rounded: numbers of whole weights and data, by name ("weight" for weights), that their type does not hold.
     """
 
     sources: NDArray[Any]
@@ -29,6 +30,7 @@ class EdgeBlock:
     weight: NDArray[np.float32] | None = None
     data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     mark: Any = None
+    rounded: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -80,6 +82,7 @@ class Imported:
         directed: True or False (the reverse of each edge is there) where it is known; None if the build is to find out.
         direction: line that an import prints where the graph is directed.
         from_one: line that an import prints where ids seem to begin at 1: node 0 has no edge, most others have.
+        first: number of the first node in the source, for messages.
         notes: lines about what was left out or taken for something, to print once all was read.
     """
 
@@ -92,6 +95,7 @@ class Imported:
     directed: bool | None = None
     direction: str = ""
     from_one: str = ""
+    first: int = 0
     notes: list[str] = field(default_factory=list)
 
 

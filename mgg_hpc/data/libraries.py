@@ -21,7 +21,7 @@ from ..errors import InputError
 from .export import in_imported_order, whole
 from .graph import SPLITS, Graph, SparseRows, from_edges
 from .readers import FORMATS
-from .readers.array_edges import count_rounded
+from .readers.array_edges import count_rounded, rounding
 from .readers.limits import memory, shown
 from .readers.node_arrays import label_fields
 from .readers.npy import NUMBERS
@@ -201,7 +201,7 @@ def from_pyg(data: Any, *, split: int | None = None) -> Graph:
     masks = {name: getattr(data, f"{name}_mask", None) for name in SPLITS}
     fields = _node_fields(where, getattr(data, "x", None), y, masks, notes, split)
     taken = {"edge_index", "num_nodes", "x", "y", *weights, *(f"edge_{name}" for name in edge), *MASKS}
-    _leave_out(notes, "attributes", [key for key in keys if key not in taken and 0 not in _shape(data[key])])
+    _leave_out(notes, "attribute{}", [key for key in keys if key not in taken and 0 not in _shape(data[key])])
     weight = data[weights[0]] if weights else None
     return _graph(where, source, destination, data.num_nodes, weight, fields, notes, edge)
 
@@ -252,8 +252,10 @@ def from_networkx(
         source, destination = np.append(source, destination[once]), np.append(destination, source[once])
         weight = None if weight is None else np.append(weight, weight[once])
     fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test}, notes)
-    _leave_out(notes, "attributes of nodes", [name for _, each in graph.nodes(data=True) for name in each])
-    _leave_out(notes, "attributes of edges", [name for *_, each in ends for name in each if name != "weight"])
+    _leave_out(notes, "attribute{} of nodes", [name for _, each in graph.nodes(data=True) for name in each])
+    _leave_out(
+        notes, "attribute{} of edges", [name for *_, each in ends for name in each if name != "weight"]
+    )
     return _graph(where, source, destination, len(number), weight, fields, notes)
 
 
@@ -377,7 +379,7 @@ def _graph(
     if values is not None:
         if values.shape != source.shape or values.dtype.kind not in NUMBERS:
             raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
-        single = _single("weights", values, notes)
+        single = _single("the weights", values, notes)
         if (vanished := (single == 0) & (values != 0)).any():
             at = int(vanished.argmax())
             raise InputError(f"{where}: weight {values[at]} of edge {at} is 0 in float32; scale the weights")
@@ -394,17 +396,18 @@ def _graph(
 
 
 def _leave_out(notes: list[str], what: str, names: Iterable[Any]) -> None:
-    """Append a note that counts and names the attributes that are left out. names: theirs; none: no note."""
+    """Append a note that counts and names what is left out. what: with {} for a plural's s. names: none for no note."""
     if left := list(dict.fromkeys(names)):
-        notes.append(f"left out {len(left)} {what}: {', '.join(map(shown, left[:9]))}")
+        counted = f"{len(left)} {what.format('s'[: len(left) > 1])}"
+        notes.append(f"left out {counted}: {', '.join(map(shown, left[:9]))}")
 
 
 def _single(what: str, values: np.ndarray, notes: list[str]) -> np.ndarray:
     """Return numbers as float32, with a note about whole numbers that change; infinite ones are refused later."""
     with np.errstate(over="ignore", under="ignore"):
         found = values.astype(np.float32)
-    if changed := count_rounded(values, found):
-        notes.append(f"{changed} whole numbers of {what} are rounded, to float32")
+    if rounded := count_rounded(values, found):
+        notes.append(rounding(what, rounded))
     return found
 
 
@@ -415,7 +418,7 @@ def _edge_data(where: str, name: str, data: Any, edges: int, notes: list[str]) -
     if values.shape[:1] != (edges,) or values.dtype.kind not in NUMBERS:
         raise InputError(f"{where}: {what} are {_kind(values)}; expected numbers [{edges}, ...]")
     if values.dtype == np.float64:
-        return _single(what, values, notes)
+        return _single(f"the {what}", values, notes)
     return values.astype(np.uint8) if values.dtype.kind == "b" else values
 
 
@@ -477,7 +480,9 @@ def _features(where: str, x: Any, notes: list[str]) -> np.ndarray | SparseRows:
                 f"{what} is sparse {data.dtype} {list(x.shape)}; expected numbers [nodes, features]"
             )
         shape = (int(x.shape[0]), int(x.shape[1]))
-        return SparseRows(indptr.astype(np.int64), indices.astype(np.int32), _single("x", data, notes), shape)
+        return SparseRows(
+            indptr.astype(np.int64), indices.astype(np.int32), _single("the features", data, notes), shape
+        )
     if layout != "torch.strided":
         raise InputError(
             f"{what} is a tensor of layout {layout}; expected a dense or sparse_csr one, or a SciPy matrix"
@@ -485,7 +490,7 @@ def _features(where: str, x: Any, notes: list[str]) -> np.ndarray | SparseRows:
     dense = _array(what, x)
     if dense.ndim != 2 or dense.dtype.kind not in NUMBERS:
         raise InputError(f"{what} is {_kind(dense)}; expected numbers [nodes, features]")
-    return dense if dense.dtype == np.float16 else _single("x", dense, notes)
+    return dense if dense.dtype == np.float16 else _single("the features", dense, notes)
 
 
 def _array(what: str, values: Any, *, whole: bool = False) -> np.ndarray:

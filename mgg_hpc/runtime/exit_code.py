@@ -10,6 +10,7 @@ import contextlib
 import gc
 import io
 import os
+import signal
 import sys
 import threading
 import time
@@ -40,6 +41,10 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 _departures: list[MPI.Intracomm] = []  # a communicator that only `_depart` uses
 
 
+class Terminated(BaseException):
+    """SIGTERM came to a program of one rank."""
+
+
 class FailedElsewhere(Exception):  # noqa: N818 - it is a consequence, not an error to report
     """Another rank failed and prints why; this one ends without a message."""
 
@@ -51,6 +56,10 @@ def join(comm: MPI.Intracomm) -> None:
     _departures.append(comm.Dup())
     if not hasattr(sys, "ps1"):  # errors at a prompt do not end the process
         sys.excepthook = _end_job
+        unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        # `mgg launch` ends its ranks itself.
+        if unhandled and comm.Get_size() == 1 and STATUS not in os.environ and _in_main_thread():
+            signal.signal(signal.SIGTERM, _terminate)
     threading.excepthook = lambda failed: _end_job(
         failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
     )
@@ -154,11 +163,16 @@ def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackTy
     if issubclass(kind, FailedElsewhere):
         time.sleep(_QUIET_SECONDS)
         _abort(FAILED)
-    in_thread = threading.current_thread() is not threading.main_thread()
-    if issubclass(kind, InputError | StoppedBySignal) and not in_thread:
-        stopped = issubclass(kind, StoppedBySignal)
-        code = STOPPED if stopped else WRONG_INPUT
-        report(f"mgg: {error}" if stopped else f"mgg: error: {error}", code)
+    ends = {
+        InputError: (f"error: {error}", WRONG_INPUT),
+        StoppedBySignal: (str(error), STOPPED),
+        KeyboardInterrupt: ended_by(signal.SIGINT),
+        Terminated: ended_by(signal.SIGTERM),
+    }
+    ended = next((each for known, each in ends.items() if issubclass(kind, known)), None)
+    if ended is not None and _in_main_thread():
+        message, code = ended
+        report(f"mgg: {message}", code)
         _flush_files()
         raise SystemExit(code)  # in an excepthook it sets the exit code of Python
     # Often all ranks fail alike: the lowest one prints, and ends the others while they wait.
@@ -170,6 +184,20 @@ def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackTy
     save(FAILED)
     if size > 1:
         _abort(FAILED)
+
+
+def ended_by(number: int) -> tuple[str, int]:
+    """Return the message and the exit code of a job that a signal ended."""
+    name = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+    return f"error: {name}", 128 + number
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _flush_files() -> None:

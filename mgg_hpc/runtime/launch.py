@@ -104,7 +104,8 @@ def run(
     try:
         status = folder / leftovers.STATUS_FILE
         environment[exit_code.STATUS] = str(status)
-        return _run(full, environment, status, ranks, saves, save_seconds)
+        silenced = found.family == "mpich"
+        return _run(full, environment, status, ranks, saves, save_seconds, silenced=silenced)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -139,8 +140,13 @@ def _run(
     ranks: int,
     saves: bool,
     save_seconds: float,
+    *,
+    silenced: bool,
 ) -> int:
-    """Run the launcher until it ends or a signal comes, remove what remains, and return the exit code."""
+    """Run the launcher until it ends or a signal comes, remove what remains, and return the exit code.
+
+    silenced: stop the launcher before a signal ends ranks, on which it would print a banner. It leaves no files.
+    """
     start = time.time()
     code = caught = 0
     process = None
@@ -169,9 +175,12 @@ def _run(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = process.wait(save_seconds)
             else:
-                _signal(leftovers.job_processes(status), signal.SIGTERM)
+                ended, job = _ranks(status), leftovers.job_processes(status)
+                if silenced:
+                    _signal(job.keys() - {*ended}, signal.SIGSTOP)
+                _signal(ended if silenced else job, signal.SIGTERM)
                 deadline = time.monotonic() + _GRACE_SECONDS
-                while time.monotonic() < deadline and leftovers.job_processes(status):
+                while time.monotonic() < deadline and any(map(_alive, ended)):
                     time.sleep(0.02)
             _kill(leftovers.job_processes(status))
             if process is not None:
@@ -187,9 +196,9 @@ def _job_code(status: Path, code: int, caught: int) -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(status.read_text(encoding="ascii"))
     if caught:
-        name = "interrupted" if caught == signal.SIGINT else f"stopped by {signal.Signals(caught).name}"
-        exit_code.write(f"mgg: error: {name}")
-        return 128 + caught
+        message, ending = exit_code.ended_by(caught)
+        exit_code.write(f"mgg: {message}")
+        return ending
     if code == 0:
         return DONE
     number = -code if code < 0 else code - 128  # MPICH's launcher ORs the ranks' codes, and so hides signals

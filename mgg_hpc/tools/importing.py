@@ -35,6 +35,7 @@ PACKED = (".gz", ".zst")
 NEEDS = {  # options that do nothing unless one of others is given, where the format takes those
     "seed": ("split_per_class", "split_random"),
     "feature_type": ("features",),
+    "combine": ("symmetric", "simple"),
     **dict.fromkeys(TEXT, ("features", "labels", "masks")),
 }
 ROWS = 1 << 22  # entries of a mask that are read at a time
@@ -75,6 +76,7 @@ def process_import(
                 memory=options["memory"] or default_memory(),
                 symmetric=options["symmetric"],
                 simple=options["simple"],
+                combine=options["combine"] or "",
                 force=force,
                 key=_key(format_, source, inputs, options),
                 progress=report,
@@ -244,7 +246,7 @@ def _opened(format_: str, source: Path, options: Options) -> tuple[Source, list[
         found = replace(found, edges=NodesOfTable(found.edges, table, nodes, numbered=numbered))
     if data := _edge_files(options):
         arrays = {name: open_array(Path(file)) for name, file in data.items()}
-        found = replace(found, edges=WithData(found.edges, arrays, found.notes))
+        found = replace(found, edges=WithData(found.edges, arrays))
     if rows:
         found = replace(found, rows=_together(found.rows, lambda: rows), **fields)
     if options["split_per_class"] or options["split_random"] is not None:

@@ -22,12 +22,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..data.graph import Graph, SparseRows, csr_from_edges
-from ..nn.graph.loading import matrix_of, sliced
+from ..nn.graph.loading import Part, matrix_of, sliced
 from ..nn.graph.transfer import planned, with_edge_values
 from ..nn.inputs.features import input_features
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.sparse import SparseFeatures
 from ..nn.sampling.batches import Batch, Block
+from ..nn.streaming.graph import StreamedGraph, Streaming
 from ..nn.workspace import Workspace
 from ..plan.layout import RowFormat
 from ..runtime import backends
@@ -38,6 +39,7 @@ from .job import Job
 from .trainer import Trainer
 
 SIZES = ((512, 8), (1024, 8), (512, 24))  # rows, and edges of each row at least
+BLOCK = 64  # rows that are computed at a time on a small streamed graph, so few that they hardly count
 SOURCE, PLACE = 4, 8  # bytes of a sampled edge's source, and of a place or a number
 MEASURED_BATCHES = 4
 # Sizes of batches are sums over many rows, so they are distributed like normal draws. The range of 4 of these is 2.06
@@ -133,6 +135,7 @@ def _step_bytes(small: Job, *, trains: bool) -> int:
     """Return the peak bytes of the second of two epochs; the first one allocates what is kept."""
     backend, graph = small.backend, small.graph()
     assert isinstance(backend, _CountedBackend)
+    stores = small.streamed.store_row_bytes if small.streamed is not None else 0
     trainer = Trainer(small, graph)
     before = backend.peak.now
     with _Allocated() as allocated:
@@ -141,11 +144,17 @@ def _step_bytes(small: Job, *, trains: bool) -> int:
             if trains:
                 trainer.step(epoch)
             trainer.evaluate()
-    return allocated.peak.most - begun + backend.peak.most - before
+    if small.streamed is not None:  # stores are kept for later layers and epochs
+        stores = (small.streamed.store_row_bytes - stores) * small.streamed.rows
+        small.close()
+    return allocated.peak.most - begun + backend.peak.most - before + stores
 
 
 def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
-    """Return the same job on a ring of ``rows`` nodes on this process alone, and the number of edges."""
+    """Return the same job on a ring of ``rows`` nodes on this process alone, and the number of edges.
+
+    A graph is streamed within the host's memory, in one interval.
+    """
     from mpi4py import MPI
 
     comm, part = MPI.COMM_SELF, sliced(_ring(job, rows, degree))
@@ -153,6 +162,11 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     backend: Any = _CountedBackend(backends.make(serial, comm, ps=256, dist=8, wpb=16))
     wide, edge_dim = next(job.model.parameters()).dtype, job.model.edge_dim
     edges = len(part.slice.indices)
+    if job.streamed is not None:
+        streamed = StreamedGraph(comm, part, backend, job.dtype, Streaming(1 << 40))
+        streamed.plan(job.model.kind, *job.model.streamed_columns(), widest=max(job.model.widths))
+        streamed.block_rows = BLOCK
+        return _with(job, part, backend, layers=[], x=streamed.x, streamed=streamed), edges
     layers = planned(comm, matrix_of(comm, part, job.model.kind, wide, ordered=edge_dim > 0), ["direct"])
     if edge_dim:
         values = torch.zeros(edges, edge_dim, dtype=wide)
@@ -162,20 +176,18 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
         x.blocks = [part for block in x.blocks for part in block.split(64)]
     if job.learned is not None and isinstance(x, Tensor):
         x = torch.nn.Parameter(x.to(wide))
+    return _with(job, part, backend, layers=layers, x=x, sampled=None), layers[0].forward.edges
+
+
+def _with(job: Job, part: Part, backend: Any, **fields: Any) -> Job:
+    """Return the same job on another part of a graph, on this process alone."""
+    from mpi4py import MPI
+
     masks = {name: getattr(part.slice, name) for name in metrics.SPLITS}
     assert part.slice.y is not None
-    small = replace(
-        job,
-        comm=comm,
-        part=part,
-        backend=backend,
-        layers=layers,
-        model=deepcopy(job.model),
-        x=x,
-        labels=metrics.labels(comm, part.slice.y, masks),
-        sampled=None,
-    )
-    return small, layers[0].forward.edges
+    labels = metrics.labels(MPI.COMM_SELF, part.slice.y, masks)
+    made = {"comm": MPI.COMM_SELF, "part": part, "backend": backend, "labels": labels}
+    return replace(job, model=deepcopy(job.model), **made, **fields)
 
 
 def _ring(job: Job, rows: int, degree: int) -> Graph:

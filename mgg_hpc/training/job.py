@@ -245,6 +245,9 @@ def _sampled(base: Base, edge_data: torch.Tensor | None, with_edges: Part) -> Jo
 def _streamed(base: Base, streaming: Streaming) -> Job:
     """Build a job on a graph whose rows lie in stores, planned for its widest layer. Collective."""
     normalize = base.settings.train.normalize_features
+    if base.model.by_edge and (edges := base.backend.edges) is not None:
+        with mpi.agree(base.comm):
+            edges.check_tapes()
     graph = StreamedGraph(base.comm, base.part, base.backend, base.dtype, streaming, normalize)
     base.phases.end("features", "planning the passes over the graph")
     sources, targets = base.model.streamed_columns()

@@ -13,6 +13,7 @@ from ..nn.streaming.graph import StreamedGraph
 from ..nn.streaming.rows import StreamedRows
 from ..nn.workspace import row_format
 from ..runtime import cores, mpi
+from ..runtime.streaming.buffer import slot_bytes
 from . import footprint
 from .job import Job
 
@@ -22,6 +23,9 @@ TRAINED, COPIED = 5, 4
 LOGITS = (
     4  # arrays of all rows' classes on a streamed graph: logits, labelled ones, and the gradients of both
 )
+FILE_BLOCK = 4096  # rows of the largest block of files, whose pages are kept
+FILES = 32 << 20  # of threads that read and write files
+PROFILE = 80 << 20  # of torch's profiler and the trace of a few epochs: 75 to 81 MiB with 2 to 12 layers
 BLOCKS = 16  # blocks of rows alive at a time on a streamed graph: read, computed, kept, and written
 
 
@@ -63,11 +67,13 @@ class Estimate:
     model: int  # arrays as large as the weights (TRAINED, COPIED)
     before: int = 0  # peak of the process until now, which may exceed the peak of training
     on_host: int = 0  # page-locked rows and activations in the host's memory, for a GPU
+    profile: int = 0  # of torch's profiler, its events and the trace
+    bound: bool = False  # the peak is at most this
 
     @property
     def to_allocate(self) -> int:
         """Bytes that are not allocated yet."""
-        return self.plan + self.heap + self.activations + self.model
+        return self.plan + self.heap + self.activations + self.model + self.profile
 
     @property
     def peak(self) -> int:
@@ -87,15 +93,27 @@ def estimate(
     parameters = sum(parameter.nbytes for parameter in job.weights().values())
     copies = (TRAINED + (0 if on_gpu else COPIED)) * parameters if trains else 0
     if job.streamed is not None:
-        activations, stores = _streamed(job, job.streamed, trains)
+        if not on_gpu:
+            in_use = _status("VmRSS")  # without what measuring a step leaves behind
+            plan, activations = _streamed(job, job.streamed, trains)
+            return Estimate(
+                in_use=in_use,
+                plan=plan,
+                heap=0,
+                activations=activations,
+                model=copies,
+                before=_status("VmHWM"),
+                bound=job.streamed.streaming.folder is not None,
+            )
+        activations, stores = _streamed_bound(job, job.streamed, trains)
         return Estimate(
-            in_use=0 if on_gpu else _status("VmRSS"),
+            in_use=0,
             plan=job.streamed.streaming.memory,
             heap=0,
-            activations=activations + (0 if on_gpu else stores),
+            activations=activations,
             model=copies,
-            before=0 if on_gpu else _status("VmHWM"),
-            on_host=stores if on_gpu else 0,
+            on_host=stores,
+            bound=True,
         )
     plans, format = plans_of(job.layers), row_format(job.model.widest(job.sparse), job.dtype)
     counts = job.part.bounds[1:] - job.part.bounds[:-1]
@@ -148,14 +166,42 @@ def _on_gpu(job: Job) -> int:
 
 
 def _streamed(job: Job, graph: StreamedGraph, trains: bool) -> tuple[int, int]:
-    """Return the bytes of blocks and logits on a streamed graph, and of the stores in memory."""
+    """Return the bytes of chunks and, with files, sums of an interval on a streamed graph, and of all else in a step.
+
+    The plans are made already.
+    """
+    blocks, _ = _streamed_bound(job, graph, trains)
+    (grid,) = graph.grids.all()
+    directions = (grid.forward, grid.backward)
+    chunks = 0
+    if not graph.in_place:
+        format = row_format(max(job.model.streamed_columns()[0], 1), job.dtype)
+        chunks = max(each.order.slots * slot_bytes(each.order.capacity, format) for each in directions)
+    rows, summed = graph.rows, max(each.largest for each in directions)
+    if graph.streaming.folder is not None:
+        blocks += BLOCKS * (FILE_BLOCK - graph.block_rows) * _widest(job, graph)
+        return min(graph.streaming.memory, chunks + summed * grid.need.target_bytes), blocks + FILES
+    step = footprint.measure(job, trains=trains).of(rows, sum(plan.edges for plan in grid.forward.plans))
+    # Sums of one interval at a time; of small graphs, which have one, all were measured.
+    step -= min(step, grid.need.target_bytes * (rows - summed))
+    return chunks, step + BLOCKS * min(graph.block_rows, rows) * _widest(job, graph)
+
+
+def _widest(job: Job, graph: StreamedGraph) -> int:
+    """Return the bytes of a streamed graph's widest rows."""
+    widths = [each.shape[1] for each in (graph.x,) if each is not None] + job.model.widths
+    return max(row_format(width, job.dtype).row_bytes for width in widths)
+
+
+def _streamed_bound(job: Job, graph: StreamedGraph, trains: bool) -> tuple[int, int]:
+    """Return the bytes of blocks and logits on a streamed graph, and of the stores in memory, at most."""
     widths = [each.shape[1] for each in (graph.x,) if each is not None] + job.model.widths
     row_bytes = [row_format(width, job.dtype).row_bytes for width in widths]
     logits = graph.rows * row_bytes[-1] * (LOGITS if trains else 2)
     # Outputs of layers and rows kept for their backward; the gradients between two of them.
     kept = (2 * sum(row_bytes[1:]) if trains else 0) + 3 * max(row_bytes)
     stores = graph.rows * kept if graph.streaming.folder is None else 0
-    return BLOCKS * graph.block_rows * max(row_bytes) + logits, stores
+    return BLOCKS * graph.block_rows * _widest(job, graph) + logits, stores
 
 
 def _plan_bytes(job: Job) -> int:

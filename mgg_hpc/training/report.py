@@ -150,9 +150,13 @@ def print_memory(job: Job, need: memory.Estimate, measured: int | None = None) -
     names = ("in_use", "plan", "heap", "activations", "model", "peak")
     title = (
         f"memory of each rank{where}: in use before training, still to be allocated "
-        "(plan, heap, activations, model), and the expected peak"
+        f"(plan, heap, activations, model), and the {'peak at most' if need.bound else 'expected peak'}"
     )
     cells = {name.replace("_", " "): sizes.shown(getattr(need, name)) for name in names}
+    if need.profile:
+        cells["profile"] = sizes.shown(need.profile)
+    if need.bound:
+        cells["at most"] = cells.pop("peak")
     if measured is not None:
         title = "memory of each rank: the estimate and the measured peak"
         cells["measured"] = sizes.shown(measured)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -315,14 +315,19 @@ def _train(settings: Settings, comm: Any, resumed: Resumed | None, options: Show
     job.close()
 
 
-def _estimate(job: Job) -> memory.Estimate:
-    """Return the memory that this rank needs. Collective. Raises InputError if a job's batches have no room."""
+def _estimate(job: Job, *, profile: bool) -> memory.Estimate:
+    """Return the memory that this rank needs. Collective. Raises InputError if a job's batches have no room.
+
+    profile: count what a profiler takes.
+    """
     job.phases.skip()
     need = memory.estimate(job, trains=job.sampled is None)
     if job.sampled is not None:
         # Before a batch is run. Rows are kept for the next batch, and those of evaluation for the next one: both count.
         memory.check(job, need)
         need = memory.estimate(job, batches=footprint.measure_batches(job))
+    if profile:
+        need = replace(need, profile=memory.PROFILE)
     job.phases.end("estimate")
     return need
 
@@ -330,7 +335,7 @@ def _estimate(job: Job) -> memory.Estimate:
 def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
     """Run a job from its plan to its summary. Collective."""
     comm, settings = job.comm, job.settings
-    need = _estimate(job)
+    need = _estimate(job, profile=options.profile)
     fullest = memory.fullest(job, need)
     options.screen.hide()
     opens = options.opens and comm.rank == 0

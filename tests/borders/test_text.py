@@ -141,7 +141,11 @@ SAID = {
     "an index of three": ("0,5,6\n1,6,7\n2,7,8\n", (), "index=False"),
     "an index of four": ("1,5,6,0.5\n2,6,7,0.5\n3,7,8,0.5\n", (), "row.names=FALSE"),
     "a column that is left out": ("0 1 1 5\n1 2 1 5\n", (), "left out 1 column"),
-    "large weights": ("0 1 16777217\n1 2 -1e30\n2 3 5\n", (), "2 weights of 2^24 or more"),
+    "large weights": (
+        "0 1 16777217\n1 2 -1e30\n2 3 5\n",
+        (),
+        "e.txt: 2 of the weights were rounded: float32",
+    ),
 }
 
 
@@ -206,6 +210,10 @@ NAMED = {
     "names that are numbered": ("n1,n2\nn2,n3\n", (), [("n1", "n2"), ("n2", "n3")]),
     "single letters": ("a,b\nb,c\n", (), [("a", "b"), ("b", "c")]),
     "0 and 1 among numbers": ("0,1\n1,7\n", (), [("0", "1"), ("1", "7")]),
+    "bars within names": ("sp|P1 sp|P2\nsp|P2 tr|P3\n", (), [("sp|P1", "sp|P2"), ("sp|P2", "tr|P3")]),
+    "bars within names of weighted edges": ("sp|P1|A sp|P2|B 0.5\n", (), [("sp|P1|A", "sp|P2|B")]),
+    "bars around blanks": ("New York|Boston\nParis|Rome\n", (), [("New York", "Boston"), ("Paris", "Rome")]),
+    "bars that are said to divide": ("a|b c|2\n", ("--delimiter", "|"), [("a", "b c")]),
     "letters of other scripts": ("Ä,漢字\n", (), [("Ä", "漢字")]),
 }
 
@@ -342,12 +350,69 @@ def test_the_index_of_pandas_is_left_out_of_parquet(capsys):
         assert made["node/x"][:].tolist() == VALUES
 
 
+def test_bars_that_may_divide_or_not_are_refused(capsys):
+    """An edge a -> "b c" of weight 2, or a|b -> c|2."""
+    Path("e.txt").write_text("a|b c|2\nd|e f|3\n", encoding="utf-8")
+    assert "'|' or ' '; --delimiter says" in refused(capsys, "import", "e.txt", "--map-ids", "-o", "g.h5")
+
+
+# Masks of four nodes as text, and the nodes in them, or what is said of them.
+MASKS: dict[str, tuple[str, list[int] | str]] = {
+    "0 and 1": ("0\n1\n1\n0\n", [1, 2]),
+    "a header": ("train\n0\n1\n1\n0\n", [1, 2]),
+    "node numbers": ("3\n0\n", [0, 3]),
+    "words of pandas": ("False\nTrue\nTrue\nFalse\n", [1, 2]),
+    "words below a header": ("mask\nTrue\nFalse\nTrue\nFalse\n", [0, 2]),
+    "small letters": ("true\nfalse\nfalse\nfalse\n", [0]),
+    "words in quotes": ('"TRUE"\n"FALSE"\n"FALSE"\n"TRUE"\n', [0, 3]),
+    "numbers of all nodes": ("0\n2\n1\n3\n", "m.csv has 2.0 at row 1; expected 0 or 1, or true or false"),
+    "three values": ("0\n1\n2\n0\n", "m.csv has 2.0 at row 2; expected 0 or 1"),
+    "1 and 2": ("1\n2\n2\n1\n", "m.csv has 2.0 at row 1; expected 0 or 1"),
+    "shares": ("0\n0.5\n1\n0\n", "m.csv has 0.5 at row 1; expected 0 or 1"),
+    "no and yes": ("no\nyes\nno\nyes\n", "'yes'"),
+    "a word among others": ("true\n1\nfalse\nfalse\n", "m.csv:2: '1' in column 0 is not true or false"),
+    "a word among numbers": ("0\ntrue\n0\n1\n", "m.csv:2: 'true' in column 0 is not a number"),
+    "a word that is missing": ("true\n\nfalse\nfalse\n", "m.csv is bool [3, 1]; expected bool [4]"),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_text(name, capsys):
+    text, expected = MASKS[name]
+    Path("e.txt").write_text("0 1\n1 2\n2 3\n", encoding="utf-8")
+    Path("m.csv").write_text(text, encoding="utf-8")
+    np.save("y.npy", np.zeros(4, int))
+    np.save("none.npy", np.zeros(4, bool))
+    options = ("--labels", "y.npy", "--masks", "m.csv", "none.npy", "none.npy", "-o", "g.h5")
+    if isinstance(expected, str):
+        assert expected in refused(capsys, "import", "e.txt", *options)
+    else:
+        assert mgg("import", "e.txt", *options) == 0
+        with h5py.File("g.h5") as file:
+            assert np.flatnonzero(file["node/train"][:]).tolist() == expected
+
+
+def test_a_mask_that_may_be_numbers_of_all_nodes_is_refused(capsys):
+    Path("e.txt").write_text("0 1\n", encoding="utf-8")
+    np.save("y.npy", [0, 1])
+    np.save("none.npy", [False, False])
+    for name, content in (("m.csv", "1\n0\n"), ("m.csv", "True\nFalse\n")):
+        Path(name).write_text(content, encoding="utf-8")
+        options = ("--labels", "y.npy", "--masks", name, "none.npy", "none.npy", "-o", "g.h5")
+        if content[0] == "1":
+            assert "may be a mask, or the numbers of all nodes" in refused(
+                capsys, "import", "e.txt", *options
+            )
+        else:
+            assert mgg("import", "e.txt", *options) == 0
+
+
 def test_bytes_other_than_0_and_1_are_no_mask(capsys):
     np.save("y.npy", [0, 1, 0])
     np.save("m.npy", np.array([2, 0, 1], np.uint8))
     Path("e.txt").write_text("0 1\n1 2\n", encoding="utf-8")
     masks = ("--labels", "y.npy", "--masks", "m.npy", "m.npy", "m.npy")
-    assert "0 and 1" in refused(capsys, "import", "e.txt", *masks, "-o", "g.h5")
+    assert "has 2 at row 0; expected 0 or 1" in refused(capsys, "import", "e.txt", *masks, "-o", "g.h5")
 
 
 def test_what_single_precision_does_not_hold(capsys):
@@ -357,8 +422,11 @@ def test_what_single_precision_does_not_hold(capsys):
     options = ("--edge-data", "weight=w.npy", "--features", "x.npy", "-o", "g.h5")
     assert mgg("import", "e.npy", *options) == 0
     said = capsys.readouterr().out
-    assert "w.npy: 1 whole number changed" in said
-    assert "x.npy: 2 whole numbers changed" in said
+    assert (
+        "e.npy: 1 of the weights was rounded: float32 does not hold all whole numbers beyond 16,777,216"
+        in said
+    )
+    assert "x.npy: 2 of the features were rounded: float32" in said
     assert "first row has the sources" in said
     np.save("w.npy", [1.0, 1e-50])
     assert "1e-50 at entry 1" in refused(capsys, "import", "e.npy", *options, "--force")

@@ -390,22 +390,22 @@ SAID = {
         lambda: from_pyg(path_data(pos=PATH, edge_label=torch.ones(2), edge_kind=torch.ones(3), name="g")),
         "left out 4 attributes: .*'pos'",
     ),
-    "weights of nodes": (lambda: from_pyg(path_data(weight=torch.ones(3))), "1 attributes: 'weight'"),
+    "weights of nodes": (lambda: from_pyg(path_data(weight=torch.ones(3))), "1 attribute: 'weight'"),
     "a regression and a position": (
-        lambda: from_pyg(path_data(y=torch.rand(3), pos=PATH)), "without labels; left out 1 attributes: 'pos'",
+        lambda: from_pyg(path_data(y=torch.rand(3), pos=PATH)), "without labels; left out 1 attribute: 'pos'",
     ),
     "as many weights as nodes": (
         lambda: from_pyg(from_nx(nx.DiGraph([(0, 1, {"weight": 2}), (1, 0, {"weight": 3})]))), "as nodes",
     ),
     "ndata of DGL": (lambda: from_dgl(path_dgl(feat=torch.ones(3, 1), h=torch.ones(3))), "1 ndata: 'h'"),
-    "attributes of nodes": (lambda: from_networkx(nx.karate_club_graph()), "1 attributes of nodes: 'club'"),
-    "attributes of edges": (lambda: from_networkx(weighted(capacity=3)), "1 attributes of edges: 'capacity'"),
-    "weights": (lambda: from_networkx(weighted(weight=2**24 + 1)), "1 whole numbers of weights are rounded"),
+    "attributes of nodes": (lambda: from_networkx(nx.karate_club_graph()), "1 attribute of nodes: 'club'"),
+    "attributes of edges": (lambda: from_networkx(weighted(capacity=3)), "1 attribute of edges: 'capacity'"),
+    "weights": (lambda: from_networkx(weighted(weight=2**24 + 1)), "1 of the weights was rounded"),
     "large weights": (
-        lambda: from_scipy(sp.csr_array(np.array([[2**63 - 1, 2**62 + 1], [2**60, 1]]))), "2 whole numbers",
+        lambda: from_scipy(sp.csr_array(np.array([[2**63 - 1, 2**62 + 1], [2**60, 1]]))), "2 of the weights were",
     ),
-    "data of edges": (lambda: from_pyg(path_data(edge_attr=LARGE)), "1 whole numbers of edge data attr"),
-    "features": (lambda: from_scipy(sp.eye_array(2), LARGE[:, None]), "1 whole numbers of x are rounded"),
+    "data of edges": (lambda: from_pyg(path_data(edge_attr=LARGE)), "1 of the edge data attr was rounded"),
+    "features": (lambda: from_scipy(sp.eye_array(2), LARGE[:, None]), "1 of the features was rounded"),
 }  # fmt: skip
 
 

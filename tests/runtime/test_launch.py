@@ -260,6 +260,47 @@ def test_signal_ends_all_ranks(tmp_path, mpi_environment, nothing_left, number):
     assert f"mgg: error: {name}" in err.splitlines()
 
 
+LOOP = """
+import sys, time
+import numpy as np
+import mgg_hpc as mgg
+from mgg_hpc.data.graph import from_edges
+graph = mgg.open(from_edges(np.array([0, 1, 2]), np.array([1, 2, 0]), 3))
+print("ready", flush=True)
+try:
+    while True:
+        time.sleep(0.01)
+finally:
+    print("left", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_loop_with_one_line(tmp_path, mpi_environment, nothing_left, ranks, number):
+    """As a program of its own, where clauses finally run, and by `mgg launch`."""
+    (tmp_path / "train.py").write_text(LOOP)
+    command = ["-m", "mgg_hpc", "launch", "-n", str(ranks), "train.py"] if ranks else ["train.py"]
+    streams = {name: (tmp_path / name).open("w") for name in ("stdout", "stderr")}
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=mpi_environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+        **streams,
+    )
+    out, err = (tmp_path / name for name in streams)
+    programs.wait_until(lambda: out.read_text().count("ready") == max(1, ranks), SOON, err.read_text)
+    time.sleep(0.3)
+    process.send_signal(number)
+    assert process.wait(2 * SOON) == 128 + number
+    name = "interrupted" if number == signal.SIGINT else "stopped by SIGTERM"
+    assert err.read_text() == f"mgg: error: {name}\n"
+    assert out.read_text().split() == (["ready"] * ranks or ["ready", "left"])
+    for stream in streams.values():
+        stream.close()
+
+
 def test_killed_launch_takes_its_ranks_along(tmp_path, mpi_environment):
     mpi_environment["TMPDIR"] = str(tmp_path)
     job = Job(tmp_path, mpi_environment, "comm.Barrier(); time.sleep(60)", 2)

@@ -6,12 +6,15 @@ import importlib.util
 from pathlib import Path
 
 import cases
+import jobs
 import numpy as np
 import pytest
 import torch
 from gpu.pes.engine import SMALL, Engine, HostArrays
+from mpi4py import MPI
 
 import mgg_hpc as mgg
+from mgg_hpc import config
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
@@ -27,6 +30,7 @@ from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer
 from mgg_hpc.runtime.streaming.files import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore
+from mgg_hpc.training import job as job_module
 
 NODES, CHANNELS, TYPES = 500, 32, 3
 
@@ -194,3 +198,20 @@ def test_a_file_that_ends_ends_the_call(backend, tmp_path):
         for plan in plans:
             backend.aggregate(plan, "copy", "sum", rows, out)
     store.close()
+
+
+def test_a_streamed_maximum_asks_for_a_compiler_before_rows_are_read(tmp_path, monkeypatch, on_gpu):
+    """CuPy compiles its program; GCN's sums need none."""
+    engine = on_gpu()
+
+    def absent(native):
+        raise InputError("programs of edges are compiled for the GPU by CuPy")
+
+    monkeypatch.setattr(engine.arrays, "tape_kernels", absent)
+    graph = jobs.blocks()
+    jobs.write_job(tmp_path, graph, run={"backend": "cuda"}, plan={"memory": "64M"})
+    monkeypatch.setattr(job_module, "StreamedGraph", lambda *_: pytest.fail("rows were read"))
+    for model, aggr, ends in (("sage", "max", InputError), ("gcn", "mean", pytest.fail.Exception)):
+        options = (f"model.name={model}", *([f"model.aggr={aggr}"] if model == "sage" else []))
+        with pytest.raises(ends, match="CuPy" if ends is InputError else "rows were read"):
+            job_module.build(config.load(tmp_path / "job.toml", options), MPI.COMM_SELF)

@@ -235,22 +235,49 @@ def test_what_a_node_cannot_hold_is_refused(job, trains, streamed, on_gpu, said)
         memory.check(job, need, trains=trains)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("folder", [None, "scratch"])
 @pytest.mark.parametrize("trains", [True, False])
-def test_a_streamed_job_takes_blocks_logits_and_stores(job, device, folder, trains):
+def test_a_job_streamed_through_a_gpu_takes_blocks_logits_and_stores(job, folder, trains):
     """Rows of 6, 16 and 3 numbers take 32, 64 and 16 bytes."""
-    job.backend.capabilities = Capabilities("none", device=device)
+    job.backend.capabilities = Capabilities("none", device="cuda")
     job.dtype, job.weights = torch.float32, lambda: {"a": np.zeros(25), "b": np.zeros(100)}
     job.model = SimpleNamespace(widths=[16, 3])
     streaming = SimpleNamespace(folder=folder, memory=7_000)
     job.streamed = SimpleNamespace(x=np.zeros((0, 6)), rows=10, block_rows=2, streaming=streaming)
     found = memory.estimate(job, trains=trains)
     stores = 10 * (2 * (64 + 16) + 3 * 64 if trains else 3 * 64) * (folder is None)
-    on_host = device == "cpu"
-    assert found.activations == 16 * 2 * 64 + 10 * 16 * (4 if trains else 2) + stores * on_host
-    assert (found.plan, found.heap, found.on_host) == (7_000, 0, stores * (not on_host))
-    assert found.model == (1_000 * (9 if on_host else 5) if trains else 0)
+    assert found.activations == 16 * 2 * 64 + 10 * 16 * (4 if trains else 2)
+    assert (found.plan, found.heap, found.on_host, found.bound) == (7_000, 0, stores, True)
+    assert found.model == (1_000 * 5 if trains else 0)
+
+
+STREAMED = {
+    "gcn": ["model.name=gcn"],
+    "several intervals": ["model.name=gcn", "model.layers=4", "plan.memory=32M"],
+    "gin": ["model.name=gin"],
+    "max": ["model.name=sage", "model.aggr=max"],
+    "files": ["model.name=gcn", "plan.scratch=."],
+    "profiled": ["model.name=gcn", "plan.memory=0"],
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", STREAMED)
+def test_what_a_run_is_predicted_to_take_is_measured(tmp_path, name):
+    """Within a tenth, but for files, of which there is a bound."""
+    graph = generate.sbm(100_000, classes=8, features=200, degree=10.0, homophily=0.5, seed=1)
+    write_job(tmp_path, graph, model={"hidden": 64}, train={"epochs": 3}, plan={"memory": "256M"})
+    options = [word for each in STREAMED[name] for word in ("--set", each)] + ["--profile"] * (
+        name == "profiled"
+    )
+    command = ["-m", "mgg_hpc", "train", "job.toml", "--set", "run.folder=runs", *options]
+    done = python(*command, folder=tmp_path, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "runs").glob("001/summary.json")
+    summary = json.loads(path.read_text())
+    (predicted,), (peak,) = summary["estimated_bytes"], summary["peak_rss_bytes"]
+    assert 0.9 * peak < predicted < (1.1 if name != "files" else 1.3) * peak
+    assert ("peak at most" in " ".join(done.stdout.split() + done.stderr.split())) == (name == "files")
 
 
 def test_a_gpu_holds_what_layers_share_once():

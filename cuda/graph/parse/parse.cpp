@@ -45,7 +45,7 @@ bool read_node(const char*& p, const char* end, const Rules& rules, int64_t& nod
 }
 
 // Reads one line, and leaves p behind its newline; where the line is irregular, anywhere within it.
-Line read_line(const char*& p, const char* end, const Rules& rules, Edge& edge) {
+Line read_line(const char*& p, const char* end, const Rules& rules, Edge& edge, int64_t& rounded) {
   skip_padding(p, rules.delimiter);
   if (!is_digit(*p)) {
     if (*p == '\n') return ++p, Line::empty;
@@ -56,9 +56,10 @@ Line read_line(const char*& p, const char* end, const Rules& rules, Edge& edge) 
       !read_node(p, end, rules, edge.destination))
     return Line::irregular;
   float further;
+  int64_t of_further = 0;
   for (int column = 2; column < rules.columns; ++column)
-    if (!step_over(p, rules.delimiter) ||
-        !read_decimal(p, end, rules.delimiter, column == 2 ? edge.weight : further))
+    if (!step_over(p, rules.delimiter) || !read_decimal(p, end, rules.delimiter, column == 2 ? edge.weight : further,
+                                                        column == 2 ? rounded : of_further))
       return Line::irregular;
   skip_padding(p, rules.delimiter);
   return *p == '\n' ? (++p, Line::edge) : Line::irregular;
@@ -80,15 +81,15 @@ Parsed parse_edges(Flat<const uint8_t> bytes, int columns, int64_t first, int64_
               weight.size() == (columns > 2 ? sources.size() : 0),
           "parse: there is room for an edge in each line");
   std::vector<int64_t> counts(parts);
-  int64_t irregular = end - begin, left_out = 0;
-#pragma omp parallel for schedule(dynamic, 1) reduction(min : irregular) reduction(+ : left_out) if (parts > 1)
+  int64_t irregular = end - begin, left_out = 0, rounded = 0;
+#pragma omp parallel for schedule(dynamic, 1) reduction(min : irregular) reduction(+ : left_out, rounded) if (parts > 1)
   for (int64_t part = 0; part < parts; ++part) {
     const char *p = cuts[part], *stop = cuts[part + 1];
     int64_t at = starts[part];
     while (p < stop) {
       const char* line = p;
       Edge edge;
-      const Line found = read_line(p, end, rules, edge);
+      const Line found = read_line(p, end, rules, edge, rounded);
       if (found == Line::irregular) {
         irregular = std::min<int64_t>(irregular, line - begin);
         break;
@@ -101,11 +102,11 @@ Parsed parse_edges(Flat<const uint8_t> bytes, int columns, int64_t first, int64_
     }
     counts[part] = at - starts[part];
   }
-  if (irregular < end - begin) return {0, irregular, 0};
+  if (irregular < end - begin) return {0, irregular, 0, 0};
   const int64_t count = close_gaps(u, starts, counts);
   close_gaps(v, starts, counts);
   if (w) close_gaps(w, starts, counts);
-  return {count, -1, left_out};
+  return {count, -1, left_out, rounded};
 }
 
 }  // namespace
@@ -119,9 +120,9 @@ void bind_parse(nb::module_& m) {
 text: uint8 [n], whole lines. Ids first .. first + limit - 1 become 0 .. limit - 1; they may be written as 1.0 or 1e+05.
 delimiter: the character that separates words, " " for runs of blanks and tabs. Lines that begin with one of the texts
 ``comments``, and lines of blanks, hold no edge. sources, destinations int64 [k] and weight float32 [k] ([0] with two
-columns) are filled; k is the number of lines at least. Returns (edges, -1, comments); or (0, byte, 0) where the first
-line begins that is anything else, or has an id of more than 15 digits or with a sign. Raises ValueError for arrays that
-are too short.)");
+columns) are filled; k is the number of lines at least. Returns (edges, -1, comments, whole weights that single precision
+does not hold); or (0, byte, 0, 0) where the first line begins that is anything else, or has an id of more than 15 digits
+or with a sign. Raises ValueError for arrays that are too short.)");
   nb::class_<Names>(m, "Names", "Rows of nodes whose ids are words, in order of their first appearance.")
       .def(nb::init<>())
       .def("__len__", &Names::size)
@@ -137,8 +138,8 @@ are too short.)");
         R"(Parse lines of edges as parse_edges does, between nodes whose ids are any words.
 
 delimiter: as there; "\x1f" separates words that keep the blanks around them and their quotes. Sources and destinations
-are the rows of ``names``, to which new words are added in the order of the text. Returns (edges, -1, comments); or
-(0, byte, 0) where the first line begins that has other than so many words, a word that begins with a quote, is not
+are the rows of ``names``, to which new words are added in the order of the text. Returns as parse_edges does; or
+(0, byte, 0, 0) where the first line begins that has other than so many words, a word that begins with a quote, is not
 UTF-8 or has control characters, or a weight that is no finite number. No word is added then.)");
   m.def("count_words", &count_words, "text"_a.noconvert(), "Return the number of words between blanks, uint8 [n].");
   m.def("parse_adjacency", &parse_adjacency, "text"_a.noconvert(), "place"_a, "nodes"_a, "skip"_a, "weighted"_a,
@@ -149,6 +150,7 @@ text: uint8 [n], which ends behind any word. place: (vertex, words of its line, 
 where it begins; (0, 0, 0, False) for the first line. The first ``skip`` words of each line, whole numbers, are passed
 over; where ``weighted``, a weight follows each neighbour. Lines that begin with % are none. sources, destinations
 int64 [k] and weight float32 [k] ([0] without weights) are filled; k is the number of words at least. Returns (edges,
--1, place behind the text); or (0, byte, its place) of the first word that is something else or too many, or of a
-newline that comes too early. Raises ValueError for arrays that are too short.)");
+-1, place behind the text, whole weights that single precision does not hold); or (0, byte, its place, 0) of the first
+word that is something else or too many, or of a newline that comes too early. Raises ValueError for arrays that are too
+short.)");
 }

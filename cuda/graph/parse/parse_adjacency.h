@@ -101,9 +101,9 @@ inline AdjacencyParts adjacency_parts(const char* begin, const char* end, const 
 }
 
 // Parses a part from ``at`` on, which is moved; returns where it is wrong, its end if it is not. Arrays begin with its
-// first edge.
+// first edge. rounded: as in read_decimal.
 inline const char* parse_neighbours(const char* begin, const char* end, Place& at, const Adjacency& rules, int64_t* u,
-                             int64_t* v, float* w) {
+                                    int64_t* v, float* w, int64_t& rounded) {
   const auto word = [&](const char*& p) {
     const char* from = p;
     int64_t number = 0;
@@ -114,7 +114,7 @@ inline const char* parse_neighbours(const char* begin, const char* end, Place& a
     else if (at.words < rules.skip)
       right = right && read_number(p, end, number);
     else
-      right = right && read_decimal(p, end, ' ', weight);
+      right = right && read_decimal(p, end, ' ', weight, rounded);
     if (!right || !(blank(*p) || *p == '\n')) return p = from, false;
     if (rules.neighbour(at.words)) at.neighbour = number - 1;
     if (rules.completes_edge(at.words)) {
@@ -133,10 +133,11 @@ inline PlaceTuple as_tuple(const Place& place) {
   return {place.vertex, place.words, place.neighbour, place.comment};
 }
 
-inline std::tuple<int64_t, int64_t, PlaceTuple> parse_adjacency(Flat<const uint8_t> bytes, PlaceTuple from,
-                                                                int64_t nodes, int64_t skip, bool weighted,
-                                                                Flat<int64_t> sources, Flat<int64_t> destinations,
-                                                                Flat<float> weight) {
+inline std::tuple<int64_t, int64_t, PlaceTuple, int64_t> parse_adjacency(Flat<const uint8_t> bytes, PlaceTuple from,
+                                                                         int64_t nodes, int64_t skip, bool weighted,
+                                                                         Flat<int64_t> sources,
+                                                                         Flat<int64_t> destinations,
+                                                                         Flat<float> weight) {
   const char *begin = reinterpret_cast<const char*>(bytes.data()), *end = begin + bytes.size();
   require(bytes.size() && (blank(end[-1]) || end[-1] == '\n'), "parse: the text ends with a blank or a newline");
   const Adjacency rules{skip, nodes, weighted};
@@ -150,15 +151,16 @@ inline std::tuple<int64_t, int64_t, PlaceTuple> parse_adjacency(Flat<const uint8
               weight.size() == (weighted ? sources.size() : 0),
           "parse: there is room for each edge");
   std::vector<const char*> stops(parts);
-#pragma omp parallel for schedule(dynamic, 1) if (parts > 1)
+  int64_t rounded = 0;
+#pragma omp parallel for schedule(dynamic, 1) reduction(+ : rounded) if (parts > 1)
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t at = found.starts[part];
     stops[part] = parse_neighbours(found.cuts[part], found.cuts[part + 1], found.places[part], rules, u + at, v + at,
-                                   weighted ? w + at : nullptr);
+                                   weighted ? w + at : nullptr, rounded);
   }
   for (int64_t part = 0; part < parts; ++part)
-    if (stops[part] < found.cuts[part + 1]) return {0, stops[part] - begin, as_tuple(found.places[part])};
-  return {total, -1, as_tuple(found.places[parts - 1])};
+    if (stops[part] < found.cuts[part + 1]) return {0, stops[part] - begin, as_tuple(found.places[part]), 0};
+  return {total, -1, as_tuple(found.places[parts - 1]), rounded};
 }
 
 }  // namespace mgg::text

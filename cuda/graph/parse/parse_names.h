@@ -204,7 +204,7 @@ inline bool read_name(const char*& p, const char* begin, const char* end, const 
 
 // Reads a line as read_line does, but names.
 inline Line read_named_line(const char*& p, const char* begin, const char* end, const NameRules& rules,
-                            const Names& names, Word (&words)[2], float& weight) {
+                            const Names& names, Word (&words)[2], float& weight, int64_t& rounded) {
   skip_padding(p, rules.delimiter);
   if (*p == '\n') return ++p, Line::empty;
   if (is_comment(p, rules.comments)) return p = behind_newline(p, end), Line::comment;
@@ -212,9 +212,10 @@ inline Line read_named_line(const char*& p, const char* begin, const char* end, 
       !read_name(p, begin, end, rules, names, words[1]))
     return Line::irregular;
   float further;
+  int64_t of_further = 0;
   for (int column = 2; column < rules.columns; ++column)
-    if (!step_over(p, rules.delimiter) ||
-        !read_decimal(p, end, rules.delimiter, column == 2 ? weight : further))
+    if (!step_over(p, rules.delimiter) || !read_decimal(p, end, rules.delimiter, column == 2 ? weight : further,
+                                                        column == 2 ? rounded : of_further))
       return Line::irregular;
   skip_padding(p, rules.delimiter);
   return *p == '\n' ? (++p, Line::edge) : Line::irregular;
@@ -231,7 +232,8 @@ inline void look_up(const std::vector<Word>& words, const char* text, const Name
   }
 }
 
-using Parsed = std::tuple<int64_t, int64_t, int64_t>;  // edges, the first irregular byte or -1, and comments
+// Edges, the first irregular byte or -1, comments, and weights that were rounded.
+using Parsed = std::tuple<int64_t, int64_t, int64_t, int64_t>;
 
 inline Parsed parse_names(Flat<const uint8_t> bytes, int columns, char delimiter,
                           const std::vector<std::string>& comments, Names& names, Flat<int64_t> sources,
@@ -251,14 +253,14 @@ inline Parsed parse_names(Flat<const uint8_t> bytes, int columns, char delimiter
           "parse: there is room for an edge in each line");
   std::vector<int64_t> counts(parts);
   std::vector<std::vector<Miss>> misses(parts);
-  int64_t irregular = end - begin, left_out = 0;
-#pragma omp parallel for schedule(dynamic, 1) reduction(min : irregular) reduction(+ : left_out) if (parts > 1)
+  int64_t irregular = end - begin, left_out = 0, rounded = 0;
+#pragma omp parallel for schedule(dynamic, 1) reduction(min : irregular) reduction(+ : left_out, rounded) if (parts > 1)
   for (int64_t part = 0; part < parts; ++part) {
     std::vector<Word> words;
     for (const char *p = cuts[part], *line = p; p < cuts[part + 1]; line = p) {
       Word ends[2];
       float decimal = 1;
-      const Line found = read_named_line(p, begin, end, rules, names, ends, decimal);
+      const Line found = read_named_line(p, begin, end, rules, names, ends, decimal, rounded);
       if (found == Line::irregular) {
         irregular = std::min<int64_t>(irregular, line - begin);
         break;
@@ -271,7 +273,7 @@ inline Parsed parse_names(Flat<const uint8_t> bytes, int columns, char delimiter
     }
     look_up(words, begin, names, u + starts[part], v + starts[part], misses[part]);
   }
-  if (irregular < end - begin) return {0, irregular, 0};
+  if (irregular < end - begin) return {0, irregular, 0, 0};
   for (const std::vector<Miss>& each : misses) {  // in the order of the text, whatever the threads did
     for (size_t at = 0; at < each.size(); ++at) {
       if (at + ahead < each.size()) names.prefetch(each[at + ahead].word);
@@ -281,7 +283,7 @@ inline Parsed parse_names(Flat<const uint8_t> bytes, int columns, char delimiter
   const int64_t count = close_gaps(u, starts, counts);
   close_gaps(v, starts, counts);
   if (w) close_gaps(w, starts, counts);
-  return {count, -1, left_out};
+  return {count, -1, left_out, rounded};
 }
 
 inline void check_rows(const Names& names, int64_t first, size_t count) {

@@ -121,15 +121,24 @@ inline bool read_whole(const char*& p, int64_t& number) {
   return true;
 }
 
+// Whether a whole number of 2^24 or more is another one in single precision; a word of many digits may be another one in
+// double precision already.
+[[gnu::noinline]] inline bool is_rounded(double value, float decimal, const char* word, const char* end) {
+  if (value != std::floor(value)) return false;
+  if (std::fabs(value) < 0x1p53) return decimal != value;
+  return static_cast<long double>(decimal) != std::strtold(std::string(word, end).c_str(), nullptr);
+}
+
 // Reads a finite decimal as Python's float() does, rounded to single precision; false for any other word, and for one
-// that is 0 only when it is rounded.
-inline bool read_decimal(const char*& p, const char* end, char delimiter, float& decimal) {
+// that is 0 only when it is rounded. rounded: counts whole numbers that are others in single precision.
+inline bool read_decimal(const char*& p, const char* end, char delimiter, float& decimal, int64_t& rounded) {
   const char* word = p;
   while (*p != '\n' && !blank(*p) && *p != delimiter) ++p;
   int64_t whole;
   const char* after = word;
   if (p - word <= most_digits && read_number(after, end, whole) && after == p) {
     decimal = static_cast<float>(static_cast<double>(whole));
+    if (whole > 1 << 24) rounded += is_rounded(static_cast<double>(whole), decimal, word, p);
     return true;
   }
   if (word < p && *word == '+') {
@@ -142,6 +151,7 @@ inline bool read_decimal(const char*& p, const char* end, char delimiter, float&
   if (stop != p) return false;
   if (error == std::errc::result_out_of_range) value = std::strtod(std::string(word, p).c_str(), nullptr);
   decimal = static_cast<float>(value);
+  if (std::fabs(value) > 0x1p24) rounded += is_rounded(value, decimal, word, p);
   const bool zero = value == 0 && error == std::errc();  // or a number so small that it becomes 0
   return std::isfinite(decimal) && (decimal != 0 || zero);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from ...errors import InputError
 from .. import checks, schema
 from ..atomic_write import check_output
 from ..edge_stream import Imported, Rows
+from ..readers.array_edges import rounding
+from ..readers.limits import SHOWN, shown
 from ..readers.node_arrays import RowReader
+from ..readers.npy import whole
 from ..schema import Layout
 from ..writer import Partition, graph_file
-from .rows import SortedRows
+from .rows import Conflicts, SortedRows
 from .runs import NO_DATA, WEIGHT, Gatherer
 from .work import Progress, WorkFolder
 
 LEAST_MEMORY = 256 << 20
 PROGRAM = 112 << 20  # bytes of ``memory`` that the program itself takes
+COMBINE = ("sum", "mean", "max", "min", "first")  # weights of duplicates that are merged
 PIECE = 1 << 20  # entries of the CSR that are copied at a time
 SPARSE_ID = 1000  # times as many nodes as edges: then ids are no row numbers
 
@@ -35,6 +40,7 @@ def build_graph(
     memory: int,
     symmetric: bool = False,
     simple: bool = False,
+    combine: str = "",
     force: bool = False,
     order: str = "",
     identity: str = "",
@@ -50,15 +56,16 @@ def build_graph(
     `csr_from_edges` has them. Where all edges fit into memory, no other file is touched.
 
     Args: memory: bytes of the whole process, LEAST_MEMORY at least; NumPy arrays of 8 bytes a node come on top where
-    the caller holds them. symmetric: add each edge's reverse and drop duplicates, of which the first one's data stay.
-    simple: drop duplicates and self loops. order, identity: as for `graph_file`. ranges: called with indptr [N + 1],
-    which it needs in memory; returns the row ranges to store. key: text that depends on the edges and the options; a
-    build that was killed goes on where it was when one of the same key and output begins, and without a key nothing is
-    kept. index: type of stored ids, int32 or int64. [default: int32 where they fit] progress: called now and then with
-    (phase, done, total).
+    the caller holds them. symmetric: add each edge's reverse and merge duplicates. simple: merge duplicates, and drop
+    self loops. combine: weight of merged duplicates, one of COMBINE; "first" keeps the first one's data as well. order,
+    identity: as for `graph_file`. ranges: called with indptr [N + 1], which it needs in memory; returns the row ranges
+    to store. key: text that depends on the edges and the options; a build that was killed goes on where it was when one
+    of the same key and output begins, and without a key nothing is kept. index: type of stored ids, int32 or int64.
+    [default: int32 where they fit] progress: called now and then with (phase, done, total).
 
     Raises InputError for an id out of range, a value that is not finite, a stream of no edges and unknown number of
-    nodes, and where `graph_file` does.
+    nodes, duplicates that differ in their weights without ``combine`` or in their data unless it is "first", a
+    ``combine`` for edges without weights, and where `graph_file` does.
     """
     if memory < LEAST_MEMORY:
         raise InputError(
@@ -67,22 +74,26 @@ def build_graph(
     check_output(output, force=force)
     report = progress or (lambda phase, done, total: None)
     stream, free = imported.edges, memory - PROGRAM
-    rules = f"{stream.nodes} {symmetric} {simple} {index} {imported.directed}"
+    rules = f"{stream.nodes} {symmetric} {simple} {combine} {index} {imported.directed}"
     with WorkFolder(output, None if key is None else f"{key} {rules}") as work:
-        gatherer = Gatherer(work, free, symmetric=symmetric, loops=not simple)
+        check = partial(_check_combine, stream.where, combine)
+        gatherer = Gatherer(work, free, symmetric=symmetric, loops=not simple, check=check)
         gatherer.gather(stream, report)
         with SortedRows(
             work,
             NO_DATA if gatherer.dtype is None else gatherer.dtype,
             _nodes(imported, gatherer),
             memory=free,
-            distinct=symmetric or simple,
+            copies=(combine or "same") if symmetric or simple else "all",
+            directions=1 if not symmetric else 4 if imported.directed is False else 2,
             detect=imported.directed is not True and not symmetric,
             most=sum(run.count for run in gatherer.runs),
             index=index,
         ) as rows:
             rows.sort(gatherer.runs, report)
             gatherer.runs.clear()
+            if rows.conflicts is not None:
+                raise InputError(_conflicting(imported, rows.conflicts, rows.dtype, combine))
             work.keeps = True  # from here on only data of nodes may be wrong
             if imported.from_one and gatherer.smallest == 1 and _are_joined(rows):
                 imported.notes.append(imported.from_one)
@@ -109,7 +120,50 @@ def build_graph(
                 for path, pieces in _datasets(stream.where, rows, of_nodes, held.classes):
                     writer.put(path, counted(pieces))
         work.remove()
+    for name, count in gatherer.rounded.items():
+        if count:
+            what = "the weights" if name == WEIGHT else f"the edge data {name}"
+            imported.notes.append(f"{stream.where}: {rounding(what, count)}")
     return held
+
+
+def _check_combine(where: str, combine: str, dtype: np.dtype[Any]) -> None:
+    """Raise InputError for a rule for duplicates of edges that have no weights."""
+    if combine and WEIGHT not in (dtype.names or ()) and not (combine == "first" and dtype.names):
+        raise InputError(f"{where} has no weights, which --combine {combine} is for; leave it out")
+
+
+def _conflicting(imported: Imported, found: Conflicts, dtype: np.dtype[Any], combine: str) -> str:
+    """Return the message for duplicates that cannot be merged."""
+    first, other = (np.frombuffer(each, dtype)[0] for each in (found.first, found.other))
+    weighted = WEIGHT in (dtype.names or ())
+    if weighted and not combine and first[WEIGHT] != other[WEIGHT]:
+        name, what, fix = (
+            WEIGHT,
+            "weights",
+            f"{', '.join(COMBINE[:-1])} or {COMBINE[-1]} says what they become",
+        )
+    else:
+        fields = [each for each in dtype.names or () if each != WEIGHT]
+        name = next(each for each in fields if first[each].tobytes() != other[each].tobytes())
+        what, fix = f"data {name}", "first keeps those of the first, with its weight"
+    count = f"{'' if found.all else 'at least '}{found.edges:,} edge{'s'[: found.edges > 1]}"
+    return (
+        f"{imported.edges.where}: duplicates of {count} have different {what}, such as "
+        f"{str(first[name])[:SHOWN]} and {str(other[name])[:SHOWN]} of {_node(imported, found.source)} -> "
+        f"{_node(imported, found.destination)}; --combine {fix}"
+    )
+
+
+def _node(imported: Imported, row: int) -> str:
+    """Return the number or the name that a row's node has in the source."""
+    of_nodes = imported.rows() if callable(imported.rows) else imported.rows
+    if schema.NODE_ID in of_nodes:
+        return str(whole(of_nodes[schema.NODE_ID])[row])
+    if schema.NAME_OFFSETS in of_nodes:
+        low, high = whole(of_nodes[schema.NAME_OFFSETS])[row : row + 2]
+        return shown(whole(of_nodes[schema.NAME_TEXT])[low:high].tobytes().decode())
+    return str(row + imported.first)
 
 
 def _nodes(imported: Imported, gatherer: Gatherer) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,29 @@ MOST_EDGES = 1 << 24  # of a piece; more would gain nothing
 Section = tuple[Columns, NDArray[np.int64]]  # edges of some buckets, first edge of each bucket and the end
 
 
+class Conflicts(NamedTuple):
+    """Equal edges whose weights or data have to be the same, and differ.
+
+    Fields: edges: their number; an edge and its reverse count once. source, destination, first, other: ends, and the
+    data of two copies, of one of them. all: whether all edges were looked at.
+    """
+
+    edges: int
+    source: int
+    destination: int
+    first: bytes
+    other: bytes
+    all: bool = True
+
+
 class SortedRows:
     """The CSR of all runs, which grows row by row, in files of the work folder, or in memory if the runs are there.
 
-    Args: dtype: `runs.data_type` of the edges. distinct: keep only the first of equal edges. detect: compute the
-    imbalance. most: number of edges of all runs. index: type of indices. [default: the narrowest]
+    Args: dtype: `runs.data_type` of the edges. copies, directions: as `sort_buckets` of the native module takes them.
+    detect: compute the imbalance. most: number of edges of all runs. index: type of indices. [default: the narrowest]
 
     Attributes: degree: int64, degrees of the rows so far. indices, data: of their edges; the weight's name is WEIGHT.
-    imbalance: sum of `symmetry.imbalance`.
+    imbalance: sum of `symmetry.imbalance`. conflicts: equal edges that cannot be merged, None without.
     """
 
     def __init__(
@@ -35,13 +50,16 @@ class SortedRows:
         nodes: int,
         *,
         memory: int,
-        distinct: bool,
+        copies: str,
+        directions: int,
         detect: bool,
         most: int = 0,
         index: np.dtype[Any] | None = None,
     ) -> None:
-        self._work, self._dtype, self._nodes = work, dtype, nodes
-        self._distinct, self._detect, self._memory = distinct, detect, memory
+        self._work, self.dtype, self._nodes = work, dtype, nodes
+        self._detect, self._memory = detect, memory
+        self._copies, self._directions, self._weighted = copies, directions, WEIGHT in (dtype.names or ())
+        self.conflicts: Conflicts | None = None
         start = {"bucket": 0, "rows": 0, "edges": 0, "imbalance": 0}
         self._state: dict[str, Any] = work.state.get("rows") or start
         self.imbalance = int(self._state["imbalance"])
@@ -64,10 +82,13 @@ class SortedRows:
             column.close()
 
     def sort(self, runs: Sequence[Run], progress: Progress) -> None:
-        """Sort the edges of all runs."""
+        """Sort the edges of all runs; in files, up to the first ``conflicts``."""
         total, done = sum(run.count for run in runs), 0
         for bucket, count in self._sorted(list(runs), 0, self._nodes, self._state["bucket"]):
             done += count
+            if self.conflicts and self._filed:
+                self.conflicts = self.conflicts._replace(all=False)
+                return
             lengths = {"rows": self.degree.length, "edges": self.indices.length}
             if self._resumable:
                 self._work.keep(rows={"bucket": bucket, "imbalance": self.imbalance, **lengths})
@@ -115,10 +136,9 @@ class SortedRows:
                 finer = self._regrouped(runs, bucket, shift, low, high, by_source=True)
                 yield from self._by_source(finer, low, high)
             else:  # copies of one edge, which are in order already
-                for columns in self._parts_of(runs, bucket, shift, capacity):
+                parts = self._parts_of(runs, bucket, shift, capacity)
+                for columns in parts if self._copies == "all" else [self._merged(parts)]:
                     yield [(columns, np.array([0, len(columns[0])]))]
-                    if self._distinct:
-                        break
             bucket = end
         self._remove(runs)
 
@@ -135,10 +155,48 @@ class SortedRows:
         """Return one bucket's edges as runs of finer buckets, in files. first, last: range of their keys."""
         found: list[Run] = []
         for columns in self._parts_of(runs, bucket, shift, max(1, self._capacity(runs) // 2)):
-            made = grouped(columns, self._dtype.itemsize, first, last - 1, by_source=by_source)
+            made = grouped(columns, self.dtype.itemsize, first, last - 1, by_source=by_source)
             found.append(made.stored(self._work, f"part{self._parts}"))
             self._parts += 1
         return found
+
+    def _merged(self, parts: Iterator[Columns]) -> Columns:
+        """Return copies of one edge, which together do not fit into memory, as one; by the rules of `sort_buckets`."""
+        first, width, copies = next(parts), self.dtype.itemsize, self._copies
+        target, source, data = first[0][:1], first[1][:1], first[2][:width].copy()
+        columns: Columns | None = first
+        skipped = 4 if self._weighted else 0  # bytes of the weight, which comes first
+        total, count = {"max": -np.inf, "min": np.inf}.get(copies, 0.0), 0
+        while columns is not None and width and copies != "first":
+            rows = columns[2].reshape(-1, width)
+            differs = (rows[:, skipped:] != data[skipped:]).any(axis=1)
+            weight = columns[2].view(self.dtype)[WEIGHT] if skipped else np.zeros(0)
+            if skipped and copies == "same":
+                differs |= weight != data.view(self.dtype)[WEIGHT]
+            if differs.any():
+                other = rows[int(differs.argmax())].tobytes()
+                self._add(
+                    int(self._directions == 1 or source <= target), source, target, data.tobytes(), other
+                )
+                break
+            if copies in ("sum", "mean"):  # one by one, in the order of the stream
+                total = float(np.cumsum(np.append(total, weight.astype(np.float64)))[-1])
+            elif copies != "same":
+                total = float(getattr(np.append(total, weight), copies)())
+            count, columns = count + len(weight), next(parts, None)
+        if count and copies != "same":
+            halved = self._directions == 4 or (self._directions == 2 and source == target)
+            total *= 0.5 if halved and copies == "sum" else 1
+            with np.errstate(over="ignore"):  # refused where it is written
+                data.view(self.dtype)[WEIGHT] = total / (count if copies == "mean" else 1)
+        return target, source, data
+
+    def _add(self, count: int, source: Any, target: Any, first: bytes, other: bytes) -> None:
+        """Add equal edges that cannot be merged, and one of them as an example with the data of two copies."""
+        if count and self.conflicts is not None:
+            self.conflicts = self.conflicts._replace(edges=self.conflicts.edges + count)
+        elif count:
+            self.conflicts = Conflicts(count, int(source), int(target), first, other)
 
     def _remove(self, runs: Sequence[Run]) -> None:
         """Remove runs that were regrouped; the stream's own runs stay until the graph file is there."""
@@ -154,14 +212,14 @@ class SortedRows:
     def _capacity(self, runs: Sequence[Run]) -> int:
         """Return the edges of a piece: memory has those that are read, sorted, and taken apart again."""
         item = max((run.dtype.itemsize for run in runs), default=4)
-        width = self._dtype.itemsize
+        width = self.dtype.itemsize
         # While edges with data are sorted, each has its source and its position, and half of them a copy of both.
         each = 2 * item + self.indices.dtype.itemsize + (4 * width + 36 if width else 2)
         return min(max(1, self._memory // each), MOST_EDGES)
 
     def _append(self, sections: list[Section], first: int, rows: int, shift: int) -> NDArray[np.int64]:
         """Sort and append the edges of rows from ``first`` on, and return the degree of each row."""
-        degree, width = np.zeros(rows, np.int64), self._dtype.itemsize
+        degree, width = np.zeros(rows, np.int64), self.dtype.itemsize
         wide = any(columns[1].itemsize == 8 for columns, _ in sections)
         ids = np.dtype(np.uint64 if wide else np.uint32)
         parts = [
@@ -171,11 +229,13 @@ class SortedRows:
         total = sum(len(each[0]) for each in parts)
         indices, data = np.empty(total, self.indices.dtype), np.empty(total * width, np.uint8)
         if total:
-            kept = native.load().sort_buckets(
-                parts, width, first, shift, self._distinct, degree, indices, data
+            rules = self._copies, self._weighted, self._directions
+            kept, *conflicts = native.load().sort_buckets(
+                parts, width, first, shift, *rules, degree, indices, data
             )
             indices, data = indices[:kept], data[: kept * width]
-        values = unpacked(data, self._dtype)
+            self._add(*conflicts)
+        values = unpacked(data, self.dtype)
         if self._detect:
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
             self.imbalance += symmetry.csr_imbalance(first, offsets, indices, values.get(WEIGHT))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,14 +129,25 @@ class Gatherer:
     """Gathers a stream's edges in runs of bounded memory.
 
     Args: memory: bytes for a run and its grouped copy. symmetric: add each edge's reverse. loops: keep self loops.
+    check: called with the type of the edges' data before they are gathered; may raise InputError.
 
     Attributes: runs: runs so far. listed: edges of the stream so far. smallest, largest: of the ids so far, -1 without
-    edges. dtype: `data_type` of the edges, None before the first.
+    edges. dtype: `data_type` of the edges, None before the first. rounded: as in `EdgeBlock`, of the edges so far.
     """
 
-    def __init__(self, work: WorkFolder, memory: int, *, symmetric: bool, loops: bool) -> None:
+    def __init__(
+        self,
+        work: WorkFolder,
+        memory: int,
+        *,
+        symmetric: bool,
+        loops: bool,
+        check: Callable[[np.dtype[Any]], None],
+    ) -> None:
         self._work, self._memory, self._symmetric, self._loops = work, memory, symmetric, loops
+        self._check = check
         self.runs: list[Run] = []
+        self.rounded = Counter[str]()
         self.dtype: np.dtype[Any] | None = None
         self.smallest, self.largest, self.listed = -1, -1, 0
         self._ids: np.dtype[Any] = np.dtype(np.uint32)
@@ -147,6 +159,7 @@ class Gatherer:
         if state.get("runs") is not None:
             self.runs = [described(self._work, facts) for facts in state["runs"]]
             self.smallest, self.largest, self.listed = state["smallest"], state["largest"], state["listed"]
+            self.rounded = Counter(state["rounded"])
             self.dtype = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in state["data"]])
         if state.get("gathered"):
             return
@@ -168,6 +181,7 @@ class Gatherer:
     def _take(self, stream: EdgeStream, block: EdgeBlock) -> None:
         dtype = data_type(block)
         if self.dtype is None:
+            self._check(dtype)
             self.dtype = dtype
         elif self.dtype != dtype:
             raise InputError(f"{stream.where}: the data of its edges changes after edge {self.listed}")
@@ -192,6 +206,7 @@ class Gatherer:
             if done < len(block) and len(self._columns[0]) - self._at < copies:
                 self._flush(None)  # within a block, from where no stream can go on
         self.listed += len(block)
+        self.rounded.update(block.rounded)
         if len(self._columns[0]) - self._at < 2 * copies * len(block):
             self._flush(block.mark)  # before the next block might not fit
 
@@ -222,6 +237,7 @@ class Gatherer:
                 smallest=self.smallest,
                 largest=self.largest,
                 listed=self.listed,
+                rounded=self.rounded,
                 data=[[name, each[0].base.str, list(each[0].shape)] for name, each in fields.items()],
                 mark=mark,
             )

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -85,9 +86,14 @@ class WorkFolder:
         self._unsynced, self._kept = set[Path](), time.monotonic()
         if self.path.is_dir():
             self._claim()
-            self.state = self._found() or {}
+            self.state, other = self._found()
             if take and not self.state:
                 self._empty(output)
+                if other:
+                    print(
+                        f"mgg: {output} is begun anew: what an unfinished build of it left is {other}",
+                        file=sys.stderr,
+                    )
 
     def __enter__(self) -> WorkFolder:
         return self
@@ -175,17 +181,18 @@ class WorkFolder:
                 "wait for it, or choose another output"
             ) from error
 
-    def _found(self) -> dict[str, Any] | None:
-        """Return the state of an earlier build of the same key; None without, and for a damaged manifest."""
-        if self._key is None:
-            return None
+    def _found(self) -> tuple[dict[str, Any], str]:
+        """Return the state of an earlier build, {} where it cannot be used, and then why not, "" if there was none."""
+        if self._key is None or not (self.path / MANIFEST).exists():
+            return {}, ""
         with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
             found = json.loads((self.path / MANIFEST).read_bytes())
-            facts = found["format"], found["version"], found["key"], found["digest"]
             state: dict[str, Any] = found["state"]
-            if facts == (FORMAT, VERSION, self._key, _digest(state)):
-                return state
-        return None
+            if found["digest"] == _digest(state):
+                if (found["format"], found["version"]) != (FORMAT, VERSION):
+                    return {}, "of another version of mgg"
+                return (state, "") if found["key"] == self._key else ({}, "of other options or files")
+        return {}, "damaged"
 
     def _empty(self, output: Path) -> None:
         if any(self.path.iterdir()) and not _is_own(self.path):

@@ -14,7 +14,7 @@ NODES = (
     *SPLITS,
 )  # options that add data of nodes to edges
 TEXT = ("delimiter", "decimal", "comment", "header")  # how texts of edges and of nodes are written
-EDGES = ("symmetric", "simple", "memory")  # options of the build of a file
+EDGES = ("symmetric", "simple", "combine", "memory")  # options of the build of a file
 ENTRIES = "entries (i, j) are edges i -> j; --transpose reads them as j -> i"  # of matrices
 
 

@@ -84,7 +84,7 @@ class PairedEdges:
                 sources, destinations = found if len(found) == 2 else found[0].T
                 sources = self._checked(low, "source", sources)
                 destinations = self._checked(low, "destination", destinations)
-                yield EdgeBlock(sources, destinations, *data.take(high - low), mark=high)
+                yield EdgeBlock(sources, destinations, **data.take(high - low), mark=high)
                 if progress:
                     progress(high)
 
@@ -136,7 +136,7 @@ class CompressedEdges:
                     ids = in_range(self._indices, take(high - low), low, len(self._indptr) - 1)
                     rows = row + rows_of(indptr, low, high)
                     sources, destinations = (rows, ids) if self._by_source else (ids, rows)
-                    yield EdgeBlock(sources, destinations, *data.take(high - low), mark=high)
+                    yield EdgeBlock(sources, destinations, **data.take(high - low), mark=high)
                     if progress:
                         progress(high)
 
@@ -144,13 +144,13 @@ class CompressedEdges:
 class WithData:
     """An `EdgeStream` that adds arrays [E, ...] by name to the edges of another one, in their order.
 
-    The array "weight" [E] has the weights, which the other stream must not have. notes: takes lines to print. A mark is
-    the other stream's mark, and the numbers of edges and of rounded weights before it.
+    The array "weight" [E] has the weights, which the other stream must not have. A mark is the other stream's mark, and
+    the number of edges before it.
     """
 
-    def __init__(self, stream: EdgeStream, data: Mapping[str, Array], notes: list[str] | None = None) -> None:
+    def __init__(self, stream: EdgeStream, data: Mapping[str, Array]) -> None:
         self.where, self.nodes, self.total = stream.where, stream.nodes, stream.total
-        self._stream, self._arrays, self._weight, self._notes = stream, data, data.get("weight"), notes
+        self._stream, self._arrays, self._weight = stream, data, data.get("weight")
         self._data = {name: array for name, array in data.items() if name != "weight"}
         for array in data.values():
             if not array.shape or array.dtype.kind not in NUMBERS:
@@ -160,9 +160,9 @@ class WithData:
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`. Raises InputError where there are more or fewer edges than data."""
-        of_stream, done, rounded = mark or (None, 0, 0)
+        of_stream, done = mark or (None, 0)
         with ExitStack() as files:
-            data = _EdgeData(files, done, self._weight, self._data, rounded)
+            data = _EdgeData(files, done, self._weight, self._data)
             blocks = self._stream.blocks(of_stream, progress)
             for block in blocks:
                 if any(len(each) < done + len(block) for each in self._arrays.values()):
@@ -171,14 +171,16 @@ class WithData:
                     raise InputError(
                         f"{self.where} has weights, and {self._weight.where} others; give one of them"
                     )
-                weight, found = data.take(len(block))
-                weight = block.weight if weight is None else weight
+                found = data.take(len(block))
                 done += len(block)
-                next_mark = None if block.mark is None else [block.mark, done, data.rounded]
-                yield replace(block, weight=weight, data={**block.data, **found}, mark=next_mark)
+                yield replace(
+                    block,
+                    weight=found["weight"] if block.weight is None else block.weight,
+                    data={**block.data, **found["data"]},
+                    mark=None if block.mark is None else [block.mark, done],
+                    rounded={**block.rounded, **found["rounded"]},
+                )
         self._check(done)
-        if data.rounded and self._weight is not None and self._notes is not None:
-            self._notes.append(rounding(self._weight.where, data.rounded, np.float32))
         self.nodes = self._stream.nodes
 
     def _check(self, edges: int) -> None:
@@ -221,29 +223,24 @@ class NodesOfTable:
 
 
 class _EdgeData:
-    """Weights and data of edges from arrays, from edge ``low`` on, in types that graph files have.
+    """Weights and data of edges from arrays, from edge ``low`` on, in types that graph files have."""
 
-    rounded: number of weights so far that are whole and were changed.
-    """
-
-    def __init__(
-        self,
-        files: ExitStack,
-        low: int,
-        weight: Array | None,
-        data: Mapping[str, Array],
-        rounded: int = 0,
-    ) -> None:
-        self._where, self._low, self.rounded = "" if weight is None else weight.where, low, rounded
+    def __init__(self, files: ExitStack, low: int, weight: Array | None, data: Mapping[str, Array]) -> None:
+        self._where, self._low = "" if weight is None else weight.where, low
         self._weight = None if weight is None else files.enter_context(weight.reading(low))
         self._data = {name: files.enter_context(each.reading(low)) for name, each in data.items()}
 
-    def take(self, count: int) -> tuple[NDArray[np.float32] | None, dict[str, NDArray[Any]]]:
-        """Return the weights and the data of the next edges."""
+    def take(self, count: int) -> dict[str, Any]:
+        """Return the weights, the data and the numbers of rounded ones of the next edges, as `EdgeBlock` has them."""
+        given = {name: take(count) for name, take in self._data.items()}
+        weight = None if self._weight is None else self._weight(count)
         with np.errstate(over="ignore"):  # the build refuses values that become infinite
-            weight = None if self._weight is None else self._in_single(self._weight(count))
-            found = {name: take(count) for name, take in self._data.items()}
-            return weight, {name: each.astype(_stored_as(each), copy=False) for name, each in found.items()}
+            found = {name: each.astype(_stored_as(each), copy=False) for name, each in given.items()}
+            single = None if weight is None else self._in_single(weight)
+        rounded = {name: count_rounded(given[name], each) for name, each in found.items()}
+        if weight is not None and single is not None:
+            rounded["weight"] = count_rounded(weight, single)
+        return {"weight": single, "data": found, "rounded": rounded}
 
     def _in_single(self, given: NDArray[Any]) -> NDArray[np.float32]:
         """Return weights in single precision. Raises InputError for one that is 0 only there."""
@@ -254,26 +251,32 @@ class _EdgeData:
                 raise InputError(
                     f"{self._where} has {given[at]} at entry {self._low + at}, which is 0 in single precision"
                 )
-            self.rounded += count_rounded(given, weight)
         self._low += len(given)
         return weight
 
 
 def count_rounded(given: NDArray[Any], stored: NDArray[Any]) -> int:
-    """Return how many whole numbers are others in a float type, since they are too large for it."""
-    exact = 2.0 ** (np.finfo(stored.dtype).nmant + 1)
-    if np.can_cast(given.dtype, stored.dtype) or not given.size:
+    """Return how many finite whole numbers are others in the type they are stored in, which is too narrow for them."""
+    if stored.dtype.kind != "f" or np.can_cast(given.dtype, stored.dtype) or not given.size:
         return 0
-    if max(-float(given.min()), float(given.max())) <= exact:
-        return 0
-    large = np.isfinite(stored) & ((given > exact) | (given < -exact))
-    numbers = given[large].astype(np.longdouble)  # holds all of int64
-    return int(np.count_nonzero((numbers == np.floor(numbers)) & (stored[large] != numbers)))
+    with np.errstate(invalid="ignore"):
+        large = np.isfinite(stored) & ((given > _exact(stored.dtype)) | (given < -_exact(stored.dtype)))
+        exact = given[large].astype(np.longdouble)  # holds all of int64
+        return int(np.count_nonzero((exact == np.floor(exact)) & (exact != stored[large])))
 
 
-def rounding(where: str, count: int, dtype: Any) -> str:
-    """Return the line that tells of rounded numbers."""
-    return f"{where}: {count} whole number{'s'[: count > 1]} changed, which {np.dtype(dtype)} does not hold"
+def _exact(dtype: Any) -> int:
+    """Return the number up to which a float type holds all whole numbers."""
+    return 2 ** (int(np.finfo(dtype).nmant) + 1)
+
+
+def rounding(what: str, count: int, dtype: Any = np.float32) -> str:
+    """Return the line that tells of rounded numbers. what: theirs, such as "the weights"."""
+    verb = "was" if count == 1 else "were"
+    return (
+        f"{count:,} of {what} {verb} rounded: {np.dtype(dtype)} does not hold all whole numbers beyond "
+        f"{_exact(dtype):,}"
+    )
 
 
 def _stored_as(values: NDArray[Any]) -> Any:

@@ -176,8 +176,12 @@ class Dialect:
             raise InputError(
                 f"{where}: {shown(lines[0])} has decimal commas; expected points, or --decimal ,"
             )
+        within = _has_bars_within(lines)
         if not best:
-            best = [each for each in DELIMITERS if each in lines[0] and self._divides(each, lines)] or [" "]
+            marks = DELIMITERS.replace("|", "") if within else DELIMITERS
+            best = [each for each in marks if each in lines[0] and self._divides(each, lines)] or [" "]
+        elif within and best == ["|"]:
+            best.append(" ")
         if len(best) > 1:
             raise InputError(
                 f"{where}: {shown(lines[0])} may be divided by {' or '.join(map(shown, best))}; --delimiter says "
@@ -210,6 +214,12 @@ class Dialect:
             if all(self.is_number(word) for row in rows for word in row[:2])
         ]
         return numbered if len(numbered) == 1 else list(found)
+
+
+def _has_bars_within(lines: Sequence[str]) -> bool:
+    """Return whether the first two words between blanks of each line have bars inside, as sp|P12345 of UniProt."""
+    words = [RUN.split(line)[:2] for line in lines]
+    return all(len(pair) == 2 and all("|" in word.strip("|") for word in pair) for pair in words)
 
 
 def attempt(dialect: Dialect, line: str) -> Words:

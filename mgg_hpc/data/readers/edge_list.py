@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .. import native, schema
 from ..edge_stream import EdgeBlock, Imported, Rows
+from .array_edges import count_rounded
 from .compressed import TextBlock, lines_of, text_blocks, text_size
 from .dialect import Dialect, TextLine, Words, after, attempt, is_numbered, number
 from .headers import HINT, check_names, is_header, name_columns
@@ -38,7 +39,6 @@ WHOLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")  # 
 PIECE = 1 << 18  # names that are written at a time
 LEADING = 1 << 14  # bytes in which SNAP's comments are
 SNAP = re.compile(b"(#.*\n)*# *undirected graph", re.IGNORECASE)
-LARGE = 2.0**24  # from which on single precision does not hold all whole numbers
 DIMACS = re.compile("p +(sp|edge|edges|col|max|min|asn|aux|cnf|tw) .*[0-9]")
 EXACT = "\x1f"  # the delimiter of words that keep their blanks and quotes
 
@@ -75,7 +75,9 @@ def open_edge_list(
         named = _NamedEdges(path, nodes, rules)
         return Imported(graph_name(path), named, rows=named.rows, directed=None, notes=rules.notes)
     edges, from_one = _NumberedEdges(path, nodes, rules), FROM_ONE if first is None else ""
-    return Imported(graph_name(path), edges, directed=None, from_one=from_one, notes=rules.notes)
+    return Imported(
+        graph_name(path), edges, directed=None, from_one=from_one, first=rules.first, notes=rules.notes
+    )
 
 
 def warn_of_one_direction(path: Path) -> None:
@@ -102,8 +104,8 @@ def graph_name(path: Path) -> str:
 class _NumberedEdges:
     """The stream of an edge list of numbers.
 
-    Marks: arguments of `text_blocks` after a block, and as "head" the columns, the delimiter, the comments and the
-    large weights so far, and the lines to print.
+    Marks: arguments of `text_blocks` after a block, and as "head" the columns, the delimiter, the comments so far, and
+    the lines to print.
     """
 
     named = False
@@ -115,7 +117,7 @@ class _NumberedEdges:
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`."""
         place = dict(mark or {})
-        columns, delimiter, comments, large, notes = place.pop("head", (0, "", 0, 0, ()))
+        columns, delimiter, comments, notes = place.pop("head", (0, "", 0, ()))
         rules = self._rules.divided_by(delimiter)
         for note in notes:
             rules.note(note)
@@ -124,17 +126,18 @@ class _NumberedEdges:
             if not columns:
                 rules, columns, rest, comments = rules.begin(block, comments, named=self.named)
             if columns:
-                found, more = self._parse(rules, rest, columns)
-                comments, large = comments + more, large + found.large()
+                found, more, rounded = self._parse(rules, rest, columns)
+                comments += more
                 if len(found.sources):
-                    head = [columns, rules.dialect.delimiter, comments, large, rules.notes]
-                    yield EdgeBlock(*found, mark=None if self.named else block.end | {"head": head})
+                    head = [columns, rules.dialect.delimiter, comments, rules.notes]
+                    mark = None if self.named else block.end | {"head": head}
+                    yield EdgeBlock(*found, mark=mark, rounded={"weight": rounded})
             if progress is not None:
                 progress(block.done)
-        rules.note_counts(comments, large)
+        rules.note_comments(comments)
 
-    def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int]:
-        """Return the edges of a block, and the number of comments in it."""
+    def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int, int]:
+        """Return the edges of a block, and the numbers of comments and of rounded weights in it."""
         return rules.parse(block, columns)
 
 
@@ -184,21 +187,21 @@ class _NamedEdges(_NumberedEdges):
         layout = schema.Layout(np.dtype(np.uint8), (int(offsets[-1]),))
         return {schema.NAME_OFFSETS: of_array(offsets), schema.NAME_TEXT: Rows(layout, text)}
 
-    def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int]:
+    def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int, int]:
         edges, dialect = Edges.empty(block.lines, weighted=columns > 2), rules.dialect
         parse = native.load().parse_names
-        count, irregular, comments = 0, 0, dialect.comments
+        count, irregular, comments, rounded = 0, 0, dialect.comments, 0
         if dialect.native:
             into = comments, self._names, *edges.arrays()
-            count, irregular, left_out = parse(block.text, columns, dialect.delimiter, *into)
+            count, irregular, left_out, rounded = parse(block.text, columns, dialect.delimiter, *into)
         if irregular >= 0:  # the same words, without quotes and comments
             among: list[int] = []
             rows = (_names(rules, line, columns) for line in dialect.lines(block.text, block.line, among))
             plain = "".join(EXACT.join(words) + "\n" for words in rows).encode(errors="replace")
             text, left_out = np.frombuffer(plain, np.uint8), len(among)
-            count, irregular, _ = parse(text, columns, EXACT, [], self._names, *edges.arrays())
+            count, irregular, _, rounded = parse(text, columns, EXACT, [], self._names, *edges.arrays())
             assert irregular < 0, (self.where, block.line, irregular)
-        return edges.cut(count), left_out
+        return edges.cut(count), left_out, rounded
 
 
 def _names(rules: LineRules, line: TextLine, columns: int) -> Words:
@@ -235,10 +238,6 @@ class Edges(NamedTuple):
             self.destinations,
             np.empty(0, np.float32) if self.weight is None else self.weight,
         )
-
-    def large(self) -> int:
-        """Return the number of weights from which on whole numbers may be rounded."""
-        return 0 if self.weight is None else int(np.count_nonzero(np.abs(self.weight) >= LARGE))
 
     def cut(self, count: int) -> Edges:
         """Return the first edges."""
@@ -393,36 +392,34 @@ class LineRules:
         if line not in self.notes:
             self.notes.append(line)
 
-    def note_counts(self, comments: int, large: int) -> None:
-        """Add the numbers of comments that were left out, and of weights of 2^24 or more, to the lines to print."""
+    def note_comments(self, comments: int) -> None:
+        """Add the number of comments that were left out to the lines to print."""
         if comments:
             self.note(f"{self.where}: left out {comments} comment line{'s'[: comments > 1]}")
-        if large:
-            self.note(
-                f"{self.where}: {large} weight{'s'[: large > 1]} of 2^24 or more, where single precision does not hold "
-                "all whole numbers"
-            )
 
-    def parse(self, block: TextBlock, columns: int) -> tuple[Edges, int]:
-        """Return the edges of a block, and the number of comments in it.
+    def parse(self, block: TextBlock, columns: int) -> tuple[Edges, int, int]:
+        """Return the edges of a block, and the numbers of comments and of rounded weights in it.
 
         Raises InputError that names file and line of the first that is wrong.
         """
         edges, dialect = Edges.empty(block.lines, weighted=columns > 2), self.dialect
-        count, irregular, comments = 0, 0, 0
+        count, irregular, comments, rounded = 0, 0, 0, 0
         if dialect.native:
             form = columns, self.first, self.limit, dialect.delimiter, dialect.comments
-            count, irregular, comments = native.load().parse_edges(block.text, *form, *edges.arrays())
+            count, irregular, comments, rounded = native.load().parse_edges(
+                block.text, *form, *edges.arrays()
+            )
         if irregular >= 0:
-            count, left_out = 0, list[int]()
+            count, left_out, exact = 0, list[int](), np.empty(block.lines)
             for line in dialect.lines(block.text, block.line, left_out):
                 source, destination, weight = self._edge(f"{self.where}:{line.number}", line.text, columns)
-                edges.sources[count], edges.destinations[count] = source, destination
-                if edges.weight is not None:
-                    edges.weight[count] = weight
+                edges.sources[count], edges.destinations[count], exact[count] = source, destination, weight
                 count += 1
             comments = len(left_out)
-        return edges.cut(count), comments
+            if edges.weight is not None:
+                edges.weight[:count] = exact[:count]
+                rounded = count_rounded(exact[:count], edges.weight[:count])
+        return edges.cut(count), comments, rounded
 
     def check_columns(self, where: str, words: list[str], columns: int) -> None:
         """Raise InputError unless a line has so many words."""

@@ -35,7 +35,8 @@ def open_matrix_market(path: Path, *, transpose: bool = False) -> Imported:
     """
     entries = _Entries(path, transpose)
     known = False if entries.symmetric else None
-    return Imported(graph_name(path), entries, directed=known, direction="" if transpose else ENTRIES)
+    direction = "" if transpose else ENTRIES
+    return Imported(graph_name(path), entries, directed=known, direction=direction, first=1)
 
 
 class _Entries:
@@ -84,7 +85,7 @@ class _Entries:
         place = dict(mark or self._begin)
         entries = place.pop("entries", 0)
         for block in text_blocks(self._path, **place):
-            found, _ = self._rules.parse(block, self._columns)
+            found, _, rounded = self._rules.parse(block, self._columns)
             if entries + len(found.sources) > self._expected:
                 number, _ = self._line(block, self._expected - entries)
                 raise InputError(f"{self.where}:{number}: an entry after the last of {self._expected}")
@@ -98,7 +99,8 @@ class _Entries:
                 )
             entries += len(found.sources)
             if len(found.sources):
-                yield EdgeBlock(*self._edges(found), mark=block.end | {"entries": entries})
+                at = block.end | {"entries": entries}
+                yield EdgeBlock(*self._edges(found), mark=at, rounded={"weight": rounded})
             if progress is not None:
                 progress(block.done)
         if entries < self._expected:

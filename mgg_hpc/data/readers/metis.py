@@ -33,7 +33,7 @@ def open_metis(path: Path) -> Imported:
     Raises InputError that names file and line for a first line that is wrong; reading raises it for words that are no
     vertices or weights, and for other numbers of vertices and edges than the first line has.
     """
-    return Imported(graph_name(path), _Neighbours(path), directed=None)
+    return Imported(graph_name(path), _Neighbours(path), directed=None, first=1)
 
 
 class _Neighbours:
@@ -74,14 +74,15 @@ class _Neighbours:
         edges, line = begin["edges"], begin["line"]
         position: Position = tuple(begin["position"])
         for block in text_blocks(self._path, offset=begin["offset"], line=line, words=True):
-            found, position = self._parse(block.text, block.line, position)
+            found, position, rounded = self._parse(block.text, block.line, position)
             edges, line = edges + len(found.sources), block.line + block.lines
             if len(found.sources):
-                yield EdgeBlock(*found, mark=block.end | {"edges": edges, "position": position})
+                at = block.end | {"edges": edges, "position": position}
+                yield EdgeBlock(*found, mark=at, rounded={"weight": rounded})
             if progress is not None:
                 progress(block.done)
         if position[1] or position[3]:  # the last line has no newline
-            _, position = self._parse(np.full(1, ord("\n"), np.uint8), line, position)
+            _, position, _ = self._parse(np.full(1, ord("\n"), np.uint8), line, position)
         if position[0] < self._nodes:
             raise InputError(
                 f"{self.where}: the file ends after vertex {position[0]}; expected {self._nodes} lines of vertices"
@@ -92,17 +93,17 @@ class _Neighbours:
                 f"{self._expected} edges"
             )
 
-    def _parse(self, text: NDArray[np.uint8], line: int, position: Position) -> tuple[Edges, Position]:
-        """Return the edges of a text, and the position after it."""
+    def _parse(self, text: NDArray[np.uint8], line: int, position: Position) -> tuple[Edges, Position, int]:
+        """Return the edges of a text, the position after it, and the number of rounded weights."""
         edges = Edges.empty(native.load().count_words(text), weighted=self._weighted)
-        count, irregular, position = native.load().parse_adjacency(
+        count, irregular, position, rounded = native.load().parse_adjacency(
             text, position, self._nodes, self._skip, self._weighted, *edges.arrays()
         )
         if irregular >= 0:
             number = line + native.load().count_lines(text[:irregular])
             rest = bytes(text[irregular : irregular + 1000]).decode("utf-8", errors="replace")
             raise InputError(f"{self.where}:{number}: {self._reason(rest, *position[:2])}")
-        return edges.cut(count), position
+        return edges.cut(count), position, rounded
 
     def _reason(self, rest: str, vertex: int, words: int) -> str:
         """Return why the word with which a text begins is wrong. words: those before it in the vertex's line."""

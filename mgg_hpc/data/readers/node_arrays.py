@@ -56,7 +56,7 @@ def node_rows(
     def numbers_of(path: Path, *, mask: bool = False) -> Rows:
         if not is_text(path):
             return _open_numbers(path, notes)
-        head = table_head(path, dialect or Dialect(), keep_numbers=mask)
+        head = table_head(path, dialect or Dialect(), mask=mask)
         if heads is not None and not mask:
             heads[path] = head
         return open_table(path, head=head, notes=notes)
@@ -229,7 +229,7 @@ def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any], notes: list[str] 
         found = _in_type(where, piece, row, dtype)
         rounded = (rounded if row else 0) + count_rounded(piece, found)
         if rounded and notes is not None and row + len(piece) == layout.shape[0]:
-            notes.append(rounding(where, rounded, dtype))
+            notes.append(f"{where}: {rounding('the features', rounded, dtype)}")
         return found
 
     return _converted(rows.pieces, layout.shape, dtype, convert)
@@ -278,22 +278,33 @@ def _classes(where: str, values: NDArray[Any], row: int, unlabelled: bool) -> ND
 
 
 def mask_rows(where: str, rows: Rows, nodes: int) -> Rows:
-    """Return a mask, bool [nodes], from 0 and 1 [nodes], or from node numbers [k].
+    """Return a mask, bool [nodes], from 0 and 1 [nodes], or from other than ``nodes`` node numbers [k].
 
-    Numbers count as a mask where there is one for each of more than two nodes, and none but 0 and 1; a byte for each
-    node always. Raises InputError for other shapes and numbers.
+    Raises InputError for other shapes and numbers, and for 0 and 1 that may be the numbers of all of one or two nodes.
     """
     layout = rows.layout
     if math.prod(layout.shape[1:]) != 1 or layout.dtype.kind not in NUMBERS or not layout.shape:
         raise InputError(f"{where} is {layout}; expected 0 and 1 [{nodes}], or node numbers")
     if layout.dtype.kind == "b" and layout.shape[0] != nodes:
         raise InputError(f"{where} is {layout}; expected bool [{nodes}], or node numbers")
-    byte = layout.dtype == np.uint8 and layout.shape[0] == nodes
-    binary = byte or 2 < nodes == layout.shape[0]
-    binary = binary and all(((piece == 0) | (piece == 1)).all() for piece in rows.pieces())
-    if byte and not binary:
-        raise InputError(f"{where} is {layout} with other values than 0 and 1; expected a mask of 0 and 1")
-    if layout.dtype.kind == "b" or binary:
+    if layout.shape[0] == nodes:
+        row, numbers = 0, layout.dtype.kind != "b" and layout.dtype != np.uint8
+        for piece in rows.pieces():
+            at = checks.first(~((piece == 0) | (piece == 1)).reshape(-1))
+            if at is not None:
+                raise InputError(
+                    f"{where} has {piece.reshape(-1)[at]} at row {row + at}; expected 0 or 1, or true or false, for "
+                    f"each of {nodes} nodes, or fewer node numbers"
+                )
+            if (
+                numbers
+                and nodes < 3
+                and len({*piece.reshape(-1).tolist()}) == piece.reshape(-1).max() + 1 == nodes
+            ):
+                raise InputError(
+                    f"{where} may be a mask, or the numbers of all nodes; expected bool, or true and false in text"
+                )
+            row += len(piece)
         return _converted(rows.pieces, (nodes,), schema.BOOL, lambda piece, _: piece.reshape(-1))
     mask_of_nodes(where, rows, nodes)  # errors come before the edges are read
     return Rows(Layout(schema.BOOL, (nodes,)), lambda: of_array(mask_of_nodes(where, rows, nodes)).pieces())

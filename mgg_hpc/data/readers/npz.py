@@ -152,7 +152,8 @@ def _notes(archive: Archive, split: int | None, *, one_way: bool) -> list[str]:
 def _left_out(archive: Archive, known: set[str], prefixes: tuple[str, ...] = ()) -> list[str]:
     """Return a line about arrays of other names, if there are any."""
     left = [name for name in archive.names if name not in known and not name.startswith(prefixes)]
-    return [f"{archive.path}: left out {len(left)} arrays: {', '.join(map(shown, left[:9]))}"] * bool(left)
+    count = f"{len(left)} array{'s'[: len(left) > 1]}"
+    return [f"{archive.path}: left out {count}: {', '.join(map(shown, left[:9]))}"] * bool(left)
 
 
 def read_npz(path: Path, *, split: int | None = None, directed: bool = False) -> Graph:

@@ -21,7 +21,7 @@ from ...errors import InputError
 from .. import schema
 from ..edge_stream import EdgeBlock, EdgeStream, Imported, Rows
 from ..schema import Layout
-from .array_edges import PairedEdges, ends_of
+from .array_edges import PairedEdges, count_rounded, ends_of
 from .dialect import Dialect
 from .edge_list import open_edge_list
 from .node_arrays import RowReader, check_nodes, feature_rows, label_rows, mask_of_nodes, of_array
@@ -144,15 +144,17 @@ class _ListedEdges:
             count += len(block)
             if count > self._listed:
                 break
-            data = {}
+            data, rounded = {}, {}
             if table is not None:
+                given = table.take(len(block))
                 with np.errstate(over="ignore"):  # the build refuses values that become infinite
-                    data[FEATURE] = table.take(len(block)).astype(np.float32)
+                    data[FEATURE] = given.astype(np.float32)
+                rounded[FEATURE] = count_rounded(given, data[FEATURE])
             ends = block.sources, block.destinations
             if self._both:  # an edge and its reverse next to each other
                 ends = np.stack(ends, axis=1).reshape(-1), np.stack(ends[::-1], axis=1).reshape(-1)
                 data = {name: np.repeat(values, 2, axis=0) for name, values in data.items()}
-            yield EdgeBlock(*ends, None, data, [block.mark, count])
+            yield EdgeBlock(*ends, None, data, [block.mark, count], rounded)
         if count != self._listed:
             raise InputError(
                 f"{self.where} has {'more' if count > self._listed else count} edges; expected {self._listed}, "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .. import checks, native
 from ..edge_stream import Rows
-from ..schema import Layout
+from ..schema import BOOL, Layout
 from .compressed import TextBlock, text_blocks
 from .dialect import MISSING, Dialect, Words, check_header, is_numbered, number
 from .limits import shown
@@ -31,6 +31,7 @@ FLOAT64 = np.dtype("<f8")
 BATCH_BYTES = 8 << 20  # of a Parquet file's numbers that are converted at a time
 BUFFER = 1 << 20  # bytes that are read of a column of Parquet at a time
 MOST_COLUMNS = 1 << 20
+TRUTH = {"true": 1.0, "false": 0.0}  # words of masks
 ID = re.compile("((node|vertex)?[ _-]?(id|index))|node|vertex")  # names of columns that number rows
 
 
@@ -39,7 +40,8 @@ class Head(NamedTuple):
 
     Fields: dialect: with its delimiter. columns: their number. offset, line: of `text_blocks` that begin with the first
     row. first: words of the first row, unless a header is above it. note: what was passed over, kept or taken for a
-    header, to print; "" for nothing. comments: their number before the first row.
+    header, to print; "" for nothing. comments: their number before the first row. truth: rows are the words true and
+    false.
     """
 
     dialect: Dialect
@@ -49,6 +51,7 @@ class Head(NamedTuple):
     first: Sequence[str] = ()
     note: str = ""
     comments: int = 0
+    truth: bool = False
 
     @property
     def numbered(self) -> bool:
@@ -69,7 +72,7 @@ class Head(NamedTuple):
 def open_table(
     path: Path, rows: int | None = None, head: Head | None = None, notes: list[str] | None = None
 ) -> Rows:
-    """Open a text as numbers, float64 [rows, columns].
+    """Open a text as numbers, float64 [rows, columns], or bool where its words are true and false.
 
     Args: rows: expected number of rows. [default: they are counted] head: from `table_head`. [default: of any dialect]
     notes: takes lines to print.
@@ -96,11 +99,11 @@ def open_table(
         if count != rows:
             raise InputError(f"{path} has {'more' if count > rows else count} rows; expected {rows}")
 
-    return Rows(Layout(FLOAT64, (rows, head.columns)), pieces)
+    return Rows(Layout(BOOL if head.truth else FLOAT64, (rows, head.columns)), pieces)
 
 
-def table_head(path: Path, dialect: Dialect, *, keep_numbers: bool = False) -> Head:
-    """Read the first lines of a table. keep_numbers: with a header, numbers in the first line are a row.
+def table_head(path: Path, dialect: Dialect, *, mask: bool = False) -> Head:
+    """Read the first lines of a table. mask: true and false are values; with a header, numbers in the first line are.
 
     Raises InputError for a first line that may be a header or not, and for a header without all names.
     """
@@ -117,15 +120,16 @@ def table_head(path: Path, dialect: Dialect, *, keep_numbers: bool = False) -> H
         numbers = all(not word or found.is_number(word) for word in words)
         named = not any(map(found.is_number, words)) and any(words)
         named = named and not {word.lower() for word in words} <= {*MISSING, ""}
+        named = named and not (mask and {word.lower() for word in words} <= {*TRUTH})
         if header is None and len(words) > 2 and is_numbered(words):
             raise InputError(
                 f"{where}: {shown(first.text)} may be the header that pandas writes; --header if it is one, "
                 "--no-header if it is a row"
             )
-        if header and numbers and not keep_numbers and not is_numbered(words):
+        if header and numbers and not mask and not is_numbered(words):
             raise InputError(f"{where}: {shown(first.text)} are numbers; expected a header, as --header says")
         note, columns, offset, line = "", len(words), block.offset + first.start, first.number
-        passed = named if header is None else header and not (numbers and keep_numbers)
+        passed = named if header is None else header and not (numbers and mask)
         if header is None and named:
             note = f"{where}: {shown(first.text)} is taken for the header"
         if header and numbers:
@@ -140,7 +144,9 @@ def table_head(path: Path, dialect: Dialect, *, keep_numbers: bool = False) -> H
                 )
             offset, line = block.offset + first.end, first.number + 1
             words = []
-        return Head(found, columns, offset, line, words, note, comments)
+        row = words or (found.words(where, texts[1]) if texts[1:] else [])
+        truth = mask and bool(row) and row[0].lower() in TRUTH
+        return Head(found, columns, offset, line, words, note, comments, truth)
     return Head(replace(dialect, delimiter=" "), 1)
 
 
@@ -155,30 +161,44 @@ def _parsed(path: Path, head: Head) -> Iterator[tuple[NDArray[np.float64], int]]
     for block in text_blocks(path, offset=head.offset, line=head.line):
         rows, irregular = min(native.load().count_rows(block.text), len(block.text) // columns), 0
         values, comments = np.empty((rows, columns)), 0
-        if dialect.native:
+        if dialect.native and not head.truth:
             form = columns, dialect.delimiter, values.reshape(-1)
             _, irregular = native.load().parse_table(block.text, *form)
         if irregular >= 0:
-            count, comments = _parse_lines(path, block, dialect, values)
+            words = TRUTH if head.truth else None
+            count, comments = _parse_lines(path, block, dialect, values, words)
             values = values[:count]
         if len(values) or comments:
-            yield values, comments
+            yield values.astype(bool) if head.truth else values, comments
 
 
 def _parse_lines(
-    path: Path, block: TextBlock, dialect: Dialect, values: NDArray[np.float64]
+    path: Path,
+    block: TextBlock,
+    dialect: Dialect,
+    values: NDArray[np.float64],
+    truth: Mapping[str, float] | None,
 ) -> tuple[int, int]:
-    """Fill the first rows of ``values`` [rows, columns] with a block; return their number and that of comments."""
+    """Fill the first rows of ``values`` [rows, columns] with a block; return their number and that of comments.
+
+    truth: values of words, in small letters, that are not numbers. [default: all are numbers]
+    """
     columns, row, left_out = values.shape[1], 0, list[int]()
     for line in dialect.lines(block.text, block.line, left_out):
         where = f"{path}:{line.number}"
         words = dialect.words(where, line.text)
         if len(words) != columns:
             raise InputError(f"{where}: {len(words)} columns; expected {columns}, as in the first line")
-        found = [number(dialect.point(word)) if word else np.nan for word in words]
+        if truth is None:
+            found = [number(dialect.point(word)) if word else np.nan for word in words]
+        else:
+            found = [truth.get(word.lower()) for word in words]
         if None in found:
             at = found.index(None)
-            raise InputError(f"{where}: {shown(words[at])} in column {at} is not a number")
+            expected = (
+                "is not a number" if truth is None else f"is not {' or '.join(truth)}, as other rows are"
+            )
+            raise InputError(f"{where}: {shown(words[at])} in column {at} {expected}")
         values[row] = found
         row += 1
     return row, len(left_out)

@@ -195,6 +195,11 @@ class StreamedGraph(DistGraph):
             made = FileStore(format, self.num_nodes, Path(how.folder), node=node, **self._file_options)
         return made if self.io is None else WriteBehind(made, self.io)
 
+    @property
+    def store_row_bytes(self) -> int:
+        """Bytes of a row of all stores that `new_store` has made."""
+        return self._stores.row_bytes
+
     def drop(self, store: Store) -> None:
         """Return a store of `new_store` to the pool, from which a later `new_store` takes it; do nothing for other
         stores. Collective.

@@ -39,6 +39,11 @@ class StorePool:
         self._taken.append(self._make(format) if found is None else found)
         return self._taken[-1]
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of all stores, used and free."""
+        return sum(store.format.row_bytes for store in (*self._taken, *self._free))
+
     def give(self, store: Store) -> None:
         """Take a store back from its owner; ignore stores of other origin."""
         if store in self._taken:

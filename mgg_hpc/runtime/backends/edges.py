@@ -194,3 +194,7 @@ class EdgeKernels(ABC):
         edges share. edge: data of edges [E, D] in the plan's order, or None. out: an array [n, width] for each output.
         All but src are of the accumulator's dtype. (NGra, section 3.2: Scatter, ApplyEdge and Gather in one.)
         """
+
+    def check_tapes(self) -> None:
+        """Raise InputError where `propagate` cannot compile tapes."""
+        return

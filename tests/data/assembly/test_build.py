@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from io import FileIO
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from jobs import python
 from system_calls import Commits
@@ -123,7 +125,7 @@ KINDS = {
     "copies of few edges": lambda rng, n, e: rng.integers(2, size=(2, e)),
     "loops alone": lambda rng, n, e: (np.arange(e) % n, np.arange(e) % n),
 }
-ASKED = {
+ASKED: dict[str, dict[str, bool]] = {
     "as listed": {},
     "symmetric": {"symmetric": True},
     "simple": {"simple": True},
@@ -148,9 +150,10 @@ def test_a_file_equals_that_of_all_edges_at_once(rng, path, built, kind, asked, 
         }
         rows, fields = node_rows(rng, nodes)
         fields["classes"] = 5
+    first = {"combine": "first"} if weighted and ASKED[asked] else {}
     whole = expected(path, listed, **ASKED[asked], **fields)
     for memory in (600, 3000, 1 << 20):
-        options = {"classes": 5 * weighted, "memory": memory, "force": True, **ASKED[asked]}
+        options = {"classes": 5 * weighted, "memory": memory, "force": True, **ASKED[asked], **first}
         assert built(listed, (lambda: rows) if memory == 600 else rows, **options).read_bytes() == whole
     assert list(path.parent.iterdir()) == [path]
     verify(path)
@@ -163,6 +166,7 @@ def test_a_build_that_was_stopped_goes_on_where_it_was(rng, path, built, monkeyp
     monkeypatch.setattr(work, "KEEP_SECONDS", float(rng.choice([0, 1e9])))  # or only as it ends
     listed, phases = uniform(rng, weighted=True, marked=marked), []
     left, remaining = work.folder_of(path), int(rng.integers(1, 6))
+    options: dict[str, Any] = {"symmetric": True, "combine": "first", "key": "k"}
 
     def stopping(phase, done, total):
         nonlocal remaining
@@ -171,10 +175,10 @@ def test_a_build_that_was_stopped_goes_on_where_it_was(rng, path, built, monkeyp
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        built(listed, symmetric=True, key="k", progress=stopping)
+        built(listed, **options, progress=stopping)
     assert left.is_dir() == (marked or where != "reading")  # what is of no use is gone
     assert not path.exists()
-    built(listed, symmetric=True, key="k", progress=lambda phase, done, total: phases.append((phase, done)))
+    built(listed, **options, progress=lambda phase, done, total: phases.append((phase, done)))
     found = path.read_bytes()
     assert found == expected(path, listed, symmetric=True) and not left.exists()
     if where == "reading":
@@ -183,6 +187,161 @@ def test_a_build_that_was_stopped_goes_on_where_it_was(rng, path, built, monkeyp
         assert listed.started == [None]  # nothing was read again
     if where == "writing":
         assert "sorting" not in dict(phases) or phases[0][1] == 3000
+
+
+def grouped_by_arrow(listed: Listed, combine: str, symmetric: bool, simple: bool) -> Any:
+    """Return the sorted edges (destination, source, weight) of pyarrow's groups; a self loop is its own reverse."""
+    u, v, w = listed.sources, listed.destinations, listed.weight
+    assert w is not None
+    if simple:
+        u, v, w = (each[listed.sources != listed.destinations] for each in (u, v, w))
+    if symmetric:
+        once = np.flatnonzero(u != v)
+        at = np.append(np.arange(len(u)), once)
+        order = np.argsort(at, kind="stable")  # an edge and its reverse side by side
+        u, v, w = (each[order] for each in (np.append(u, v[once]), np.append(v, u[once]), w[at]))
+    table = pyarrow.table({"v": v, "u": u, "w": w.astype(np.float64)})
+    groups = (
+        table.group_by(["v", "u"], use_threads=False)
+        .aggregate([("w", combine)])
+        .sort_by([("v", "ascending"), ("u", "ascending")])
+    )
+    return [groups[name].to_numpy() for name in ("v", "u", f"w_{combine}")]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("combine", build.COMBINE)
+@pytest.mark.parametrize("asked", [name for name in ASKED if ASKED[name]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_duplicates_are_those_of_groups(rng, path, built, kind, asked, combine):
+    """In any memory with the same bits; within rounding to float32 those of pyarrow."""
+    nodes, edges = int(rng.integers(2, 40)), int(rng.integers(1, 400))
+    listed = Listed(*KINDS[kind](rng, nodes, edges), nodes=nodes)
+    listed.weight = rng.normal(size=edges).astype(np.float32)
+    found = {
+        built(listed, memory=memory, force=True, combine=combine, **ASKED[asked]).read_bytes()
+        for memory in (600, 3000, 1 << 20)
+    }
+    assert len(found) == 1
+    verify(path)
+    options = {"symmetric": False, "simple": False, **ASKED[asked]}
+    v, u, w = grouped_by_arrow(listed, combine, **options)
+    with open_graph(path) as opened:
+        rows = opened.slice(0, nodes)
+    assert np.array_equal(np.repeat(np.arange(nodes), np.diff(rows.indptr)), v)
+    assert np.array_equal(rows.indices, u)
+    weight = np.zeros(0) if rows.weight is None else rows.weight
+    np.testing.assert_allclose(weight, w, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("combine", ["sum", "mean", "max"])
+def test_many_threads_combine_weights_as_one(rng, tmp_path, combine):
+    edges = 120_000
+    np.savez(
+        tmp_path / "g.npz",
+        edge_index=rng.integers(300, size=(2, edges)),
+        edge_weight=rng.normal(size=edges).astype(np.float32),
+        y=np.zeros(300, int),
+    )
+    for threads in ("1", "3"):
+        command = ["import", "g.npz", "--symmetric", "--combine", combine, "-o", f"{threads}.h5"]
+        done = python("-m", "mgg_hpc", *command, folder=tmp_path, OMP_NUM_THREADS=threads)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "3.h5").read_bytes()
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("where", ["reading", "sorting"])
+@pytest.mark.parametrize("combine", ["sum", "mean", "min"])
+def test_a_build_that_was_stopped_combines_all_weights(rng, path, built, monkeypatch, where, combine):
+    monkeypatch.setattr(work, "KEEP_SECONDS", 0.0)
+    listed, remaining = uniform(rng, weighted=True), int(rng.integers(1, 6))
+    options: dict[str, Any] = {"symmetric": True, "combine": combine, "key": "k"}
+    whole = built(listed, **options).read_bytes()
+    path.unlink()
+
+    def stopping(phase, done, total):
+        nonlocal remaining
+        remaining -= phase == where
+        if not remaining:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        built(listed, **options, progress=stopping)
+    assert work.folder_of(path).is_dir()
+    assert built(listed, **options).read_bytes() == whole
+
+
+@pytest.mark.parametrize("memory", [3000, 1 << 20])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_duplicates_that_differ_are_refused(rng, built, symmetric, memory):
+    """With an example and their number, where all are in memory; and nothing is left of the build."""
+    rules = {"symmetric": symmetric, "simple": not symmetric, "memory": memory, "force": True}
+    u, v = rng.integers(30, size=(2, 400))
+    u, v = u[u != v], v[u != v]
+    pair = np.sort(np.stack([u, v], axis=1), axis=1) if symmetric else np.stack([u, v], axis=1)
+    _, group = np.unique(pair, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    weight = group.astype(np.float32)  # the same for each pair
+    listed = Listed(u, v, weight=weight, nodes=30, data={"a": np.stack([group, -group], axis=1)})
+    target = built(listed, **rules)
+    several = np.flatnonzero(np.bincount(group) > 1)[:3]
+    last = [int(np.flatnonzero(group == each)[-1]) for each in several]
+
+    changed = weight.copy()
+    changed[last] += 0.5
+    count = "1 edge|2 edges|3 edges" if memory < 1 << 20 else "3 edges"
+    with refused(rf"listed: duplicates of (at least )?({count}) have different weights, such as") as caught:
+        built(replace(listed, weight=changed), **rules)
+    words = re.search(
+        r"as (\S+) and (\S+) of (\d+) -> (\d+); --combine sum, mean, max, min or first", str(caught.value)
+    )
+    assert words is not None
+    low, high, source, destination = words.groups()
+    assert {float(low) + 0.5, float(high)} in [{weight[each] + 0.5} for each in last]
+    assert [int(source), int(destination)] in pair[last].tolist()
+    assert list(target.parent.iterdir()) == [target]
+
+    data = {"a": listed.data["a"].copy()}
+    data["a"][last[0], 1] += 1
+    for combine in ("", "sum"):
+        with refused("have different data a, such as .* of .*; --combine first keeps those of the first"):
+            built(replace(listed, data=data), **rules, combine=combine)
+    built(replace(listed, data=data, weight=changed), **rules, combine="first")
+    built(listed, **rules, combine="sum")  # equal data stay
+    with refused("listed has no weights, which --combine sum is for"):
+        built(replace(listed, weight=None, data={}), **rules, combine="sum")
+
+
+def test_a_sum_counts_each_edge_once(built):
+    """Where both directions are listed, and of self loops; a weight beyond float32 is refused."""
+    ends = np.array([0, 1, 0, 1, 2]), np.array([1, 0, 1, 0, 2])
+    listed = Listed(*ends, weight=np.array([1, 1, 3, 3, 7], np.float32), nodes=3)
+    for directed, wanted in [(False, [4, 4, 7]), (None, [8, 8, 7])]:
+        options = {"directed": directed, "symmetric": True, "combine": "sum", "force": True}
+        with open_graph(built(listed, **options)) as opened:
+            assert opened.slice(0, 3).weight.tolist() == wanted and not opened.directed
+    large = replace(listed, weight=np.full(5, 3e38, np.float32))
+    with refused("listed: /graph/weight has inf at row 0; expected finite"):
+        built(large, symmetric=True, combine="sum", force=True)
+
+
+def test_what_an_unfinished_build_left_is_not_used_in_silence(rng, path, built, capfd, monkeypatch):
+    monkeypatch.setattr(work, "KEEP_SECONDS", 0.0)
+    manifest = work.folder_of(path) / work.MANIFEST
+    for changes, key, said in [
+        ({"version": work.VERSION - 1}, "k", "of another version of mgg"),
+        ({}, "another", "of other options or files"),
+        ({"digest": ""}, "k", "damaged"),
+        ({}, "k", ""),
+    ]:
+        with pytest.raises(KeyboardInterrupt):
+            built(replace(uniform(rng), stop=2000), key="k", force=True)
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+        capfd.readouterr()
+        built(uniform(rng), key=key, force=True)
+        line = f"mgg: {path} is begun anew: what an unfinished build of it left is {said}\n"
+        assert capfd.readouterr().err == (line if said else "")
 
 
 @pytest.mark.parametrize(
@@ -323,7 +482,7 @@ def test_ids_of_more_than_32_bits_take_all_steps(rng, built):
     columns, starts = made.section(0, len(made.offsets) - 1, made.shift)
     degree, out = np.zeros(rows_there, np.int64), np.empty(edges, np.int64)
     native.load().sort_buckets(
-        [(*columns, starts)], 0, base, made.shift, False, degree, out, np.zeros(0, np.uint8)
+        [(*columns, starts)], 0, base, made.shift, "all", False, 1, degree, out, np.zeros(0, np.uint8)
     )
     order = np.lexsort((u, v))
     assert np.array_equal(out, u[order]) and np.array_equal(degree, np.bincount(v, minlength=rows_there))

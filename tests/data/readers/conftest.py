@@ -25,5 +25,5 @@ def blocks(request, monkeypatch) -> str:
     if request.param == "small blocks":
         request.getfixturevalue("small_blocks")
     if request.param == "line by line":
-        monkeypatch.setattr(native.load(), "parse_edges", lambda *_: (0, 0, 0))
+        monkeypatch.setattr(native.load(), "parse_edges", lambda *_: (0, 0, 0, 0))
     return request.param

@@ -134,7 +134,7 @@ def test_lines_and_blocks_agree_on_random_text(rng, tmp_path, monkeypatch):
     for _ in range(400):
         lines = ["1 2\n"] * rng.integers(3) + rng.choice(alphabet, size=rng.integers(1, 20)).tolist()
         path, results = write(tmp_path / "e.txt", "".join(lines)), []
-        for parse in (native.load().parse_edges, lambda *_: (0, 0, 0)):
+        for parse in (native.load().parse_edges, lambda *_: (0, 0, 0, 0)):
             with monkeypatch.context() as patched:
                 patched.setattr(native.load(), "parse_edges", parse)
                 try:

@@ -157,6 +157,9 @@ class DeviceEdges(EdgeKernels):
             struct = edges + arrays[: 3 + 2 * (len(out) + source.near)].tobytes()
             self._launches.tape_kernels.launch(source.text, struct, blocks, self.arrays.stream())
 
+    def check_tapes(self) -> None:
+        _ = self._launches.tape_kernels
+
     def _source(self, tape: Tape, kind: str) -> Source:
         """Return the source of a tape over rows of a dtype, whose kernel is loaded. Raises InputError without one."""
         sources = _SOURCES.setdefault(tape, {})
