@@ -54,8 +54,8 @@ def print_facts(facts: Mapping[str, str], names: int = 0) -> None:
         screen.print(label + Text(("\n" + " " * names).join(lines)), soft_wrap=True)
 
 
-def print_start(job: Job, fullest: tuple[int, int]) -> None:
-    """Print what is trained, and on what. fullest: as returned by `memory.fullest`."""
+def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> None:
+    """Print what is trained, and on what. fullest: as returned by `memory.fullest`. bound: as in `memory.Estimate`."""
     part, settings, ranks = job.part, job.settings, job.comm.size
     model, train, on_gpu = settings.model, settings.train, job.backend.capabilities.device != "cpu"
     units = f"{model.heads} heads of {model.hidden}" if model.name == "gat" else str(model.hidden)
@@ -90,7 +90,9 @@ def print_start(job: Job, fullest: tuple[int, int]) -> None:
         device = f"{name}, {each}" if ranks > 1 else name
     facts["device"] = f"{counted(ranks, 'rank')} on {device}" if ranks > 1 else device
     peak, free = map(sizes.shown, fullest)
-    facts["memory"] = f"{peak} at the peak, of {free} free" + (" on the GPU" if on_gpu else "")
+    facts["memory"] = f"{'at most ' if bound else ''}{peak} at the peak, of {free} free" + (
+        " on the GPU" if on_gpu else ""
+    )
     print_facts(facts, NAMES)
     asked = settings.run.share_gpu or settings.run.features != "auto"
     if asked and job.backend.memory.free() is None:

@@ -340,7 +340,7 @@ def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
     options.screen.hide()
     opens = options.opens and comm.rank == 0
     if opens:
-        report.print_start(job, fullest)
+        report.print_start(job, fullest, bound=need.bound)
     if options.verbose or options.dry_run:
         if comm.rank == 0:
             report.print_line("")
