@@ -89,6 +89,7 @@ def test_help_loads_nothing_large_and_lists_verbs_in_the_order_of_use():
         ("launch -n 2 none.py", "none.py: no such program"),
         ("predict runs -o out.h5", "runs: holds no run"),
         ("resume runs", "runs: holds no run"),
+        ("runs .", "holds no runs"),
     ],
 )
 def test_paths_are_looked_at_before_torch_and_mpi_are_loaded(tmp_path, words, said):

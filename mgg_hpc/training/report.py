@@ -217,9 +217,15 @@ def print_result(summary: dict[str, Any], folder: Path) -> None:
     each = f"an epoch takes {_milliseconds(epoch)}, its evaluation {_milliseconds(evaluation)}"
     facts["time"] = f"{duration(summary['seconds'])}; {each}"
     print_facts(facts)
-    launch = f"mgg launch -n {summary['ranks']}" if RANKS in os.environ and summary["ranks"] > 1 else "mgg"
-    run = shlex.quote(str(nearby(folder)))
-    print_next(f"{launch} predict {run} -o predictions.csv", f"mgg report {run}")
+    print_next(
+        command("predict {} -o predictions.csv", folder, summary["ranks"]), command("report {}", folder, 1)
+    )
+
+
+def command(words: str, folder: Path, ranks: int) -> str:
+    """Return a command of mgg, to be copied. words: with {} for the run's folder. ranks: number that was launched."""
+    launch = f"mgg launch -n {ranks}" if RANKS in os.environ and ranks > 1 else "mgg"
+    return f"{launch} {words.format(shlex.quote(str(nearby(folder))))}"
 
 
 def nearby(folder: Path) -> Path:

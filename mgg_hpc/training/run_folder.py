@@ -21,7 +21,7 @@ METRICS = "metrics.csv"
 SUMMARY = "summary.json"
 TUNING = "tuning.json"
 JOB = "job.toml"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, PROFILE = "checkpoints", "profile"  # folders
 CLAIM_SECONDS = 10.0  # time for a killed job to end
 
 

@@ -109,7 +109,7 @@ class _Training:
             folder and folder / run_folder.CHECKPOINTS,
             all_write=job.learned is not None,
             newest=resumed.at if resumed else START,
-            command=f"mgg resume {folder}",
+            command=report.command("resume {}", folder, job.comm.size) if folder else "",
             metrics=self.metrics,
             dog=dog,
         )

@@ -18,7 +18,6 @@ from ... import config
 from ...config import Settings
 from ...errors import InputError
 from ...training import run_folder
-from ...training.profile.profiler import FOLDER
 
 LARGEST = 1 << 28  # bytes of a JSON file, unpacked
 
@@ -85,12 +84,12 @@ def _run(folder: Path, name: str) -> Run:
         _metrics(folder / run_folder.METRICS),
     )
     summary = _document(folder / run_folder.SUMMARY, "mgg-summary")
-    profile = _document(folder / FOLDER / run_folder.SUMMARY, "mgg-profile")
+    profile = _document(folder / run_folder.PROFILE / run_folder.SUMMARY, "mgg-profile")
     ranks = profile.get("ranks", 0)
     if type(ranks) is not int or (profile and ranks < 1):
-        where = folder / FOLDER / run_folder.SUMMARY
+        where = folder / run_folder.PROFILE / run_folder.SUMMARY
         raise InputError(f"{where}: ranks must be a whole number of at least 1, not {ranks!r:.40}")
-    files = {path.name: path for path in (folder / FOLDER).glob("rank-*.json.gz")}
+    files = {path.name: path for path in (folder / run_folder.PROFILE).glob("rank-*.json.gz")}
     numbers = sorted(int(each[5:-8]) for each in files if re.fullmatch("rank-[0-9]{1,9}[.]json[.]gz", each))
     traces = {rank: files[f"rank-{rank}.json.gz"] for rank in numbers if rank < ranks}
     tuning = _document(folder / run_folder.TUNING, "mgg-tuning")

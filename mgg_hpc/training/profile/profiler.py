@@ -24,7 +24,6 @@ from ..report import counted, print_line
 from ..screen import console
 from . import overlap, trace
 
-FOLDER = "profile"
 WARM, PROFILED = 3, 3  # number of epochs before profiling, and of profiled ones
 BLOCK = 1 << 26  # bytes per message
 
@@ -133,7 +132,7 @@ def finish(job: Job, graph: GraphHandle, recorder: Recorder, folder: Path | None
         "waits": trace.waits(every),
         "exchanges": exchanges,
     }
-    path = run_folder.write_json(folder / FOLDER / run_folder.SUMMARY, summary)
+    path = run_folder.write_json(folder / run_folder.PROFILE / run_folder.SUMMARY, summary)
     print_summary(summary, path, job.backend.capabilities.device != "cpu")
 
 
@@ -145,13 +144,13 @@ def _write_traces(comm: Any, content: bytes, folder: Path | None) -> None:
         for first in range(0, len(mine), BLOCK):
             comm.Send(mine[first : first + BLOCK], 0)
         return
-    run_folder.make_private(folder / FOLDER)
+    run_folder.make_private(folder / run_folder.PROFILE)
     for rank in range(comm.size):
         if rank:
             mine = np.empty(comm.recv(source=rank), dtype=np.uint8)
             for first in range(0, len(mine), BLOCK):
                 comm.Recv(mine[first : first + BLOCK], rank)
-        run_folder.write_whole(folder / FOLDER / trace_name(rank), mine.tobytes())
+        run_folder.write_whole(folder / run_folder.PROFILE / trace_name(rank), mine.tobytes())
 
 
 def print_summary(summary: dict[str, Any], path: Path, on_gpus: bool) -> None:
