@@ -128,7 +128,8 @@ def test_a_run_that_is_killed_at_random_instants_ends_as_one_that_was_not(
 SOON = 15.0  # seconds between a signal and the end of the job
 ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 STOPPED = r"mgg: stopped by \S+(?: \S+)? "
-SAVED = re.compile(STOPPED + r"after epoch (\d+), which is saved; mgg resume \S*runs/001 goes on from there")
+COMMAND = r"mgg launch -n 2 resume \S*runs/001"
+SAVED = re.compile(STOPPED + rf"after epoch (\d+), which is saved; {COMMAND} goes on from there")
 EARLY = re.compile(STOPPED + r"before training began; (there was nothing to save|epoch \d+ is saved)")
 
 
