@@ -147,7 +147,7 @@ def test_window_shares_bytes(comm, nbytes):
 def test_window_that_does_not_fit_is_refused_on_all_ranks_with_both_numbers(
     comm, monkeypatch, no_segments_left
 ):
-    with pytest.raises(InputError, match=r"need 3072.0 TiB .* is .* [GT]iB"):
+    with pytest.raises(InputError, match=rf"need {1024 * comm.size:.1f} TiB .* is .* [GT]iB"):
         mpi.SharedWindow(mpi.node(comm), 1 << 50)
     monkeypatch.setattr(mpi, "free_shared", lambda: 3 << 20)
     with pytest.raises(InputError, match=r"free space of /dev/shm is 3\.0 MiB"):
