@@ -85,7 +85,10 @@ def main(arguments: list[str] | None = None, command: click.Command = cli, name:
         return fail(str(ended), STOPPED) if stopped else fail(f"error: {ended}", WRONG_INPUT)
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else name
-        return fail(f"error: {error.format_message()} (see '{where} --help')", WRONG_INPUT)
+        if not isinstance(error, click.exceptions.NoArgsIsHelpError):
+            return fail(f"error: {error.format_message()} (see '{where} --help')", WRONG_INPUT)
+        click.echo(error.format_message(), err=True)
+        result = WRONG_INPUT
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except (click.Abort, KeyboardInterrupt):

@@ -58,7 +58,7 @@ def _completed(ctx: click.Context, _: click.Parameter | None, incomplete: str) -
     "--save-seconds",
     type=FloatRange(min=0),
     default=120.0,
-    help="Time for ranks to save what they have, after SIGTERM, SIGUSR1 or Ctrl-C. [default: 120]",
+    help="Time for ranks to save what they have, after SIGTERM, SIGUSR1 or Ctrl-C.",
 )
 @option("--dry-run", is_flag=True, help="Print the command line instead of running it.")
 @argument("command", nargs=-1, type=click.UNPROCESSED, required=True, shell_complete=_completed)

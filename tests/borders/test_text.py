@@ -372,7 +372,7 @@ MASKS: dict[str, tuple[str, list[int] | str]] = {
     "no and yes": ("no\nyes\nno\nyes\n", "'yes'"),
     "a word among others": ("true\n1\nfalse\nfalse\n", "m.csv:2: '1' in column 0 is not true or false"),
     "a word among numbers": ("0\ntrue\n0\n1\n", "m.csv:2: 'true' in column 0 is not a number"),
-    "a word that is missing": ("true\n\nfalse\nfalse\n", "m.csv is bool [3, 1]; expected bool [4]"),
+    "a word that is missing": ("true\n\nfalse\nfalse\n", "m.csv:2: an empty line between rows"),
 }
 
 
@@ -520,3 +520,22 @@ def test_unsigned_matrices_are_read():
     )
     assert mgg("import", "m.mtx", "-o", "m.h5") == 0
     assert sorted(zip(*held("m.h5"), strict=True)) == [(0, 1, 7), (1, 0, 7)]
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "line"),
+    [
+        ("--labels", "0\n1\n\n1\n", 3),
+        ("--features", "x;y\n1;2\n \n\n3;4\n5;6\n", 3),
+        ("--features", "# made by hand\n1,2\n# below\n\n# above\n3,4\n5,6\n", 4),
+        ("--labels", "0\n" * 2_100_000 + "\n1\n", 2_100_001),
+    ],
+)
+def test_an_empty_line_between_rows_of_nodes_is_refused(capsys, option, text, line):
+    """All rows after it would belong to the node before. At the end it is no row."""
+    Path("e.txt").write_text(f"0 {2 if len(text) < 100 else 2_100_000}\n")
+    Path("t.csv").write_text(text)
+    said = refused(capsys, "import", "e.txt", option, "t.csv", "-o", "g.h5")
+    assert f"t.csv:{line}: an empty line between rows" in said
+    Path("t.csv").write_text(text.replace("\n\n", "\n").replace(" \n", "") + "\n \n\n")
+    assert mgg("import", "e.txt", option, "t.csv", "-o", "g.h5") == 0

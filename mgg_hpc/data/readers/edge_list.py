@@ -452,7 +452,8 @@ class LineRules:
         point = self.dialect.point(word)
         node = Decimal(point) if WHOLE.fullmatch(point) else Decimal("NaN")
         if node != node.to_integral_value():
-            raise InputError(f"{where}: {shown(word)} is not a node id; expected a whole number")
+            names = "; --map-ids takes names" if node.is_nan() else ""
+            raise InputError(f"{where}: {shown(word)} is not a node id; expected a whole number{names}")
         expected = f"expected {self.first} .. {self.first + self.limit - 1}"
         if self.counted:
             expected += f", since {self.counted}"
@@ -464,7 +465,8 @@ class LineRules:
         if node < self.first:
             raise InputError(f"{where}: the node id {name} is too small; {expected}")
         if node >= self.first + self.limit:
-            raise InputError(f"{where}: the node id {name} is too large; {expected}")
+            one = "; --first 1 if ids begin at 1" if not self.first and node == self.limit else ""
+            raise InputError(f"{where}: the node id {name} is too large; {expected}{one}")
         return int(node) - self.first
 
     def number(self, where: str, name: str, word: str) -> float:

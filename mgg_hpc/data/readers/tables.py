@@ -23,10 +23,11 @@ from ...errors import InputError
 from .. import checks, native
 from ..edge_stream import Rows
 from ..schema import BOOL, Layout
-from .compressed import TextBlock, text_blocks
-from .dialect import MISSING, Dialect, Words, check_header, is_numbered, number
+from .compressed import TextBlock, lines_of, text_blocks
+from .dialect import BLANKS, MISSING, Dialect, Words, check_header, is_numbered, number
 from .limits import shown
 
+GAP = "an empty line between rows, each of which is a node's; write -1 where there is no label"
 FLOAT64 = np.dtype("<f8")
 BATCH_BYTES = 8 << 20  # of a Parquet file's numbers that are converted at a time
 BUFFER = 1 << 20  # bytes that are read of a column of Parquet at a time
@@ -157,8 +158,9 @@ def _fits(dialect: Dialect, words: Words) -> bool:
 
 def _parsed(path: Path, head: Head) -> Iterator[tuple[NDArray[np.float64], int]]:
     """Yield rows, float64 [k, columns], and the number of comments among them."""
-    dialect, columns = head.dialect, head.columns
+    dialect, columns, gap = head.dialect, head.columns, 0
     for block in text_blocks(path, offset=head.offset, line=head.line):
+        gap = _check_gaps(path, block, dialect, gap)
         rows, irregular = min(native.load().count_rows(block.text), len(block.text) // columns), 0
         values, comments = np.empty((rows, columns)), 0
         if dialect.native and not head.truth:
@@ -170,6 +172,23 @@ def _parsed(path: Path, head: Head) -> Iterator[tuple[NDArray[np.float64], int]]
             values = values[:count]
         if len(values) or comments:
             yield values.astype(bool) if head.truth else values, comments
+
+
+def _check_gaps(path: Path, block: TextBlock, dialect: Dialect, gap: int) -> int:
+    """Return the number of the first blank line after the last row so far, 0 without one; ``gap`` of the block before.
+
+    Raises InputError if a row follows: each line is a node's, and all further ones would belong to the node before.
+    """
+    if not gap and native.load().count_rows(block.text) == block.lines:
+        return 0
+    rows = [line.number for line in dialect.lines(block.text, block.line)]
+    if gap and rows:
+        raise InputError(f"{path}:{gap}: {GAP}")
+    blank = (at for at, _, line in lines_of(block.text, block.line) if not line.strip(BLANKS))
+    gap = gap or next((at for at in blank if not rows or at > rows[0]), 0)
+    if gap and rows and gap < rows[-1]:
+        raise InputError(f"{path}:{gap}: {GAP}")
+    return gap
 
 
 def _parse_lines(

@@ -197,7 +197,7 @@ def test_attributes_that_an_archive_tells(rng, tmp_path):
 
 def test_a_line_of_names_and_empty_lines(tmp_path, blocks):
     names, path = "\n a, 1b,c d\r\n\n\n", tmp_path / "x.csv"
-    path.write_text(names + "1,2,3\r\n" + " \n" * 60 + " 4 , +5e0 , -.6 \n\n")
+    path.write_text(names + "1,2,3\r\n 4 , +5e0 , -.6 \n\n" + " \n" * 60)
     _, rows, _ = node_rows(features=path)
     np.testing.assert_array_equal(whole(rows["node/x"]), np.array([[1, 2, 3], [4, 5, -0.6]], np.float32))
     path.write_bytes(b"1" + b",1" * 200_000 + b"\n" * 2_000_000)

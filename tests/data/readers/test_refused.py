@@ -167,7 +167,7 @@ WRONG = [
     (from_1, [("1 2\n0 1\n", r":2: the node id 0 is too small; expected 1 \.\. 7")]),
     (from_1, [("1 2\n8 1\n", r":2: the node id 8 is too large; expected 1 \.\. 7")]),
     (of_7, [("0 1\n5 7\n", r":2: the node id 7 is too large; expected 0 \.\. 6")]),
-    (partial(of_7, counted="x has 7 rows"), [("0 7\n", r":1: .*expected 0 \.\. 6, since x has 7 rows$")]),
+    (partial(of_7, counted="x has 7 rows"), [("0 7\n", r":1: .*expected 0 \.\. 6, since x has 7 rows; --first 1 if")]),
     (partial(names, nodes=3), [("a b\n", " names 2 nodes; expected 3$")]),
     (partial(names, nodes=4, counted="x has 4 rows"), [("a b\n", " names 2 .*4, since x has 4 rows")]),
 ]  # fmt: skip
@@ -242,7 +242,8 @@ NO_EDGES = r" is \w+ \[.*\]; expected integers \[2, edges\] or \[edges, 2\]"
 NEGATIVE = np.where(np.arange(40) == 23, [[1], [-5]], 7)
 FILES = [
     ("x.csv", b"1,2\n3,4,5\n", ":2: 3 columns; expected 2, as in the first line"),
-    ("x.csv", b"1,2\n\n3,four\n", ":3: 'four' in column 1 is not a number"),
+    ("x.csv", b"1,2\n3,four\n", ":2: 'four' in column 1 is not a number"),
+    ("x.csv", b"1,2\n\n3,4\n", ":2: an empty line between rows"),
     ("x.csv", b"\x0b\n1 2\n", ":2: 2 columns; expected 1, as in the first line"),
     ("x.csv", b"1,2\n3,1_0\n", ":2: '1_0' in column 1 is not a number"),
     ("x.csv", b"1,2\n3,\xff\n", ":2: .* in column 1 is not a number"),

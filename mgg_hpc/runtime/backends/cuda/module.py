@@ -32,7 +32,7 @@ def load() -> Any:
         if not device.has_driver():
             raise InputError(
                 "no CUDA device (no NVIDIA driver): install the driver, start the container with its GPUs, or "
-                "compute on CPUs"
+                'compute on CPUs (run.backend = "auto")'
             ) from error
         raise InputError(
             f"the native module mgg_hpc._cuda does not load ({error}); it is built where nvcc and NVSHMEM are: "
