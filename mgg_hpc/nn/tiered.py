@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..plan import scores
 from ..runtime import cores, mpi
 from ..runtime.tiers import FileRows, Tier, TieredRows, placed
+from ..runtime.watchdog import collective
 from .workspace import as_array
 
 NEAR, HOST, FILE, ARRAY = "near", "host", "file", "array"
@@ -42,6 +43,7 @@ class TieredTensor:
     the same on all ranks, for tiers and scores that do not fit.
     """
 
+    @collective("TieredTensor")
     def __init__(
         self,
         source: NDArray[Any] | FileRows,
@@ -57,6 +59,7 @@ class TieredTensor:
         self._file = source if isinstance(source, FileRows) else None
         array = None if isinstance(source, FileRows) else source
         self._window: mpi.SharedWindow | None = None
+        self._closed = False
         with nullcontext() if comm is None else mpi.agree(comm):
             count, dim = (source.count, source.dim) if isinstance(source, FileRows) else _shape(source)
             self.shape, self.dtype = torch.Size([count, dim]), _torch_type(source.dtype)
@@ -143,6 +146,8 @@ class TieredTensor:
         Raises IndexError for a number outside of the tensor, TypeError for numbers that are no integers, and ValueError
         for an ``out`` that does not fit.
         """
+        if self._closed:
+            raise ValueError("the tensor is closed")
         numbers = _numbers(ids, len(self))
         if out is None:
             out = torch.empty(len(numbers), self.shape[1], dtype=self.dtype)
@@ -161,8 +166,10 @@ class TieredTensor:
         read = zip(names, self._rows.read.tolist(), strict=False)
         return {name: {"rows": rows, "bytes": rows * row_bytes} for name, rows in read}
 
+    @collective("TieredTensor.close")
     def close(self) -> None:
         """Close the file and free the tiers; tensors that were returned stay. Collective where ranks share rows."""
+        self._closed = True
         if self._file is not None:
             self._file.close()
         if self._window is not None:
@@ -205,8 +212,12 @@ def _shape(source: NDArray[Any]) -> tuple[int, int]:
     """Return the shape of an array of rows. Raises InputError for anything but numbers [N, dim] in a row each."""
     if source.ndim != 2 or (source.dtype.kind not in "fiu" and source.dtype.name != "bfloat16"):
         raise InputError(f"rows are {source.dtype} {list(source.shape)}; expected numbers [N, dim]")
-    if source.size and source.strides[1] != source.itemsize:
-        raise InputError("the values of a row lie apart; pass np.ascontiguousarray(...)")
+    if source.size and (
+        source.strides[1] != source.itemsize or source.strides[0] < source.shape[1] * source.itemsize
+    ):
+        raise InputError(
+            "the values of a row lie apart, or rows go backwards; pass np.ascontiguousarray(...)"
+        )
     return source.shape[0], source.shape[1]
 
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -59,7 +60,7 @@ def join(comm: MPI.Intracomm) -> None:
         unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         # `mgg launch` ends its ranks itself.
         if unhandled and comm.Get_size() == 1 and STATUS not in os.environ and _in_main_thread():
-            signal.signal(signal.SIGTERM, _terminate)
+            signal.signal(signal.SIGTERM, partial(_terminate, os.getpid()))
     threading.excepthook = lambda failed: _end_job(
         failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
     )
@@ -192,7 +193,11 @@ def ended_by(number: int) -> tuple[str, int]:
     return f"error: {name}", 128 + number
 
 
-def _terminate(number: int, frame: object) -> None:
+def _terminate(process: int, number: int, frame: object) -> None:
+    """Handle a signal to a process; the processes that it has forked end as without a handler."""
+    if os.getpid() != process:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     raise Terminated
 
 

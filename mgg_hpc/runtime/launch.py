@@ -176,6 +176,7 @@ def _run(
                     code = process.wait(save_seconds)
             else:
                 ended, job = _ranks(status), leftovers.job_processes(status)
+                silenced = silenced and not any(map(_catches, ended))  # or what they print then would be lost
                 if silenced:
                     _signal(job.keys() - {*ended}, signal.SIGSTOP)
                 _signal(ended if silenced else job, signal.SIGTERM)
@@ -256,6 +257,15 @@ def _kill(processes: Iterable[int]) -> None:
     deadline = time.monotonic() + _KILL_SECONDS
     while time.monotonic() < deadline and any(_alive(number) for number in processes):
         time.sleep(0.01)
+
+
+def _catches(number: int) -> bool:
+    """Return whether a process has a handler of SIGTERM."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{number}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
 
 
 def _alive(number: int) -> bool:

@@ -128,6 +128,8 @@ class TieredRows:
                 ids, self.rows, *self._slots, self._specs, self._filed, out, threads
             )
         except ValueError as wrong:
+            if not str(wrong).startswith("row "):
+                raise
             raise IndexError(str(wrong)) from None
         self.read += read
         if slot >= 0:

@@ -120,7 +120,7 @@ int64_t start_gets(const RowGather& call) {
 // Copies rows first .. end - 1 of those that `rows.place` finds; null is left out.
 template <bool STREAMS, class Rows>
 void copy_rows(const Rows& rows, int64_t first, int64_t end) {
-  const int64_t ahead = std::min(ring, std::max<int64_t>(4, bytes_ahead / rows.bytes));
+  const int64_t ahead = std::min(ring, std::max<int64_t>(4, bytes_ahead / std::max<int64_t>(1, rows.bytes)));
   const char* places[ring];
   const auto foresee = [&](int64_t i) {
     const char* place = places[i % ring] = rows.place(i);
