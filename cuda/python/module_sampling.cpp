@@ -190,7 +190,8 @@ std::tuple<std::vector<int64_t>, int64_t, int> gather_tiers(
   const int64_t count = static_cast<int64_t>(ids.size()), item = static_cast<int64_t>(out.itemsize());
   const int64_t bytes = static_cast<int64_t>(out.shape(1)) * item;
   require(static_cast<int64_t>(out.shape(0)) == count, "out: a row for each number");
-  require(out.size() == 0 || out.stride(1) == 1, "out: columns must be contiguous");
+  require(out.size() == 0 || out.shape(1) == 1 || out.stride(1) == 1, "out: columns must be contiguous");
+  require(count <= 1 || out.stride(0) >= static_cast<int64_t>(out.shape(1)), "out: rows overlap");
   require(!slots || static_cast<int64_t>(slots->size()) == rows, "slots: one for each row");
   require(!wide_slots || static_cast<int64_t>(wide_slots->size()) == rows, "slots: one for each row");
   require(threads > 0, "threads: at least 1");
@@ -263,8 +264,8 @@ that do not fit.)");
 ids: int64 [n]. rows: number of rows. slots: int32 [rows], or wide_slots int64, places of rows, checked by the caller;
 or None for both. tiers: (number of slots, addresses of each PE's row 0, bytes from one row to the next). file: (number
 of slots, descriptor, offset). out: rows of any type [n, dim]. The fault is the first slot that could not be read, or
--1, and errno, or 0 at the file's end. Raises ValueError for a number outside the rows, and for arrays that do not
-fit.)");
+-1, and errno, or 0 at the file's end. Raises IndexError for a number outside the rows, and ValueError for arrays that
+do not fit.)");
   m.def("csr_offsets", &csr_offsets, "indptr"_a.noconvert(), "stored"_a, "rows"_a.noconvert(),
         "out_indptr"_a.noconvert(), R"(Set out_indptr [n + 1] to where rows [n] of a CSR matrix begin in gather_csr.
 

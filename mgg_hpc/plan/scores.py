@@ -105,15 +105,17 @@ def visits(
     independent. fanouts: as train.fanouts, -1 for all edges. batch: number of training nodes in a batch. Raises
     InputError without training nodes.
     """
-    share = np.minimum(1.0, batch / _count(train, total)) * train
+    read = np.minimum(1.0, batch / _count(train, total)) * train
     for fanout in fanouts:
         drawn = np.ones(len(in_degree)) if fanout < 0 else np.minimum(1.0, fanout / np.maximum(in_degree, 1))
-        with np.errstate(divide="ignore"):
-            missed = np.log1p(-drawn * share)  # -inf for edges that are drawn for certain
-        # Infinities would be NaN where a sum over other ranks multiplies them by 0.
-        left = np.exp(pull(np.maximum(missed, -745.0)))
-        share = 1 - (1 - share) * left
-    return share
+        read = -np.expm1(_missed(read) + pull(_missed(drawn * read)))
+    return read
+
+
+def _missed(chance: Values) -> Values:
+    """Return the logarithm of one minus a chance, finite also for 1: infinities in a sum over ranks may become NaN."""
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log1p(-chance), -745.0)
 
 
 def _count(train: NDArray[np.bool_], total: Total) -> float:
@@ -128,4 +130,5 @@ def _count(train: NDArray[np.bool_], total: Total) -> float:
 
 def order(score: NDArray[np.floating] | NDArray[np.integer]) -> NDArray[np.int64]:
     """Return rows by descending score; rows of one score keep their order. int64 [N]."""
-    return np.argsort(-score, kind="stable").astype(np.int64, copy=False)
+    backwards = np.argsort(score[::-1], kind="stable")[::-1]  # numbers without a sign cannot be negated
+    return (len(score) - 1 - backwards).astype(np.int64, copy=False)

@@ -18,17 +18,19 @@ ROWS = 300
 KINDS = ["f4", "f8", "f2", "i8", "u1", "bfloat16"]
 
 
-@pytest.fixture(params=["array", "memmap", "torch", "graph file"])
+@pytest.fixture(params=["array", "memmap", "torch", "graph file", "renumbered graph file"])
 def made(request, rng, tmp_path):
     """A function that makes an array [ROWS, dim], and a `TieredTensor` of it from one kind of source."""
 
     def make(dim: int, dtype: str, **how) -> tuple[np.ndarray, mgg.TieredTensor]:
         x = (rng.standard_normal((ROWS, dim)) * 50).astype("f4" if dtype == "bfloat16" else dtype)
-        if request.param == "graph file":
+        if "graph file" in request.param:
             x = x if dtype in ("f4", "f2") else x.astype("f4")
-            graph = random_graph(rng, nodes=ROWS, edges=900, features=dim, half=dtype == "f2")
+            contents = {"half": dtype == "f2", "permuted": request.param != "graph file"}
+            graph = random_graph(rng, nodes=ROWS, edges=900, features=dim, **contents)
             write(tmp_path / "g.h5", graph, force=True)
-            return graph.x, mgg.TieredTensor.open(tmp_path / "g.h5", **how)
+            order = slice(None) if graph.permutation is None else np.argsort(graph.permutation)
+            return graph.x[order], mgg.TieredTensor.open(tmp_path / "g.h5", **how)
         if request.param == "torch":
             tensor = torch.from_numpy(x)
             tensor = tensor.bfloat16() if dtype == "bfloat16" else tensor
@@ -99,7 +101,8 @@ def test_wrong_numbers_and_results_are_refused(rng):
     for ids, number in (([0, 10, 11], 10), ([3, -1], -1), (np.array([1 << 63], np.uint64), 1 << 63)):
         with pytest.raises(IndexError, match=f"row {number}, and rows are 0 to 9"):
             tensor[ids]
-    for ids in (torch.tensor([0.5]), np.array([True, False]), [[1, 2]], ["a"], 3):
+    others = (torch.tensor([1], dtype=torch.uint8), np.zeros(0, bool), (1, 2))  # torch's masks, and places
+    for ids in (torch.tensor([0.5]), np.array([True, False]), [[1, 2]], ["a"], 3, *others):
         with pytest.raises(TypeError, match="rows are read by integers"):
             tensor[ids]
     for out in (
@@ -127,6 +130,9 @@ def test_tiers_and_sources_that_do_not_fit_are_refused(rng, tmp_path, monkeypatc
         (x[0], r"float64 \[3\]; expected numbers \[N, dim\]"),
         (x.astype(complex), "complex128"),
         (np.asfortranarray(x), "lie apart"),
+        (x[::-1], "rows overlap"),
+        (np.broadcast_to(x[:1], (5, 3)), "rows overlap"),
+        ([[1.0]], "rows are a list"),
         (x.astype(">f8"), "byte order"),
     ):
         with refused(message):
@@ -163,11 +169,32 @@ def test_a_read_that_fails_names_file_and_row(tmp_path, monkeypatch):
         ) as tensor:
             monkeypatch.setattr(tiers.FileRows, "check", lambda _: None)
             os.truncate(path, 500)
-            with refused(f"{path}: row 125 cannot be read: the file ends before it"):
+            with refused(f"{path}: row 125 of it cannot be read: the file ends before it"):
                 tensor[[3, 249, 124, 130, 125]]
             os.truncate(path, 1000)
-        with refused("row 200 cannot be read: Bad file descriptor"):
+        with pytest.raises(ValueError, match="the tensor is closed"):
             tensor[[200]]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (5, 0), (1, 1), (1, 5)])
+def test_small_shapes(shape):
+    x = np.arange(shape[0] * shape[1], dtype="f4").reshape(shape)
+    for array in (x, x.T):
+        if array.ndim == 2 and (array.shape[1] < 2 or array.flags.c_contiguous):
+            ids = np.arange(len(array))
+            for how in ({}, {"near": 8, "score": -ids}):
+                assert mgg.TieredTensor.from_numpy(array, **how)[ids].tolist() == array.tolist()
+
+
+def test_maps_that_are_copies_are_arrays_and_replaced_files_are_refused(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.ones((3, 2)))
+    mapped = np.load(path, mmap_mode="r")
+    assert mgg.TieredTensor.from_numpy(mapped.astype("f4"))[[1]].tolist() == [[1, 1]]
+    np.save(tmp_path / "other.npy", np.zeros((3, 2)))
+    (tmp_path / "other.npy").replace(path)
+    with refused("is another file now than the one that is mapped"):
+        mgg.TieredTensor.from_numpy(mapped)
 
 
 @pytest.mark.slow

@@ -14,8 +14,10 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -28,7 +30,8 @@ constexpr int64_t many_bytes = 4 << 20;   // below, a second thread costs more t
 constexpr int64_t bytes_ahead = 8 << 10;  // that are prefetched: more than a core's outstanding requests
 constexpr int64_t got_at_once = 1024;     // gets under way
 constexpr int64_t most_cached = 32 << 20;  // bytes of results that a cache may hold until they are read
-constexpr int64_t piece = 1024;           // rows that a thread copies at once
+constexpr int64_t piece = 1024;           // rows that a thread copies at once, at most,
+constexpr int64_t bytes_at_once = 256 << 10;  // and their bytes
 constexpr int64_t ring = 128;             // rows whose places are known ahead, a power of two
 constexpr int64_t csr_ahead = 16;         // rows of a CSR matrix that are prefetched,
 constexpr int64_t most_foreseen = 256;    // and values of each
@@ -138,9 +141,10 @@ template <bool STREAMS, class Rows>
 void copy_all(const Rows& rows, int64_t count, int threads) {
 #pragma omp parallel num_threads(threads) if (count * rows.bytes > many_bytes)
   {
+    const int64_t step = std::clamp<int64_t>(bytes_at_once / std::max<int64_t>(1, rows.bytes), 1, piece);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t first = 0; first < count; first += piece)
-      copy_rows<STREAMS>(rows, first, std::min(first + piece, count));
+    for (int64_t first = 0; first < count; first += step)
+      copy_rows<STREAMS>(rows, first, std::min(first + step, count));
 #if defined(__SSE2__)
     if (STREAMS) _mm_sfence();  // others see the rows after this
 #endif
@@ -203,11 +207,15 @@ class FileReads {
       if (!joins) runs_.push_back(i);
     }
     const int64_t threads = std::min<int64_t>(runs_.size(), readers);
-    for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    try {
+      for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {  // those that have begun read all
+    }
   }
   ~FileReads() { join(); }
 
   FileFault join() {
+    if (threads_.empty()) work();
     for (std::thread& each : threads_) each.join();
     threads_.clear();
     return fault_;
@@ -223,12 +231,21 @@ class FileReads {
     for (int64_t run; (run = next_++) < int64_t(runs_.size());) {
       const int64_t first = runs_[run], end = run + 1 < int64_t(runs_.size()) ? runs_[run + 1] : rows_.size();
       const int64_t slot = rows_[first].slot, bytes = (rows_[end - 1].slot - slot + 1) * call_.bytes;
-      buffer.resize(bytes);
+      try {
+        buffer.resize(bytes);
+      } catch (const std::bad_alloc&) {
+        return fail({slot, ENOMEM});
+      }
       const int64_t from = call_.file.offset + (slot - call_.file.first) * call_.bytes;
       for (int64_t done = 0; done < bytes;) {
         const ssize_t got = pread(call_.file.descriptor, buffer.data() + done, bytes - done, from + done);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return fail({slot + done / call_.bytes, got ? errno : 0});
+        if (got <= 0) {
+          const int64_t at = slot + done / call_.bytes;  // in or before the first row that is missing
+          const auto missing = std::find_if(rows_.begin() + first, rows_.begin() + end,
+                                            [at](const Row& row) { return row.slot >= at; });
+          return fail({missing->slot, got ? errno : 0});
+        }
         done += got;
       }
       for (int64_t i = first; i < end; ++i)
@@ -259,12 +276,13 @@ FileFault gather_tiers(const TieredGather& call, int64_t* read) {
 #pragma omp parallel for num_threads(call.threads) reduction(min : outside) if (call.count > many_ids)
   for (int64_t i = 0; i < call.count; ++i) {
     const int64_t id = call.ids[i];
-    const bool there = id >= 0 && id < call.rows;
-    if (!there) outside = std::min(outside, i);
+    bool there = id >= 0 && id < call.rows;
     slots[i] = !there ? 0 : call.slots ? call.slots[id] : call.wide_slots ? call.wide_slots[id] : id;
+    there = there && slots[i] >= 0 && slots[i] < call.file.end;
+    if (!there) outside = std::min(outside, i);
   }
   if (outside < call.count)
-    throw std::invalid_argument("row " + std::to_string(call.ids[outside]) + ", and rows are 0 to " +
+    throw std::out_of_range("row " + std::to_string(call.ids[outside]) + ", and rows are 0 to " +
                                 std::to_string(call.rows - 1));
   int64_t left = call.count;  // of slots from a tier's end on
   for (int64_t t = 0; t < call.tier_count; ++t) {

@@ -65,8 +65,8 @@ struct FileFault {
 };
 
 // Sets read[t] [tier_count + 1] to the number of rows of each tier, the file's last. Rows of the file are read by
-// threads of their own, in order and joined, while others are copied. Throws std::invalid_argument for a number that is
-// no row, before anything is written.
+// threads of their own, in order and joined, while others are copied. Throws std::out_of_range for a number that is no row,
+// before anything is written.
 FileFault gather_tiers(const TieredGather& call, int64_t* read);
 
 // A CSR matrix: row r's values are indptr[r] .. indptr[r + 1] - 1.

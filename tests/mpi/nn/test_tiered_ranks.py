@@ -32,3 +32,8 @@ def test_ranks_read_the_same_rows_of_a_shared_tier(comm, rng, folder, scored):
     with pytest.raises(InputError, match="a finite number for each"):
         wrong = score[1:] if comm.rank == comm.size - 1 else score
         mgg.TieredTensor.from_numpy(x, comm=comm, near=100, score=wrong)
+    score = np.arange(rows) * (1 if comm.rank else -1)
+    with pytest.raises(InputError, match="differ between ranks"):
+        mgg.TieredTensor.from_numpy(x, comm=comm, host=1000, score=score)
+    with pytest.raises(InputError):
+        mgg.TieredTensor.open(path if comm.rank else folder / "none.h5", comm=comm)
