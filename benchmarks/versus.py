@@ -101,9 +101,12 @@ def compiled(commit: str) -> Path:
     files = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
     with workers.workspace() as made, tarfile.open(fileobj=io.BytesIO(files)) as archive:
         archive.extractall(made, filter="data")
-        sources = output(["git", "-C", ROOT, "rev-parse", f"{commit}:cuda"], "git rev-parse").strip()
+        trees = [f"{commit}:{name}" for name in ("cuda", "CMakeLists.txt")]
+        sources = "-".join(
+            each[:12] for each in output(["git", "-C", ROOT, "rev-parse", *trees], "git").split()
+        )
         build, bin = BUILDS / sources, Path(sys.executable).parent
-        if not (build / "installed").exists():
+        if not (build / "finished").exists():
             click.echo(f"compiling {commit[:7]}", err=True)
             shutil.rmtree(build, ignore_errors=True)
             places = [f"-DCMAKE_MAKE_PROGRAM={bin / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"]
@@ -112,6 +115,7 @@ def compiled(commit: str) -> Path:
             )
             output([bin / "cmake", "--build", build], "cmake --build")
             output([bin / "cmake", "--install", build, "--prefix", build / "installed"], "cmake --install")
+            (build / "finished").touch()
         shutil.copytree(build / "installed" / "mgg_hpc", made / "mgg_hpc", dirs_exist_ok=True)
         shutil.rmtree(unfinished := folder.with_suffix(".unfinished"), ignore_errors=True)
         shutil.copytree(made, unfinished).rename(folder)

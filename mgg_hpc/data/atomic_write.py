@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,12 +18,20 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 SLACK = 1 << 20  # more than an HDF5 file's metadata takes
 
 
-def check_output(path: Path, *, force: bool) -> Path:
+def check_output(
+    path: Path, *, force: bool, inputs: Iterable[Path] = (), endings: Sequence[str] = ()
+) -> Path:
     """Return the path of an output with links resolved.
 
-    Raises InputError if it exists (unless ``force``), is not a regular file, or is not in a writable folder.
+    inputs: files that are read. endings: of the names that it may have. [default: any] Raises InputError if it exists
+    (unless ``force``), is an input, has another ending, is not a regular file, or is not in a writable folder.
     """
     target = path.resolve()
+    if endings and path.suffix not in endings:
+        raise InputError(f"{path}: its name must end in {' or '.join(endings)}")
+    for each in inputs:
+        if target.exists() and each.exists() and target.samefile(each):
+            raise InputError(f"{path} is {each}, which is read; choose another output path")
     if target.exists():
         if not stat.S_ISREG(target.stat().st_mode):
             raise InputError(f"{path} is not a regular file; choose another output path")

@@ -259,6 +259,12 @@ def from_networkx(
     return _graph(where, source, destination, len(number), weight, fields, notes)
 
 
+def check_name(path: Path) -> None:
+    """Raise InputError for the name of a graph file to write that ends as files of another format do."""
+    if (ending := path.suffix.lower()) in OTHERS:
+        raise InputError(f"graph files (HDF5) do not end in {ending}; name it {path.with_suffix('.h5')}")
+
+
 def save(
     graph: Any,
     path: str | os.PathLike[str],
@@ -273,10 +279,10 @@ def save(
     [N, S] of PyG or DGL. Raises InputError for other objects, for a path that ends as files of another format do, and
     if the file cannot be written.
     """
-    if (ending := Path(path).suffix.lower()) in OTHERS:
-        raise InputError(
-            f"save: graph files (HDF5) do not end in {ending}; name it {Path(path).with_suffix('.h5')}"
-        )
+    try:
+        check_name(Path(path))
+    except InputError as error:
+        raise InputError(f"save: {error}") from None
     convert = None if isinstance(graph, Graph) else _converter(graph)
     if split is not None and convert not in (from_pyg, from_dgl):
         raise InputError(

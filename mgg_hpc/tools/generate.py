@@ -13,6 +13,7 @@ from ..data.assembly.graph import LEAST_MEMORY
 from ..data.atomic_write import check_output
 from ..data.generate import Drawn
 from ..data.graph import index_dtype
+from ..data.libraries import check_name
 from ..errors import InputError
 from ..runtime import cores
 from ..sizes import shown
@@ -36,6 +37,7 @@ def process_generate(
 
     Raises InputError for a graph that needs more memory or disk space than there is.
     """
+    check_name(output)
     check_output(output, force=force)
     drawn: Drawn = getattr(generate, f"draw_{kind}")(**options)
     memory = (memory or cores.memory_total() // 2) - drawn.held

@@ -16,6 +16,7 @@ from ..data.assembly import build_graph
 from ..data.atomic_write import check_output
 from ..data.edge_stream import Imported, Rows, Source
 from ..data.graph import Graph, split_per_class, split_random
+from ..data.libraries import check_name
 from ..data.readers import FORMATS, NODES, TEXT
 from ..data.readers.array_edges import NodesOfTable, WithData
 from ..data.readers.dialect import Dialect
@@ -57,7 +58,8 @@ def process_import(
     options: all other options of the command line by name; None, False or () where they are absent.
     """
     inputs = _inputs(source, folder, options)
-    _check_no_input(check_output(output, force=force), inputs)
+    check_output(output, force=force, inputs=inputs)
+    check_name(output)
     format_ = format_ or _format_of(source)
     _check_options(format_, options)
     if folder is not None and source != "planetoid":
@@ -144,13 +146,6 @@ def _edge_files(options: Options) -> dict[str, str]:
         found[name] = file
     schema.check_edge_names("--edge-data", found.keys() - {"weight"})
     return found
-
-
-def _check_no_input(output: Path, inputs: list[Path]) -> None:
-    """Raise InputError where an import would replace a file that it reads."""
-    for path in inputs:
-        if output.exists() and path.exists() and output.samefile(path):
-            raise InputError(f"{output.name} is {path}, which the import reads; choose another output path")
 
 
 def _key(format_: str, source: str, inputs: list[Path], options: Options) -> str | None:

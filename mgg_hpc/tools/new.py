@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from operator import attrgetter
 from pathlib import Path
 
@@ -54,7 +55,10 @@ def process_new(graph: Path, output: Path | None, *, force: bool) -> None:
             lines += ["", f"[{section}]"]
         text = tomli_w.dumps({key.partition(".")[2]: value}).strip()
         lines.append(f"{text:24}  # {comment}" if comment else text)
-    content = "\n".join(lines).encode() + b"\n"
+    try:
+        content = "\n".join(lines).encode() + b"\n"
+    except UnicodeEncodeError as error:
+        raise InputError(f"{os.fsencode(graph)!r}: job files are UTF-8, and this name is not") from error
     with replacement(output, force=force, size=len(content)) as temporary:
         temporary.write_bytes(content)
-    print(f"{output}: a job for {graph.name}; mgg train {output}")
+    print(f"{output}: a job for {graph.name}; mgg train {shlex.quote(str(output))}")

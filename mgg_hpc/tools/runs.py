@@ -64,6 +64,7 @@ def _cells(run: Run) -> Iterator[str]:
     if not run.epochs:
         return
     best = _chosen(run)
-    yield f"{columns['val_accuracy'][best]:.4f}"
-    yield f"{columns['test_accuracy'][best]:.4f}"
+    splits = run.summary.get("splits", {})
+    for split in ("val", "test"):
+        yield f"{columns[f'{split}_accuracy'][best]:.4f}" if splits.get(split, 1) else "-"
     yield duration((columns["epoch_ms"].sum() + columns["eval_ms"].sum()) / 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,7 @@ def process_traverse(
         names = [*ARRAYS[kind], *filter(None, [named])]
         paths = {} if output is None else row_files.paths(output, names)
         for path in paths.values() if comm.rank == 0 else ():
-            check_output(path, force=force)
+            check_output(path, force=force, inputs=[graph])
     threads = mpi.threads(comm)
     if backends.needs_gpus(backend):
         chosen = backends.choose(backend, comm, share_gpu=share_gpu)
@@ -149,7 +150,7 @@ def _check(
 def _numbers(opened: GraphFile, words: tuple[str, ...]) -> list[int]:
     """Return the numbers of nodes, each once. Raises InputError for a node that the graph does not have."""
     kind = row_files.kind_of_names(opened.contents)
-    wanted: dict[str, Any] = {word: word.encode() if kind == "name" else _integer(word) for word in words}
+    wanted: dict[str, Any] = {word: os.fsencode(word) if kind == "name" else _integer(word) for word in words}
     found: dict[Any, int] = {}
     if not kind:
         found = {number: number for number in wanted.values() if number is not None and number < opened.nodes}
@@ -172,7 +173,7 @@ def _numbers(opened: GraphFile, words: tuple[str, ...]) -> list[int]:
 
 def _integer(word: str) -> int | None:
     """Return a whole number of at least 0; None for other words."""
-    return int(word) if word.isascii() and word.isdecimal() else None
+    return int(word) if word.isascii() and word.isdecimal() and len(word) < 20 else None
 
 
 def _check_room(part: Part, kind: str, sources: int) -> None:
@@ -228,7 +229,10 @@ def answer(kind: str, part: Part, run: Run) -> dict[str, Any]:
         total = np.zeros(len(names), np.int64)
         np.add.at(total, place, np.concatenate([each[1] for each in every]))
         return {"components": len(names) + alone, "largest": int(total.max(initial=min(1, alone)))}
-    order = np.lexsort((part.ids, -arrays["rank"]))[:FIRST]
+    rank = arrays["rank"]
+    least = np.partition(rank, -FIRST)[-FIRST] if len(rank) > FIRST else -np.inf
+    order = np.flatnonzero(rank >= least)
+    order = order[np.lexsort((part.ids[order], -rank[order]))][:FIRST]
     every = comm.allgather(list(zip(part.ids[order].tolist(), arrays["rank"][order].tolist(), strict=True)))
     first = sorted((each for found in every for each in found), key=lambda each: (-each[1], each[0]))[:FIRST]
     return {"first": [{"node": node, "rank": rank} for node, rank in first]}

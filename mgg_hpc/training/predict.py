@@ -65,7 +65,7 @@ def process_predict(
             with open_graph(settings.graph.file) as opened:
                 named = row_files.kind_of_names(opened.contents)
             for path in row_files.paths(output, [*names, *filter(None, [named])]).values():
-                check_output(path, force=force)
+                check_output(path, force=force, inputs=[Path(settings.graph.file)])
     job = build_trained(settings, comm, fitted, folder)
     with backends.closed_on_error(job.close):
         memory.check(job, memory.estimate(job, trains=False), trains=False)

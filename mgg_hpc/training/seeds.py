@@ -23,6 +23,8 @@ from .metrics import METRICS
 from .screen import duration
 from .train import Shown, begin, train
 
+MOST = 2**63 - 1  # train.seed of a job
+
 
 def process_seeds(path: Path, overrides: tuple[str, ...], count: int, options: Shown) -> int:
     """Train with ``count`` seeds, from train.seed on, each in a folder of its own; return the exit code.
@@ -43,7 +45,7 @@ def process_seeds(path: Path, overrides: tuple[str, ...], count: int, options: S
         trained = train(job, comm, shown)
         if comm.rank == 0:
             run = Path(job.run.folder) / run_folder.find(Path(job.run.folder)).name
-            summaries.append(json.loads((run / run_folder.SUMMARY).read_text()))
+            summaries.append(_summary(run))
             options.screen.hide()
             _print_seed(job.train.seed, summaries[-1], run, trained=trained)
     if comm.rank == 0:
@@ -54,8 +56,10 @@ def process_seeds(path: Path, overrides: tuple[str, ...], count: int, options: S
 
 
 def settings_of(settings: Settings, count: int) -> list[Settings]:
-    """Return the job of each seed."""
+    """Return the job of each seed. Raises InputError for seeds beyond those that a job may have."""
     seeds = range(settings.train.seed, settings.train.seed + count)
+    if seeds[-1] > MOST:
+        raise InputError(f"--seeds {count}: from train.seed = {seeds[0]} on; seeds are 0 .. {MOST}")
     return [
         msgspec.structs.replace(
             settings,
@@ -84,17 +88,25 @@ def _check(job: Settings) -> None:
         )
     if resume.is_finished(run):
         with open_graph(Path(job.graph.file)) as opened:
-            if json.loads((run / run_folder.SUMMARY).read_text())["graph"]["uuid"] != opened.uuid:
+            if _summary(run)["graph"]["uuid"] != opened.uuid:
                 raise InputError(f"{run}: was trained on another graph than {opened.path}; {advice}")
+
+
+def _summary(run: Path) -> dict[str, Any]:
+    """Return the summary of a run that has ended. Raises InputError if it is damaged."""
+    path = run / run_folder.SUMMARY
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: is damaged ({error}); remove the run, which is trained again then"
+        ) from error
+    return found
 
 
 def _print_seed(seed: int, summary: dict[str, Any], run: Path, *, trained: bool) -> None:
     """Print a line on the run of a seed."""
-    scores = [
-        f"{report.SPLIT_NAMES[split]} {summary[f'{split}_accuracy']:.4f}"
-        for split in ("test", "val")
-        if summary["splits"][split]
-    ]
+    scores = [f"{report.SPLIT_NAMES[split]} {summary[f'{split}_accuracy']:.4f}" for split in _splits(summary)]
     how = duration(summary["seconds"]) if trained else "as before"
     report.print_line(f"seed {seed}: {', '.join(scores)}, epoch {summary['best_epoch']}, {how}; {run}")
 
@@ -103,12 +115,16 @@ def print_scores(summaries: Sequence[dict[str, Any]]) -> None:
     """Print the mean, the standard deviation and the range of the scores of runs with several seeds."""
     title, count = METRICS[summaries[0]["metric"]].title, len(summaries)
     facts = {}
-    for split in ("test", "val"):
-        if summaries[0]["splits"][split]:
-            scores = [summary[f"{split}_accuracy"] for summary in summaries]
-            deviation = statistics.stdev(scores) if count > 1 else 0.0
-            facts[f"{report.SPLIT_NAMES[split]} {title}"] = (
-                f"{statistics.mean(scores):.4f} ± {deviation:.4f}, from {min(scores):.4f} to {max(scores):.4f}"
-            )
+    for split in _splits(summaries[0]):
+        scores = [summary[f"{split}_accuracy"] for summary in summaries]
+        deviation = statistics.stdev(scores) if count > 1 else 0.0
+        facts[f"{report.SPLIT_NAMES[split]} {title}"] = (
+            f"{statistics.mean(scores):.4f} ± {deviation:.4f}, from {min(scores):.4f} to {max(scores):.4f}"
+        )
     report.print_line(f"\n{report.counted(count, 'seed')}, mean ± standard deviation:")
     report.print_facts(facts)
+
+
+def _splits(summary: dict[str, Any]) -> list[str]:
+    """Return the splits whose scores are compared: test and validation, or training where there are neither."""
+    return [split for split in ("test", "val") if summary["splits"][split]] or ["train"]

@@ -212,7 +212,7 @@ def test_an_output_is_no_input(name, capsys):
     options = ["--features", "x.npy", "--labels", "y.npy", "--masks", "train.npy", "train.npy", "train.npy"]
     for output in (name, "link.h5"):
         reason = refused(capsys, "import", "e.txt", *options, "-o", output, "--force")
-        assert f"{name}, which the import reads; choose another output path" in reason
+        assert f"{name}, which is read; choose another output path" in reason
 
 
 def test_imports_of_streams_do_not_go_on(monkeypatch):

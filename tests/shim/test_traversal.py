@@ -97,7 +97,7 @@ def test_results_are_those_of_one_cpu(rng, on_gpus, tmp_path, kind, edges, ranks
     """far: no pointer leads to a peer."""
     writer.write(tmp_path / "graph.h5", graph(rng, directed=kind != "cc"))
     words = ("traverse", kind, "graph.h5", *WORDS[kind])
-    done = on_gpus(ranks, *words, "--edges", edges, *ON_GPUS, fault=fault)
+    done = on_gpus(ranks, *words, "--verbose", "--edges", edges, *ON_GPUS, fault=fault)
     assert (done.returncode, done.stderr) == (0, "")
     assert "MiB crossed" in done.stdout
     cpu = jobs.call(*words, "-o", "wanted.h5", folder=tmp_path)

@@ -68,7 +68,7 @@ def test_a_search_over_nodes_moves_far_ps_too(trained, tmp_path):
         plan={"transfer": "get", "far_ps": 3, "tune": "full"},
         run={"backend": "cuda"},
     )
-    said = trained("train", "job.toml", "--share-gpu", fault="far")
+    said = trained("train", "job.toml", "--share-gpu", "--verbose", fault="far")
     assert "; ps 6, dist 4, wpb 8, far_ps 3\n" in said
     summary = json.loads((tmp_path / "runs/latest/summary.json").read_text())
     assert summary["plan"] == {"ps": 6, "dist": 4, "wpb": 8, "far_ps": 3}

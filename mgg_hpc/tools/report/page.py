@@ -44,7 +44,7 @@ def process_report(paths: Sequence[Path], output: Path | None, *, force: bool, l
     runs = read(paths)
     if output is None:
         output, force = (runs[0].folder / NAME, True) if len(runs) == 1 else (Path(NAME), force)
-    check_output(output, force=force)
+    check_output(output, force=force, endings=[".html"])
     plots.load()  # before the work, where it is missing
     content = page(runs, least=least).encode(errors="replace")  # names may hold lone surrogates
     with replacement(output, force=force, size=len(content), mode=0o600) as name:
