@@ -96,7 +96,7 @@ class Loss:
         of_classes = self.base in OF_CLASSES.values()
         if labels.dim() < out.dim():
             one_of_two = out.dim() == 2 and out.shape[1] == 1 and not of_classes
-            check_classes(out, labels[labels != self.ignored], where, 2 if one_of_two else 0)
+            check_classes(out, self._counted(labels), where, 2 if one_of_two else 0)
         if self.base in OF_VALUES.values() and out.shape != labels.shape:
             raise InputError(
                 f"{where}: out is {list(out.shape)}, and labels {list(labels.shape)}; "
@@ -123,8 +123,13 @@ class Loss:
             return labels.numel()
         if labels.dim() == out.dim():  # probabilities of classes
             return labels.numel() / labels.shape[1]
-        counted = labels[labels != self.ignored]
+        counted = self._counted(labels)
         return counted.numel() if self.weight is None else float(self.weight.detach().double()[counted].sum())
+
+    def _counted(self, labels: Tensor) -> Tensor:
+        """Return the labels that are not ignored."""
+        left_out = labels == self.ignored
+        return labels[~left_out] if left_out.any() else labels
 
     @torch.no_grad()
     def _found(self, out: Tensor, labels: Tensor, total: float, where: str) -> float:
@@ -251,7 +256,7 @@ def loss_of(fn: Callable[..., Tensor], where: str) -> Loss:
         known = known and is_plain(base, type(base)) and not (isinstance(fn, partial) and fn.keywords)
         base = _MODULES.get(type(base))
         known = known and base is not None and base is getattr(F, base.__name__)  # which its forward calls
-    else:
+    elif base not in _MODULES.values():  # functions of torch take it
         try:
             takes = inspect.signature(base.forward if isinstance(base, nn.Module) else base).parameters
             named = takes.get("reduction")
@@ -264,8 +269,8 @@ def loss_of(fn: Callable[..., Tensor], where: str) -> Loss:
                 options = {"reduction": "sum"} | options
         except (TypeError, ValueError):  # it has no signature
             pass
-        if options.get("size_average") is not None or options.get("reduce") is not None:
-            raise InputError(f"{where}: size_average and reduce are no longer torch's; give reduction")
+    if options.get("size_average") is not None or options.get("reduce") is not None:
+        raise InputError(f"{where}: size_average and reduce are no longer torch's; give reduction")
     reduction = options.get("reduction") or "mean"
     if reduction not in ("mean", "sum", "batchmean"):
         raise InputError(f'{where}: reduction is {reduction!r}; a loss is one number, by "mean" or "sum"')
