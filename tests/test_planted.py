@@ -97,7 +97,7 @@ PYTHON = {
         "mgg_hpc/nn/sampling/batches.py",
         "total=min(size, len(self._ids) - number * size)",
         "total=max(1, len(rows))",
-        "mpi/nn/test_sampled.py",
+        "mpi/training/test_minibatches.py",
         2,
     ),
 }
