@@ -5,8 +5,8 @@
     python benchmarks/tiers.py gather --threads 1
 
 hits: ``hit_rate`` is the share of a batch's rows that it finds in the nearest memory, if that holds the given percent
-of all rows, those of the highest scores. Training nodes are a random percent. Rates are of the batches of --epochs
-epochs, which the sampler draws; "oracle" scores rows by the reads of as many other epochs.
+of all rows, those of the highest scores. Training nodes are a random percent. The sampler
+draws the batches of --epochs epochs; "oracle" scores rows by the reads of as many other epochs.
 
 gather: milliseconds in which torch.index_select, and a TieredTensor with a tenth of the rows in its nearest tier, copy
 rows of --mib MiB by number.

@@ -1,4 +1,4 @@
-"""Times of this project's last commit in those of another commit, measured in turns.
+"""Time this project's last commit beside another one, in turns.
 
     python benchmarks/versus.py 2fe3fd9                                  # every part
     python benchmarks/versus.py HEAD~1 --parts layers,epochs --turns 9
@@ -14,8 +14,8 @@ processes of their own. A process repeats what it times, and its least time coun
     traversals  a search, shortest paths, components and PageRank
     start       processor time of `mgg --help`
 
-``relative_time`` is the median over turns of this commit's time in those of the other one, ``relative_min`` compares
-the least of all turns.
+``relative_time`` is the median over turns of this commit's time divided by the other one's; ``relative_min`` divides the
+least times of all turns.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def compiled(commit: str) -> Path:
 
 
 def of(tree: Path, *words: object) -> tuple[str, float]:
-    """Run Python on a tree's package in the present folder; return what it prints, and its processor time in ms."""
+    """Run Python with the package in ``tree``, in the current folder; return its output and processor time in ms."""
     environment = os.environ | SAME | {"PYTHONPATH": str(tree)}
     before = os.times()
     done = subprocess.run(
