@@ -14,8 +14,8 @@ processes of their own. A process repeats what it times, and its least time coun
     traversals  a search, shortest paths, components and PageRank
     start       processor time of `mgg --help`
 
-``relative_time`` is the median over turns of this commit's time divided by the other one's; ``relative_min`` divides the
-least times of all turns.
+``relative_time`` is the median over turns of this commit's time divided by the other one's; ``relative_min`` divides
+the least times of all turns.
 """
 
 from __future__ import annotations
