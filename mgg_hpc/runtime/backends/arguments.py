@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import InputError
 from ...plan.layout import RowFormat
+from ..tiers.files import FileRows
 
 REDUCTIONS = ("sum", "mean", "max")
 BY_WIDTH = -1  # value of Geometry.dist: prefetch `rows_ahead` rows ahead
@@ -102,6 +106,93 @@ class Rows:
         if int(counts[self.rank]) * format.row_bytes > len(self.buffer):
             raise ValueError(f"rows of width {dim} do not fit storage made for width {self.format.dim}")
         return Rows(format, self.addresses, counts, self.buffer, self.rank, self.symmetric)
+
+
+@dataclass(frozen=True, eq=False)
+class Tier:
+    """The next slots of a table, which lie on some ranks in turn: slot s of the tier is row s // R of ranks[s % R].
+
+    name: in statistics. slots: number of slots. addresses: uint64 [R], of each rank's row 0; 0 where no pointer reaches
+    it, and rows are fetched. ranks: int64 [R]. row_bytes: from one row to the next. mine: address of this rank's own
+    rows of the same symmetric allocation, 0 if it is not symmetric. kept: owner of the memory.
+    """
+
+    name: str
+    slots: int
+    addresses: NDArray[np.uint64]
+    ranks: NDArray[np.int64]
+    row_bytes: int
+    mine: int = 0
+    kept: Any = None
+
+    @classmethod
+    def of_array(cls, name: str, rows: NDArray[Any], rank: int = 0) -> Tier:
+        """Return a tier of this process's rows [n, dim], whose values are contiguous in each row."""
+        row_bytes = rows.strides[0] if len(rows) > 1 else rows.shape[1] * rows.itemsize
+        return cls(
+            name, len(rows), np.array([rows.ctypes.data], np.uint64), np.array([rank]), row_bytes, kept=rows
+        )
+
+
+class TieredRows:
+    """A table of rows [N, dim] in tiers, the nearest first, and the rest in a file, if there is one.
+
+    rows: N. format: of a row. slots: int32 or int64 [N], the slot of each row; None where a row's number is its slot.
+    file: its slots follow those of the tiers. first: row of the file's first slot. read: number of rows that
+    `Backend.gather` has read, int64 [tiers + 1], the file's last.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        format: RowFormat,
+        tiers: Sequence[Tier],
+        file: FileRows | None = None,
+        *,
+        slots: NDArray[np.integer] | None = None,
+        first: int = 0,
+    ) -> None:
+        self.rows, self.format, self.tiers, self.file = rows, format, tuple(tiers), file
+        self.slots, self.first = slots, first
+        self.read = np.zeros(len(tiers) + 1, np.int64)
+
+    @classmethod
+    def of_ranks(cls, src: Rows, bounds: NDArray[np.int64]) -> TieredRows:
+        """Return all ranks' published rows as a table, where rank p's are numbered bounds[p] .. bounds[p + 1] - 1.
+
+        bounds: int64 [P + 1], from 0. Raises ValueError for bounds of more rows than ranks have published.
+        """
+        counts = np.diff(bounds)
+        if (
+            len(counts) != len(src.counts)
+            or bounds[0] != 0
+            or (counts < 0).any()
+            or (counts > src.counts).any()
+        ):
+            raise ValueError(
+                f"bounds {bounds.tolist()} are not of ranks that have {src.counts.tolist()} rows"
+            )
+        mine = int(src.addresses[src.rank]) if src.symmetric else 0
+        tiers = [
+            Tier(
+                f"rank {p}",
+                int(counts[p]),
+                src.addresses[p : p + 1],
+                np.array([p]),
+                src.format.row_bytes,
+                mine,
+                src,
+            )
+            for p in range(len(counts))
+        ]
+        return cls(int(bounds[-1]), src.format, tiers)
+
+    def fault(self, slot: int, error: int) -> InputError:
+        """Return the error of a row of the file that could not be read. error: errno, or 0 at the end of the file."""
+        assert self.file is not None
+        place = slot - sum(each.slots for each in self.tiers) + self.first
+        why = os.strerror(error) if error else "the file ends before it"
+        return InputError(f"{self.file.path}: row {place:,} of it cannot be read: {why}")
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from ..streaming.buffer import ChunkBuffer
 from ..streaming.store import Store
-from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows
+from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows
 from .edges import EdgeKernels
 from .profiling import Profiling
 from .traversal import TraversalKernels
@@ -303,16 +303,16 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def gather(
-        self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None
-    ) -> None:
-        """out[i] = row ids[i] of all ranks' published rows, where rank p's are numbered bounds[p] .. bounds[p + 1] - 1.
+    def gather(self, src: TieredRows, ids: Any, out: Any) -> None:
+        """out[i] = row ids[i] of a table, whose tiers' rows have been published.
 
-        bounds: int64 [P + 1]. ids: int64 [n]. out: [n, dim], of the rows' dtype, padded rows (`Memory.padded`). Not
-        collective, except for the first call on GPUs where no pointer reaches some rank's rows: it allocates symmetric
-        memory. Called from the thread that makes collective calls, since it may fetch rows by the same runtime. Raises
-        ValueError for a number outside the bounds; on GPUs nothing is checked. own: how many of the rows are this
-        rank's, without which GPUs do not meter the call.
+        ids: int64 [n], a NumPy array; on GPUs also a tensor there, for a table without slots and file, whose rows are
+        not counted then. out: [n, dim], of the table's dtype, with contiguous values in each row; on GPUs padded rows
+        (`Memory.padded`). Adds to ``src.read`` and to the meter. Not collective, except for the first call on GPUs
+        where no pointer reaches some rank's rows: it allocates symmetric memory. Where a transport fetches rows, it is
+        called from the thread that makes collective calls. Raises IndexError for a number outside the table, before
+        anything is written (on GPUs not for a tensor of numbers), and InputError for a row of the file that cannot be
+        read.
         """
 
     @abstractmethod
