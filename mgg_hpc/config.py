@@ -91,6 +91,17 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watchdog: Count | Literal["auto"] = "auto"  # seconds without progress after which the job ends; 0: never
 
 
+class FeaturesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[features]: bytes of memory for the rows of features that batches read most often; others stay in the file."""
+
+    near: Size = 0  # copies on each rank: of a GPU's memory, with a GPU
+    peers: Size | Literal["auto"] = (
+        0  # on each rank, which all ranks read; auto: near is divided between both
+    )
+    host: Size = 0  # of each node, which its ranks share
+    score: Literal["visits", "pagerank", "degree", "none"] = "visits"  # none: rows as the file has them
+
+
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[plan]"""
 
@@ -126,6 +137,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelSettings = ModelSettings()
     train: TrainSettings = TrainSettings()
     run: RunSettings = RunSettings()
+    features: FeaturesSettings = FeaturesSettings()
     plan: PlanSettings = PlanSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
 
@@ -140,7 +152,11 @@ NEEDS = {
     ),
     "model.embedding": ("model.input", "learned"),
     **dict.fromkeys(
-        [f"train.{key}" for key in ("fanouts", "batch_size", "prefetch")], ("train.mode", "sampled")
+        [
+            *(f"train.{key}" for key in ("fanouts", "batch_size", "prefetch")),
+            *(f"features.{key}" for key in ("near", "peers", "host", "score")),
+        ],
+        ("train.mode", "sampled"),
     ),
 }
 

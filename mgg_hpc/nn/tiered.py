@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from mmap import ALLOCATIONGRANULARITY
 from pathlib import Path
 from typing import Any
@@ -15,90 +14,86 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from .. import sizes
 from ..data import schema
 from ..data.store import open_graph
 from ..errors import InputError
-from ..plan import scores
+from ..plan.layout import RowFormat
 from ..plan.order import inverse
-from ..runtime import cores, mpi
-from ..runtime.tiers import FileRows, Tier, TieredRows, placed, slot_type
+from ..runtime import backends, mpi
+from ..runtime.backends.arguments import Options
+from ..runtime.backends.base import Backend
+from ..runtime.backends.host.kernels import SerialBackend
+from ..runtime.backends.simulated import World
+from ..runtime.tiers.files import FileRows
+from ..runtime.tiers.place import AUTO, FILE, HOST, NEAR, PEERS, Placed, Slots, Source, agreed, rows_of
 from ..runtime.watchdog import collective
-from .workspace import as_array
+from .workspace import Workspace, as_array
 
-NEAR, HOST, FILE, ARRAY = "near", "host", "file", "array"
+DEVICES = ("cpu", "cuda")
 
 
 class TieredTensor:
     """A read-only tensor [N, dim] whose rows are read by number from wherever they lie.
 
-    Rows of the highest scores are copied into memory: ``near`` bytes of each rank, then ``host`` bytes that the ranks
-    of a node share. The rest stays in its file or array. Made by `open`, `from_numpy` or `from_torch`, and closed by
-    its end as a context manager; both are collective::
+    Rows of the highest scores are copied into memory: ``near`` bytes of each rank, then ``peers`` bytes of each rank,
+    whose rows all ranks read, then ``host`` bytes that the ranks of a node share. The rest stays in its file or array.
+    Made by `open`, `from_numpy` or `from_torch`, and closed by its end as a context manager; both are collective::
 
         with mgg.TieredTensor.open("my.h5", near="1G", host="16G") as x:
             for batch in loader:
                 out = model(x[batch.n_id], batch.edge_index)
 
-    near, host: bytes, or sizes as "4G". score: [N], for example expected visits. [default: rows come as they lie, as
-    `mgg partition --order visits` has put them] comm: communicator of all ranks, which pass the same arguments and
-    rows. [default: the launcher's, or this process alone] Raises InputError, the same on all ranks, for tiers, scores
-    and rows that do not fit, and arguments that differ between ranks.
+    near, peers, host: bytes, or sizes as "4G". peers = "auto" divides near between both by the expected reads and the
+    measured cost of a row of each tier. score: [N], for example expected visits. [default: rows come as they lie, as
+    `mgg partition --order visits` has put them] device: "cpu", or "cuda" for tiers near and peers in a GPU's memory,
+    whose kernels read the host's, and for results there. comm: communicator of all ranks, which pass the same arguments
+    and rows. [default: the launcher's, or this process alone] Raises InputError, the same on all ranks, for tiers,
+    scores and rows that do not fit, and arguments that differ between ranks.
     """
 
     @collective("TieredTensor")
     def __init__(
         self,
-        find: Callable[[], tuple[NDArray[Any] | FileRows, NDArray[np.integer] | None]],
+        find: Callable[[], tuple[Source, Callable[[], Slots] | None]],
         *,
         near: int | str = 0,
+        peers: int | str = 0,
         host: int | str = 0,
         score: ArrayLike | None = None,
+        device: str = "cpu",
         comm: Any = None,
     ) -> None:
         """Place the rows of a source.
 
-        find: returns an array [N, dim] or the rows of a file, and the place of each row there. [default: its number]
+        find: returns an array [N, dim] or the rows of a file, and a function that returns the place of each row there.
+        [default: its number]
         """
         if comm is None and mpi.launched():
             comm = mpi.world()
         self._comm = comm = None if comm is None or comm.size == 1 else comm
-        self._node = None if comm is None else mpi.node(comm)
-        self._window: mpi.SharedWindow | None = None
-        self._file: FileRows | None = None
         self._closed = False
-        with _agreed(comm):
+        with agreed(comm):
             source, places = find()
             self._file = source if isinstance(source, FileRows) else None
             count, dim = (source.count, source.dim) if isinstance(source, FileRows) else _shape(source)
             self.shape, self.dtype = torch.Size([count, dim]), _torch_type(source.dtype)
-            order = None if score is None else _order(score, count)
-            ranks = 1 if self._node is None else self._node.size
-            rows = _rows_of_tiers({NEAR: near, HOST: host}, dim * source.dtype.itemsize, count, ranks)
-            kept, held = sum(rows.values()), [] if isinstance(source, FileRows) else [Tier(ARRAY, [source])]
-            # Places of the rows that are copied, the nearest first.
-            first = (
-                np.arange(kept) if order is None else order[:kept] if places is None else places[order[:kept]]
-            )
-            whole, shape = TieredRows(count, held, self._file), (dim, source.dtype)
-            tiers = []
-            if rows[NEAR]:
-                tiers.append(Tier(NEAR, [_copied(whole, first[: rows[NEAR]], *shape)]))
+            room = rows_of({NEAR: near, PEERS: peers, HOST: host}, RowFormat(source.dtype, dim))
+            given = None if score is None else _scores(score, count)
+            if device not in DEVICES:
+                raise InputError(f"device: {device!r} is none of {', '.join(DEVICES)}")
+            if given is None and peers == AUTO:
+                raise InputError(f'peers = "{AUTO}" needs a score, by which near is divided; pass bytes')
         if comm is not None:
-            said = (count, dim, source.dtype.name, rows, hashlib.blake2b(first.tobytes()).hexdigest())
+            digest = None if given is None else hashlib.blake2b(np.ascontiguousarray(given)).hexdigest()
+            said = (count, dim, source.dtype.name, room, device, digest)
             if any(each != said for each in comm.allgather(said)):
                 raise InputError(
                     "TieredTensor: rows, tiers or scores differ between ranks; pass the same on all"
                 )
-        if rows[HOST]:
-            tiers.append(Tier(HOST, [self._shared(whole, first[rows[NEAR] :], *shape)]))
-        if order is not None and kept:
-            slots: NDArray[np.integer] | None = placed(order, kept, places)
-        else:
-            slots = places
-            held = [Tier(ARRAY, [each.rows[0][kept:]]) for each in held]
-        skipped = 0 if order is not None and kept else kept
-        self._rows = TieredRows(count, [*tiers, *held], self._file, slots=slots, first=skipped)
+        self._backend = _backend(comm, device, shared=room[PEERS] != 0)
+        with backends.closed_on_error(self._backend.memory.close):
+            self._placed = Placed(self._backend, comm, source, room, score=given, places=places)
+        self._table, self._workspace = self._placed.table, Workspace(self._backend, varying=True)
 
     @classmethod
     def open(cls, path: str | Path, **how: Any) -> TieredTensor:
@@ -107,18 +102,18 @@ class TieredTensor:
         how: as above. Raises InputError for a file without dense features.
         """
 
-        def find() -> tuple[FileRows, NDArray[np.integer] | None]:
+        def places() -> Slots:
+            with open_graph(path) as opened, opened.compared():
+                return inverse(opened.checked(schema.PERMUTATION, 0, opened.nodes))
+
+        def find() -> tuple[FileRows, Callable[[], Slots] | None]:
             with open_graph(path) as opened:
                 if opened.x_dtype is None:
                     raise InputError(f"{path}: has no dense features (/{schema.X})")
                 rows = FileRows(
                     Path(path), opened.offset(schema.X), opened.nodes, opened.features, opened.x_dtype
                 )
-                if schema.PERMUTATION not in opened.contents.datasets:
-                    return rows, None
-                with opened.compared():
-                    ids = opened.checked(schema.PERMUTATION, 0, opened.nodes)
-                return rows, inverse(ids).astype(slot_type(2 * opened.nodes))
+                return rows, places if schema.PERMUTATION in opened.contents.datasets else None
 
         return cls(find, **how)
 
@@ -161,7 +156,7 @@ class TieredTensor:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        tiers = ", ".join(f"{each.name} {each.slots:,}" for each in self._rows.tiers)
+        tiers = ", ".join(f"{each.name} {each.slots:,}" for each in self._table.tiers)
         where = tiers if self._file is None else f"{tiers}{', ' if tiers else ''}{self._file.path}"
         return f"TieredTensor({list(self.shape)}, {self.dtype}, rows: {where})"
 
@@ -179,33 +174,40 @@ class TieredTensor:
         """
         if self._closed:
             raise ValueError("the tensor is closed")
-        numbers = _numbers(ids, len(self))
-        if out is None:
-            out = torch.empty(len(numbers), self.shape[1], dtype=self.dtype)
-        elif out.shape != (len(numbers), self.shape[1]) or out.dtype != self.dtype or out.is_cuda:
+        numbers, device = _numbers(ids, len(self)), self._backend.capabilities.device
+        shape = [len(numbers), self.shape[1]]
+        if out is not None and (
+            list(out.shape) != shape or out.dtype != self.dtype or out.device.type != device
+        ):
             raise ValueError(
-                f"out is {list(out.shape)} of {out.dtype} on {out.device}; expected "
-                f"{[len(numbers), self.shape[1]]} of {self.dtype} on the CPU"
+                f"out is {list(out.shape)} of {out.dtype} on {out.device}; expected {shape} of {self.dtype} on {device}"
             )
-        self._rows.gather(numbers, as_array(out), threads=torch.get_num_threads())
-        return out
+        if device == "cpu":
+            found = torch.empty(shape, dtype=self.dtype) if out is None else out
+            # Processes that load data have fewer threads.
+            self._backend.options = replace(self._backend.options, threads=torch.get_num_threads())
+            self._backend.gather(self._table, numbers, as_array(found))
+            return found
+        found = self._workspace.rows(*shape, self.dtype)
+        self._backend.gather(self._table, numbers, as_array(found))
+        return found.contiguous() if out is None else out.copy_(found)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Return what this rank has read so far, by tier: {"near": {"rows": .., "bytes": ..}, ..}."""
-        names = [each.name for each in self._rows.tiers] + ([FILE] if self._file is not None else [])
+        names = [each.name for each in self._table.tiers] + ([FILE] if self._file is not None else [])
         row_bytes = self.shape[1] * self.dtype.itemsize
-        read = zip(names, self._rows.read.tolist(), strict=False)
+        read = zip(names, self._table.read.tolist(), strict=False)
         return {name: {"rows": rows, "bytes": rows * row_bytes} for name, rows in read}
 
     @collective("TieredTensor.close")
     def close(self) -> None:
         """Close the file and free the tiers; tensors that were returned stay. Collective where ranks share rows."""
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self._placed.close()
+            self._backend.memory.close()
         if self._file is not None:
             self._file.close()
-        if self._window is not None:
-            window, self._window = self._window, None
-            window.free()
 
     def __enter__(self) -> TieredTensor:
         return self
@@ -215,39 +217,18 @@ class TieredTensor:
         if self._comm is None or kind is None or issubclass(kind, InputError):
             self.close()
 
-    def _shared(
-        self, whole: TieredRows, places: NDArray[Any], dim: int, dtype: np.dtype[Any]
-    ) -> NDArray[Any]:
-        """Return copies of rows that the ranks of a node share, [n, dim]. Collective."""
-        node = self._node
-        if node is None:
-            return _copied(whole, places, dim, dtype)
-        self._window = mpi.SharedWindow(node, len(places) * dim * dtype.itemsize, one=True)
-        rows: NDArray[Any] = self._window.buffer(0).view(dtype).reshape(len(places), dim)
-        cuts = len(places) * np.arange(node.size + 1) // node.size  # each rank copies a part
-        part = slice(cuts[node.rank], cuts[node.rank + 1])
-        try:
-            with _agreed(self._comm):
-                rows[part] = _copied(whole, places[part], dim, dtype)
-        except BaseException:
-            self._window.free()
-            raise
-        self._window.sync()
-        node.Barrier()
-        self._window.sync()
-        return rows
 
+def _backend(comm: Any, device: str, *, shared: bool) -> Backend:
+    """Return the backend that reads rows. Collective. shared: ranks read each other's rows."""
+    threads = torch.get_num_threads()
+    if device == "cpu" and (comm is None or not shared):
+        return SerialBackend(0, World(1), Options(backends.DEFAULT_GEOMETRY, threads))
+    if comm is None:
+        from mpi4py import MPI
 
-def _agreed(comm: Any) -> AbstractContextManager[None]:
-    """Return `mpi.agree`, or a context that does nothing where there is one rank."""
-    return nullcontext() if comm is None else mpi.agree(comm)
-
-
-def _copied(whole: TieredRows, places: NDArray[Any], dim: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return copies of rows, [n, dim]."""
-    rows = np.empty((len(places), dim), dtype)
-    whole.gather(np.ascontiguousarray(places, np.int64), rows, threads=torch.get_num_threads())
-    return rows
+        comm = MPI.COMM_SELF
+    chosen = backends.choose_cpu("auto", comm) if device == "cpu" else backends.choose("cuda", comm)
+    return backends.make(chosen, comm, threads=threads)
 
 
 def _shape(source: NDArray[Any]) -> tuple[int, int]:
@@ -270,38 +251,14 @@ def _torch_type(dtype: np.dtype[Any]) -> torch.dtype:
     return found
 
 
-def _order(score: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Return rows by descending score. Raises InputError unless there is a number for each row."""
-    found = as_array(score) if isinstance(score, Tensor) else np.asarray(score)
+def _scores(score: ArrayLike, count: int) -> NDArray[Any]:
+    """Return scores [N] of rows. Raises InputError unless there is a number for each row."""
+    found: NDArray[Any] = as_array(score) if isinstance(score, Tensor) else np.asarray(score)
     if found.shape != (count,) or found.dtype.kind not in "fiub" or not np.isfinite(found).all():
         raise InputError(
             f"score is {found.dtype} {list(found.shape)}; expected a finite number for each of {count:,} rows"
         )
-    return scores.order(found)
-
-
-def _rows_of_tiers(room: dict[str, int | str], row_bytes: int, count: int, ranks: int) -> dict[str, int]:
-    """Return how many rows each tier holds. room: bytes by name. ranks: of this node.
-
-    Raises InputError for a size that is none, and for more memory than is available.
-    """
-    rows, left = {}, count
-    for name, given in room.items():
-        try:
-            nbytes = sizes.parse(given) if isinstance(given, str) else operator.index(given)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{name}: {error}") from error
-        if nbytes < 0:
-            raise InputError(f"{name} is {nbytes}; expected a number of bytes, or a size as 4G")
-        rows[name] = min(left, nbytes // max(1, row_bytes))
-        left -= rows[name]
-    needed, free = (rows[NEAR] * ranks + rows[HOST]) * row_bytes, cores.memory_available()
-    if needed > free:
-        raise InputError(
-            f"tiers need {sizes.shown(needed)} of this node: near {sizes.shown(rows[NEAR] * row_bytes)} for each of "
-            f"{ranks} ranks, host {sizes.shown(rows[HOST] * row_bytes)}; {sizes.shown(free)} are available"
-        )
-    return rows
+    return found
 
 
 def _numbers(ids: Any, count: int) -> NDArray[np.int64]:

@@ -203,10 +203,10 @@ def build_trained(settings: Settings, comm: Any, fitted: weights.Fitted, folder:
     return job
 
 
-def _whole(base: Base, edge_data: torch.Tensor | None, *, in_blocks: bool = True) -> Job:
+def _whole(base: Base, edge_data: torch.Tensor | None, batches_of: Part | None = None) -> Job:
     """Build a job on the whole graph in memory: its input rows, and a plan for each layer. Collective.
 
-    edge_data: [E, D] of this rank's edges for the model, or None. in_blocks: as in `input_rows`.
+    edge_data: [E, D] of this rank's edges for the model, or None. batches_of: as in `input_rows`.
     """
     comm, part, device = base.comm, base.part, base.backend.capabilities.device
     kept, wide = part.matrix is not None, accumulator(base.dtype)
@@ -214,7 +214,7 @@ def _whole(base: Base, edge_data: torch.Tensor | None, *, in_blocks: bool = True
     if not kept:
         base.plans.keep(matrix)
     base.phases.end("plan", "preparing the features")
-    x = input_rows(base, matrix, in_blocks=in_blocks)
+    x = input_rows(base, matrix, batches_of)
     base.phases.end("features", "choosing how features cross between ranks")
     transfer, layers = _planned(base, matrix, x)
     if edge_data is not None:
@@ -228,13 +228,7 @@ def _sampled(base: Base, edge_data: torch.Tensor | None, with_edges: Part) -> Jo
 
     with_edges: this rank's part with its edges, which batches are drawn from.
     """
-    with mpi.agree(base.comm):
-        if base.settings.run.features == "host" and base.backend.capabilities.device != "cpu":
-            raise InputError(
-                'run.features = "host" is for train.mode = "full": batches gather their rows on the GPU; '
-                'take "device"'
-            )
-    job = _whole(base, edge_data, in_blocks=False)
+    job = _whole(base, edge_data, with_edges)
     assert not isinstance(job.x, StreamedRows)
     job.sampled = sampled.make(base, with_edges, job.layers, job.x)
     assert job.sampled.source.x is not None

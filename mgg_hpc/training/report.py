@@ -16,6 +16,7 @@ from rich.text import Text
 
 from .. import sizes
 from ..nn.inputs.host import HostFeatures
+from ..nn.inputs.tiered import TieredFeatures
 from ..runtime.exit_code import RANKS
 from . import memory
 from .job import Job
@@ -78,6 +79,11 @@ def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> N
         facts["batches"] = (
             f"{job.sampled.steps:,} an epoch, of {job.sampled.how.batch_size:,} nodes, fanouts {fanouts}"
         )
+    if isinstance(job.x, TieredFeatures):
+        held = [
+            f"{name} {counted(rows, 'row')} ({job.x.expected[name]:.1%})" for name, rows in job.x.rows.items()
+        ]
+        facts["features"] = f"{', '.join(held)} of the expected reads, placed by {job.x.score}"
     if job.streamed is not None:
         where = f"files in {settings.plan.scratch}" if settings.plan.scratch else "the host's memory"
         room = sizes.shown(job.streamed.streaming.memory)
@@ -97,7 +103,7 @@ def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> N
     asked = settings.run.share_gpu or settings.run.features != "auto"
     if asked and job.backend.memory.free() is None:
         print_line("run.share_gpu and run.features are for GPUs: nothing is changed by them here")
-    if isinstance(job.x, HostFeatures):
+    if isinstance(job.x, HostFeatures) and not isinstance(job.x, TieredFeatures):
         print_line("the features stay in the host's memory, and cross to the GPU in each epoch")
 
 
@@ -263,6 +269,9 @@ def print_details(summary: dict[str, Any]) -> None:
             f"{loaded} of rows were loaded in an epoch, in {stores['load_ms']:.0f} ms; {spilled} of activations left "
             f"memory; {all_moved} were moved with its evaluation"
         )
+    if tiers := summary.get("tiers"):
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in tiers["read"][-1].items())
+        facts["features"] = f"{shares} of the rows that the last epoch read"
     facts["evaluation"] = f"{summary['eval_ms']['median']:.2f} ms"
     if summary["ranks"] > 1:
         facts["rows moved"] = (

@@ -13,6 +13,7 @@ from ..nn.graph.handle import symmetric_bytes
 from ..nn.graph.loading import Part
 from ..nn.graph.matrix import Adjacency
 from ..nn.inputs.host import Input
+from ..nn.inputs.tiered import TieredFeatures
 from ..nn.sampling.batches import Batches, Sampling
 from ..nn.sampling.source import SharedEdges, Source
 from ..nn.workspace import row_format
@@ -77,11 +78,13 @@ def make(base: Base, part: Part, layers: list[Adjacency], x: Input) -> Sampled:
     """
     settings, comm, backend, model = base.settings, base.comm, base.backend, base.model
     train = settings.train
-    if isinstance(x, torch.Tensor) and comm.size > 1:
+    if isinstance(x, (torch.Tensor, TieredFeatures)) and comm.size > 1:
         # Together and before any is allocated, since OpenSHMEM's heap does not grow.
         counts = part.bounds[1:] - part.bounds[:-1]
-        widest = row_format(model.widest(sparse=False), base.dtype)
+        widest = row_format(model.widest(sparse=isinstance(x, TieredFeatures)), base.dtype)
         rows = int(counts.max()) * row_format(x.shape[1], base.dtype).row_bytes
+        if isinstance(x, TieredFeatures):
+            rows = x.symmetric_bytes
         exchanged = symmetric_bytes(layers, counts, widest, comm.size)
         backend.memory.reserve(rows + exchanged, int(counts.argmax()))
     names = [settings.model.edge_data] if settings.model.edge_data else []

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import torch
 
 from .. import sizes
-from ..config import Settings
+from ..config import FeaturesSettings, Settings
 from ..errors import InputError
 from ..nn.graph.loading import Part
 from ..nn.graph.matrix import Unplanned
 from ..nn.graph.plan_cache import PlanCache
 from ..nn.inputs.features import input_features, learned_rows
 from ..nn.inputs.host import Input, drops_in_blocks
+from ..nn.inputs.tiered import Reads, TieredFeatures
 from ..nn.layers.models import GNN
 from ..nn.streaming.graph import Streaming
 from ..nn.workspace import accumulator, row_format
@@ -123,17 +126,26 @@ def streaming_of(settings: Settings) -> Streaming | None:
     return Streaming(memory, folder=plan.scratch or None)
 
 
-def input_rows(base: Base, matrix: Unplanned, *, in_blocks: bool) -> Input:
+def input_rows(base: Base, matrix: Unplanned, batches_of: Part | None) -> Input:
     """Return this rank's input rows of the model: the graph's features, or rows to be learned. Collective.
 
-    matrix: the adjacency before it is planned. in_blocks: True if dense features may stay on the host, or have dropout
-    applied in blocks.
+    matrix: the adjacency before it is planned. batches_of: this rank's part with its edges, if batches are trained on;
+    else dense features may stay on the host, or have dropout applied in blocks.
     """
     settings, part, backend, model = base.settings, base.part, base.backend, base.model
     train, wide = settings.train, accumulator(base.dtype)
     plans = sum(edges.plan_nbytes for edges in matrix.directions)
     plans += 2 * len(matrix.forward.indices) * model.edge_dim * wide.itemsize
-    on_host = in_blocks and stay_on_host(base, plans)
+    tiers = None if settings.features == FeaturesSettings() else msgspec.structs.asdict(settings.features)
+    on_host, in_blocks = tiers is None and stay_on_host(base, plans), batches_of is None
+    if on_host and not in_blocks:
+        tiers = msgspec.structs.asdict(
+            FeaturesSettings(
+                host=part.nodes * row_format(part.features, torch.float64).row_bytes, score="none"
+            )
+        )
+    if tiers is not None:
+        return _tiered(base, tiers, batches_of)
     x: Input
     with mpi.agree(base.comm):
         try:
@@ -149,6 +161,28 @@ def input_rows(base: Base, matrix: Unplanned, *, in_blocks: bool) -> Input:
             ) from error
     model.in_blocks = in_blocks and drops_in_blocks(x)
     return x
+
+
+def _tiered(base: Base, tiers: dict[str, Any], batches_of: Part | None) -> TieredFeatures:
+    """Return the features in tiers. Collective. tiers: as [features]. batches_of: as for `input_rows`.
+
+    Without batches, as for a prediction, rows stay in the file.
+    """
+    settings, part = base.settings, base.part
+    with mpi.agree(base.comm):
+        if settings.model.input != "features":
+            raise InputError(f'[features] is for model.input = "features"; it is "{settings.model.input}"')
+    score, reads = tiers.pop("score"), None
+    if batches_of is not None:
+        train = np.zeros(len(part.slice.ids), bool)
+        train[base.labels.rows["train"].cpu().numpy()] = True
+        reads = Reads(batches_of, score, train, settings.train.fanouts, settings.train.batch_size)
+    sizes = tiers if reads is not None else dict.fromkeys(tiers, 0)
+    normalize = settings.train.normalize_features
+    found = TieredFeatures(base.backend, base.comm, part, base.dtype, normalize, sizes, reads)
+    if reads is None:
+        found.place()
+    return found
 
 
 def stay_on_host(base: Base, plans: int) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 from .. import __version__
 from ..nn.graph.handle import GraphHandle
+from ..nn.inputs.tiered import TieredFeatures
 from ..runtime import cores, mpi
 from ..runtime.backends.native import instruction_set
 from ..runtime.timing import spread
@@ -80,6 +81,7 @@ def summarise(
         "mode": job.settings.train.mode,
         "batches": 1 if job.sampled is None else job.sampled.steps,
         **_sampled(job, history),
+        **_tiers(job, history),
         **_streamed(job, history),
         "cuda_graph": history.recorded,
         "cuda_graph_failure": history.not_recorded,
@@ -110,6 +112,22 @@ def _sampled(job: Job, history: History) -> dict[str, Any]:
             "wait_ms": 1e3 * max(job.comm.allgather(counts.waited)) / epochs,
         }
     }
+
+
+def _tiers(job: Job, history: History) -> dict[str, Any]:
+    """Return the entry of a job whose features are in tiers, {} for others. Collective.
+
+    expected, read: shares of the rows that batches read, by tier: as placed, and in each epoch on all ranks.
+    """
+    if not isinstance(job.x, TieredFeatures) or history.batches is None:
+        return {}
+    read = []
+    for mine in history.batches.tiers:
+        counts = _summed(job.comm, *mine.tolist())
+        read.append(
+            {name: count / max(1, sum(counts)) for name, count in zip(job.x.names, counts, strict=True)}
+        )
+    return {"tiers": {"score": job.x.score, "rows": job.x.rows, "expected": job.x.expected, "read": read}}
 
 
 def _streamed(job: Job, history: History) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.graph.view import Views
 from ..nn.inputs.host import Input
+from ..nn.inputs.tiered import TieredFeatures
 from ..nn.sampling.batches import Batch
 from ..nn.spans import span
 from ..nn.streaming.rows import StreamedRows
@@ -150,6 +151,8 @@ class Trainer:
                     break
                 self._batch = None  # its rows are free for the next one
                 yield so_far.batches
+        if isinstance(self.job.x, TieredFeatures):
+            self.counts.tiers.append(self.job.x.taken())
         seconds = so_far.seconds
         self.cost = EpochCost(lambda: seconds, so_far.moved, so_far.before)
 

@@ -15,14 +15,15 @@ from torch import Tensor
 from ...errors import InputError
 from ...plan import adjacency
 from ...runtime import mpi
-from ...runtime.backends.arguments import Rows
+from ...runtime.backends.arguments import Rows, TieredRows
 from ...runtime.backends.base import Backend
 from ...runtime.sampler import Sampler, take_csr
 from ...runtime.shared_graph import SharedGraph, share
 from ..graph.loading import Part, edge_data_of, weighted_edges
 from ..graph.view import wrap_rows
-from ..inputs.host import HostFeatures, Input
+from ..inputs.host import Input
 from ..inputs.sparse import SparseFeatures
+from ..inputs.tiered import TieredFeatures
 from ..spans import span
 from ..workspace import Workspace, as_array, as_tensor, row_format
 
@@ -167,20 +168,20 @@ class Source:
         self.device, self.bounds = backend.capabilities.device, bounds
         self.workspace = Workspace(backend, varying=True)
         self._sparse: SharedGraph | None = None
-        self._rows: Rows | None = None
+        self._table: TieredRows | None = None
         self._columns = 0 if x is None else x.shape[1]
         self.kinds = {kind} if kind else set[str]()
         self.x = x
         with mpi.agree(comm):
-            if isinstance(x, HostFeatures):
-                raise InputError("features that stay on the host (run.features) are for full-graph training")
             if isinstance(x, Tensor) and x.requires_grad:
                 raise InputError("input rows of batches get no gradients: x shall not require one")
         if isinstance(x, SparseFeatures):
             indptr, indices = x.pattern
             self._sparse = share(comm, bounds, indptr, indices, weight=x.values.cpu().numpy())
         elif isinstance(x, Tensor):
-            self._rows = self._readable(x.detach(), reserve)
+            self._table = TieredRows.of_ranks(self._readable(x.detach(), reserve), bounds)
+        elif isinstance(x, TieredFeatures):
+            x.place(reserve)
 
     def _readable(self, x: Tensor, reserve: Callable[[int], None] | None) -> Rows:
         """Return rows with the values of x that all ranks can read. Collective."""
@@ -210,7 +211,8 @@ class Source:
     @property
     def heap_bytes(self) -> int:
         """Bytes of this rank's symmetric memory, which holds dense features."""
-        return len(self._rows.buffer) if self._rows is not None and self._rows.symmetric else 0
+        rows = None if self._table is None else self._table.tiers[0].kept
+        return len(rows.buffer) if rows is not None and rows.symmetric else 0
 
     def input(self, numbers: NDArray[np.int64]) -> Input | None:
         """Return the features [k, F] of rows of any ranks, dense or sparse as the graph's; None if there are none.
@@ -228,14 +230,14 @@ class Source:
                 return SparseFeatures(
                     self.backend, indptr, indices, there, self._columns, self.dtype, workspace
                 )
-            if self._rows is None:
+            if isinstance(self.x, TieredFeatures):
+                with span("gather"):
+                    return self.x.gather(numbers, self.workspace)
+            if self._table is None:
                 return None
             with span("gather"):
                 out = self.workspace.rows(len(numbers), self._columns, self.dtype)
-                ids = as_array(self.there(torch.from_numpy(numbers)))
-                first, end = self.bounds[self.comm.rank], self.bounds[self.comm.rank + 1]
-                own = int(np.count_nonzero((numbers >= first) & (numbers < end)))
-                self.backend.gather(self._rows, self.bounds, ids, as_array(out), own=own)
+                self.backend.gather(self._table, numbers, as_array(out))
                 return out
 
     def there(self, tensor: Tensor) -> Tensor:
@@ -247,3 +249,5 @@ class Source:
         self.edges.close()
         if self._sparse is not None:
             self._sparse.close()
+        if isinstance(self.x, TieredFeatures):
+            self.x.close()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
+from ...plan.layout import RowFormat
 
 
 class FileRows:
@@ -36,6 +37,11 @@ class FileRows:
     def row_bytes(self) -> int:
         """Bytes of a row."""
         return self.dim * self.dtype.itemsize
+
+    @property
+    def format(self) -> RowFormat:
+        """Format of a row in memory."""
+        return RowFormat(self.dtype, self.dim)
 
     def _now(self) -> tuple[int, int]:
         state = os.fstat(self.descriptor)

@@ -1,0 +1,185 @@
+"""Dense features in tiers, for training on batches: the rows that batches read most often lie nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...data import schema
+from ...errors import InputError
+from ...plan import scores
+from ...runtime import mpi
+from ...runtime.backends.base import Backend
+from ...runtime.tiers.files import FileRows
+from ...runtime.tiers.place import FILE, NEAR, PEERS, Placed, rows_of
+from ..graph.loading import Part
+from ..workspace import Workspace, as_array
+from .features import divide_by_sums
+from .host import BLOCK_BYTES, HostFeatures, even_lengths
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The batches by whose reads rows are placed.
+
+    part: this rank's part of the graph, with its edges. score: "visits", "pagerank", "degree", or "none" for rows as
+    they lie. train: bool [n], whether rows of this rank are training nodes. fanouts, batch: as train.fanouts and
+    train.batch_size.
+    """
+
+    part: Part
+    score: str
+    train: NDArray[np.bool_]
+    fanouts: Sequence[int]
+    batch: int
+
+    def scores(self, comm: Any) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Return how often a batch is expected to read each row of the graph, [N], and the rows' scores. Collective."""
+        part = self.part
+        first, rows = int(part.bounds[comm.rank]), part.slice
+        degree = np.diff(rows.indptr)
+        mine = scores.puller(part.nodes, lambda: [(0, rows.indptr, rows.indices)])
+
+        def pull(values: scores.Values) -> scores.Values:
+            out = mine(values)
+            mpi.sum_in_rank_order(comm, out)
+            return out[first : first + len(degree)]
+
+        def whole(score: scores.Values) -> scores.Values:
+            return np.concatenate(comm.allgather(score))
+
+        how = {"total": lambda value: sum(comm.allgather(value))}
+        visits = whole(scores.visits(pull, degree, self.train, self.fanouts, self.batch, **how))
+        if self.score == "visits":
+            return visits, visits
+        if self.score == "pagerank":
+            return visits, whole(scores.training_pagerank(pull, degree, self.train, **how))
+        if self.score == "degree":
+            return visits, whole(scores.out_degree(pull, len(degree)))
+        return visits, None
+
+
+class TieredFeatures(HostFeatures):
+    """Input rows [n, F] of this rank, and those of all ranks by number. Collective to make and to place.
+
+    part: this rank's part of the graph, whose file keeps the rows without a tier. normalize: as
+    train.normalize_features. sizes: bytes of the tiers by name (`rows_of`). reads: of the batches. [default: no batches
+    are read] Raises InputError, the same on all ranks, for features that cannot be placed.
+
+    expected: share of the reads of batches that each tier is expected to have, by name, once the rows are placed.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        comm: Any,
+        part: Part,
+        dtype: torch.dtype,
+        normalize: str,
+        sizes: Mapping[str, int | str],
+        reads: Reads | None = None,
+    ) -> None:
+        self._backend, self._comm, self._device = backend, comm, backend.capabilities.device
+        self._first, self.shape = int(part.bounds[comm.rank]), (len(part.slice.ids), part.features)
+        self._normalize, self.dtype, self._dropout, self.on_device = normalize, dtype, None, False
+        with mpi.agree(comm):
+            if part.file is None or part.file.x_dtype is None:
+                raise InputError(
+                    f"{part.path}: [features] is for dense features (/{schema.X}), and it has others"
+                )
+            offset, stored = part.file.offset(schema.X), part.file.x_dtype
+            self._file = FileRows(part.path, offset, part.nodes, part.features, stored)
+            self._room = rows_of(sizes, self._file.format)
+        part.close()
+        self._stored: torch.dtype = getattr(torch, stored.name)
+        self._reads = None if reads is None else reads.scores(comm)
+        self.score = "none" if reads is None else reads.score
+        self._workspace = Workspace(backend, varying=True)
+        self._lengths = even_lengths(self.shape[0], BLOCK_BYTES // self._file.format.row_bytes)
+        self.expected: dict[str, float] = {}
+
+    @property
+    def symmetric_bytes(self) -> int:
+        """Bytes of symmetric memory that `place` allocates on each rank, at most."""
+        shared = self._room[PEERS] != 0 and self._comm.size > 1
+        rows = min(self._room[NEAR] + max(self._room[PEERS], 0), self._file.count)
+        return rows * self._file.format.row_bytes if shared else 0
+
+    def place(self, reserve: Callable[[int], None] | None = None) -> None:
+        """Copy rows into their tiers. Collective. reserve: as in `Placed`."""
+        reads, score = self._reads or (None, None)
+        self._placed = Placed(
+            self._backend, self._comm, self._file, self._room, score=score, reads=reads, reserve=reserve
+        )
+        self._table, self._reads = self._placed.table, None
+        if reads is not None:
+            ends = np.cumsum([each.slots for each in self._table.tiers])
+            slots = self._table.slots
+            tier = np.searchsorted(ends, np.arange(len(reads)) if slots is None else slots, side="right")
+            total = np.bincount(tier, reads, minlength=len(ends) + 1)
+            self.expected = dict(zip(self.names, (total / max(total.sum(), 1e-300)).tolist(), strict=True))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the tiers, and of the file."""
+        return [*(each.name for each in self._table.tiers), FILE]
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows of each tier, by name."""
+        held = {each.name: each.slots for each in self._table.tiers}
+        return held | {FILE: self._file.count - sum(held.values())}
+
+    @property
+    def nbytes(self) -> int:
+        return self._placed.pool_bytes
+
+    @property
+    def device_nbytes(self) -> int:
+        return (
+            self._lengths[0] * self.shape[1] * (self._stored.itemsize + self.dtype.itemsize)
+            if self._lengths
+            else 0
+        )
+
+    @property
+    def blocks(self) -> Iterator[Tensor]:  # type: ignore[override]
+        """This rank's rows, read in blocks."""
+        return (rows for _, rows in self._blocks())
+
+    def taken(self) -> NDArray[np.int64]:
+        """Return how many rows this rank has read for batches since the last call, of each of `names`, int64."""
+        found: NDArray[np.int64] = self._table.read.copy()
+        self._table.read[:] = 0
+        return found
+
+    def gather(self, numbers: NDArray[np.int64], workspace: Workspace) -> Tensor:
+        """Return rows of any ranks by number, [k, F], in the type of all rows and normalised."""
+        found = workspace.rows(len(numbers), self.shape[1], self._stored)
+        self._backend.gather(self._table, numbers, as_array(found))
+        if self._stored != self.dtype:
+            found = workspace.rows(len(numbers), self.shape[1], self.dtype).copy_(found)
+        if self._normalize == "row":
+            divide_by_sums(found)
+        return found
+
+    def _blocks(self, into: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+        # Of an evaluation, which has no dropout. Its reads are not those of batches.
+        counted, first = self._table.read.copy(), 0
+        for count in self._lengths:
+            rows = slice(first, first + count)
+            numbers = np.arange(rows.start, rows.stop) + self._first
+            yield rows, self.gather(numbers, self._workspace)
+            first = rows.stop
+        self._table.read[:] = counted
+
+    def close(self) -> None:
+        """Free the tiers, but for symmetric rows. Collective."""
+        self._placed.close()
+        self._file.close()

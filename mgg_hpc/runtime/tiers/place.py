@@ -1,0 +1,348 @@
+"""Placement of rows in tiers by descending score (Min, dissertation, section 4.2): slots, memory, copies of rows."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import sizes
+from ...errors import InputError
+from ...plan import scores
+from ...plan.layout import RowFormat
+from .. import cores, mpi
+from ..backends.arguments import Options, Rows, Tier, TieredRows
+from ..backends.base import Backend
+from ..backends.host.components import aligned_zeros, padded
+from ..backends.host.kernels import SerialBackend
+from ..backends.simulated import World
+from .files import FileRows
+
+NEAR, PEERS, HOST, FILE, ARRAY = "near", "peers", "host", "file", "array"
+AUTO = "auto"  # size of PEERS: the bytes of NEAR are divided between both
+SMALL_SLOTS = 1 << 31  # from here on a slot takes 8 bytes instead of 4
+BLOCK = 32 << 20  # bytes that are copied at a time
+PROBES, PROBED = 5, 512  # calls, and rows of each, that measure the cost of a row
+
+Source = FileRows | NDArray[Any]
+Slots = NDArray[np.integer]
+
+
+def rows_of(given: Mapping[str, int | str], format: RowFormat) -> dict[str, int]:
+    """Return how many rows fit into the bytes of each tier, by name; -1 for AUTO.
+
+    given: bytes, or sizes as "4G". Raises InputError for a size that is none.
+    """
+    rows = {}
+    for name, size in given.items():
+        if name == PEERS and size == AUTO:
+            rows[name] = -1
+            continue
+        try:
+            nbytes = sizes.parse(size) if isinstance(size, str) else operator.index(size)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{name}: {error}") from error
+        if nbytes < 0:
+            raise InputError(f"{name} is {nbytes}; expected a number of bytes, or a size as 4G")
+        rows[name] = nbytes // max(1, format.row_bytes)
+    return rows
+
+
+def replicated(
+    reads: NDArray[np.floating], room: int, ranks: int, host: int, costs: Mapping[str, float]
+) -> int:
+    """Return how many of the ``room`` rows of each rank to replicate; the others are interleaved over the ranks.
+
+    Each replicated row is read from nearer memory, and leaves room for ``ranks`` fewer distinct rows. reads: [N],
+    expected reads of rows, descending. host: rows of the tier below. costs: seconds to read a row of each tier.
+    """
+    room = min(room, len(reads))
+    until = np.concatenate([[0.0], np.cumsum(reads, dtype=np.float64)])
+    near = np.arange(room + 1)
+    far = np.minimum(near + ranks * (room - near), len(reads))
+    below = np.minimum(far + host, len(reads))
+    cost = until[near] * costs[NEAR] + (until[far] - until[near]) * costs[PEERS]
+    cost += (until[below] - until[far]) * costs[HOST] + (until[-1] - until[below]) * costs[FILE]
+    return int(np.argmin(cost))
+
+
+class Placed:
+    """A table of a source's rows, the first of which are copied into tiers. Collective to make and to close.
+
+    backend: reads the table. comm: of all ranks, or None where this process is alone. source: array [N, dim], or rows
+    of a file. room: rows that NEAR and PEERS may hold on each rank, and HOST on each node (`rows_of`). score: [N], by
+    which rows are placed. [default: as they lie] reads: [N], expected reads of rows, by which AUTO divides.
+    [default: the score] places: returns the place of each row in the source, [N]; called once a node.
+    [default: its number] reserve: called with a number of bytes before as much symmetric memory is allocated.
+    [default: the backend's] Raises InputError, the same on all ranks, for tiers that do not fit in memory, and rows
+    that cannot be read.
+
+    rows: number of slots of each tier, by name. table: to be read by ``backend``. pool_bytes: of private memory that
+    NEAR and PEERS take of this rank.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        comm: Any,
+        source: Source,
+        room: Mapping[str, int],
+        *,
+        score: NDArray[Any] | None = None,
+        reads: NDArray[Any] | None = None,
+        places: Callable[[], Slots] | None = None,
+        reserve: Callable[[int], None] | None = None,
+    ) -> None:
+        self._backend, self._comm = backend, comm if comm is not None and comm.size > 1 else None
+        self._node = None if self._comm is None else mpi.node(self._comm)
+        self._rank, self._ranks = backend.collectives.rank, backend.collectives.size
+        self._ends: list[Callable[[], object]] = []
+        of_file = isinstance(source, FileRows)
+        count, dim = (source.count, source.dim) if isinstance(source, FileRows) else source.shape
+        self._format = RowFormat(source.dtype, dim)
+        # Rows are copied by the host, whatever reads the table.
+        self._host = SerialBackend(0, World(1), Options(backend.options.geometry, backend.options.threads))
+        self._whole = TieredRows(
+            count,
+            self._format,
+            [] if of_file else [Tier.of_array(ARRAY, source)],
+            source if of_file else None,
+        )
+        lies = None if places is None else self._once(count, slot_type(count), places)
+        order = None if score is None or not self._leads else scores.order(score)
+        pool, self.rows = self._divided(
+            room, count, order, score if reads is None else reads, reserve, mapped=score is not None
+        )
+        self.pool_bytes = 0 if pool.symmetric else len(pool.buffer)
+        kept = sum(self.rows.values())
+
+        def first() -> Slots:  # places of the rows that are copied
+            if order is None:
+                return np.arange(kept)
+            return order[:kept] if lies is None else lies[order[:kept]]
+
+        def slots() -> Slots:
+            assert order is not None
+            return placed(order, kept, lies)
+
+        copied = self._once(kept, np.int64, first)
+        mapped = score is not None and kept > 0
+        tiers = self._filled(pool, copied)
+        if not of_file:
+            rest = source if mapped else source[kept:]
+            self._lock(rest)
+            tiers.append(Tier.of_array(ARRAY, rest, self._rank))
+        self.table = TieredRows(
+            count,
+            self._format,
+            tiers,
+            source if of_file else None,
+            slots=self._once(count, slot_type(kept + count), slots) if mapped else lies,
+            first=0 if mapped else kept,
+        )
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this rank computes what its node holds once."""
+        return self._node is None or self._node.rank == 0
+
+    def _shared(self, nbytes: int) -> tuple[NDArray[np.uint8], Callable[[], None]]:
+        """Return memory that the ranks of a node share, and what makes their writes readable. Both are collective."""
+        if self._node is None:
+            return aligned_zeros(nbytes), lambda: None
+        with agreed(self._comm):
+            window = mpi.SharedWindow(self._node, nbytes, one=True)
+        self._ends.append(window.free)
+
+        def settle() -> None:
+            window.sync()
+            window.node.Barrier()
+            window.sync()
+
+        return window.buffer(0), settle
+
+    def _once(self, count: int, dtype: Any, make: Callable[[], Slots]) -> Slots:
+        """Return an array [count] that the first rank of each node makes, and all of its ranks read. Collective."""
+        memory, settle = self._shared(count * np.dtype(dtype).itemsize)
+        out: Slots = memory.view(dtype)
+        with agreed(self._comm):
+            if self._leads:
+                out[:] = make()
+        settle()
+        return out
+
+    def _divided(
+        self,
+        room: Mapping[str, int],
+        count: int,
+        order: NDArray[np.int64] | None,
+        reads: NDArray[Any] | None,
+        reserve: Callable[[int], None] | None,
+        *,
+        mapped: bool,
+    ) -> tuple[Rows, dict[str, int]]:
+        """Return this rank's rows for NEAR and PEERS, and the number of slots of each tier. Collective."""
+        ranks, auto = self._ranks, room[PEERS] < 0
+        near = min(room[NEAR], count)
+        peers = 0 if auto else min(ranks * room[PEERS], count - near)
+        host = min(room[HOST], count - near - peers)
+        mine = near + -(-peers // ranks)
+        with agreed(self._comm):
+            self._check_room({NEAR: near, PEERS: -(-peers // ranks), HOST: host}, count if mapped else 0)
+        symmetric = (peers > 0 or auto) and ranks > 1
+        if symmetric:
+            (reserve or self._backend.memory.reserve)(mine * self._format.row_bytes)
+        counts = np.where(symmetric | (np.arange(ranks) == self._rank), mine, 0).astype(np.int64)
+        pool = self._backend.rows(counts, self._format, symmetric=symmetric)
+        if auto and ranks > 1:
+            costs = self._costs(pool)
+            if self._rank == 0:
+                assert reads is not None  # of a caller that has asked for AUTO
+                near = replicated(reads if order is None else reads[order], mine, ranks, room[HOST], costs)
+            near = self._comm.bcast(near)
+            peers = min(ranks * (mine - near), count - near)
+            host = min(room[HOST], count - near - peers)
+        return pool, {NEAR: near, PEERS: peers, HOST: host}
+
+    def _check_room(self, rows: dict[str, int], mapped: int) -> None:
+        """Raise InputError where tiers need more memory than there is. rows: of each rank, and of a node for HOST."""
+        nbytes = {name: count * self._format.row_bytes for name, count in rows.items()}
+        mine, on_host = (
+            nbytes[NEAR] + nbytes[PEERS],
+            nbytes[HOST] + mapped * np.dtype(slot_type(mapped)).itemsize,
+        )
+        free, ranks = self._backend.memory.free(), 1 if self._node is None else self._node.size
+        if free is None:
+            on_host += ranks * mine
+        shown = ", ".join(f"{name} {sizes.shown(size)}" for name, size in nbytes.items() if size)
+        each = f" ({NEAR} and {PEERS} on each of {ranks} ranks)" if ranks > 1 else ""
+        if free is not None and mine > free:
+            raise InputError(
+                f"tiers: {shown}{each}; the GPU of rank {self._rank} has {sizes.shown(free)} free"
+            )
+        if on_host > (left := cores.memory_available()):
+            raise InputError(
+                f"tiers need {sizes.shown(on_host)} of this node: {shown}{each}; {sizes.shown(left)} are available"
+            )
+
+    def _costs(self, pool: Rows) -> dict[str, float]:
+        """Return the seconds of a row of each tier, of the slowest rank. Collective."""
+        rng, format, next_rank = (
+            np.random.default_rng(self._rank),
+            self._format,
+            (self._rank + 1) % self._ranks,
+        )
+        rows = int(pool.counts[self._rank])
+        probe = padded(min(max(rows, 1), 1 << 16), format)
+        probe[:] = 0
+        out = self._backend.memory.padded(PROBED, format)
+
+        def seconds(table: TieredRows) -> float:
+            taken = []
+            for _ in range(PROBES):
+                ids = rng.integers(0, max(1, table.rows), PROBED if table.rows else 0)
+                began = time.perf_counter()
+                self._backend.gather(table, ids, out[: len(ids)])
+                self._backend.stream.finish()
+                taken.append((time.perf_counter() - began) / PROBED)
+            return float(np.median(taken))
+
+        def of_rank(rank: int) -> TieredRows:
+            return TieredRows(rows, format, [_tier(NEAR, pool, 0, rows, np.array([rank]))])
+
+        unlock = self._backend.memory.lock(probe.ctypes.data, len(probe) * format.row_bytes)
+        found = [
+            seconds(of_rank(self._rank)),
+            seconds(of_rank(next_rank)),
+            seconds(TieredRows(len(probe), format, [Tier.of_array(HOST, probe, self._rank)])),
+        ]
+        unlock()
+        found.append(seconds(self._whole) if self._whole.file is not None else found[-1])
+        slowest = np.max(self._comm.allgather(found), axis=0)
+        return dict(zip((NEAR, PEERS, HOST, FILE), slowest.tolist(), strict=True))
+
+    def _filled(self, pool: Rows, places: NDArray[np.int64]) -> list[Tier]:
+        """Copy rows into their tiers; return these. places: [kept], in the source. Collective."""
+        near, peers, host = (self.rows[name] for name in (NEAR, PEERS, HOST))
+        node, format = (0, 1) if self._node is None else (self._node.rank, self._node.size), self._format
+        memory, settle = self._shared(host * format.row_bytes)
+        on_host = memory.view(format.dtype).reshape(host, format.stride)[:, : format.dim]
+        of_peers = places[near : near + peers][self._rank :: self._ranks]
+        with agreed(self._comm):
+            self._copy(places[:near], pool.local[:near])
+            self._copy(of_peers, pool.local[near : near + len(of_peers)])
+            # Each rank of a node copies a part of what they share.
+            part = slice(*(host * (node[0] + each) // node[1] for each in (0, 1)))
+            self._copy(places[near + peers :][part], on_host[part])
+        if pool.symmetric:
+            self._backend.publish(pool)
+        settle()
+        self._lock(on_host)
+        every, own = np.arange(self._ranks), np.array([self._rank])
+        tiers = [
+            _tier(NEAR, pool, 0, near, own),
+            _tier(PEERS, pool, near, peers, every),
+            Tier.of_array(HOST, on_host, self._rank),
+        ]
+        return [each for each in tiers if each.slots]
+
+    def _copy(self, places: NDArray[np.int64], out: Any) -> None:
+        """Copy rows of the source into rows of any memory."""
+        step = max(1, BLOCK // max(1, self._format.row_bytes))
+        for first in range(0, len(places), step):
+            ids = np.ascontiguousarray(places[first : first + step])
+            to = out[first : first + step]
+            if isinstance(to, np.ndarray):
+                self._host.gather(self._whole, ids, to)
+                continue
+            import torch
+
+            rows = np.empty((len(ids), self._format.dim), self._format.dtype)
+            self._host.gather(self._whole, ids, rows)
+            to.view(torch.uint8).copy_(torch.from_numpy(rows.view(np.uint8)))
+
+    def _lock(self, rows: NDArray[Any]) -> None:
+        """Have rows of the host's memory read by a device, until `close`."""
+        if rows.size:
+            nbytes = (len(rows) - 1) * rows.strides[0] + rows.shape[1] * rows.itemsize
+            self._ends.append(self._backend.memory.lock(rows.ctypes.data, nbytes))
+
+    def close(self) -> None:
+        """Free the memory of the tiers, but for symmetric rows, which go with the backend. Collective."""
+        while self._ends:
+            self._ends.pop()()
+
+
+def agreed(comm: Any) -> AbstractContextManager[None]:
+    """Return `mpi.agree`, or a context that does nothing where a process is alone."""
+    return nullcontext() if comm is None else mpi.agree(comm)
+
+
+def _tier(name: str, pool: Rows, first: int, slots: int, ranks: NDArray[np.int64]) -> Tier:
+    """Return a tier of slots that lie on these ranks in turn, from row ``first`` of each one's rows on."""
+    row_bytes = pool.format.row_bytes
+    offset, start = np.uint64(first * row_bytes), pool.addresses[ranks]
+    mine = int(pool.addresses[pool.rank] + offset) if pool.symmetric else 0
+    return Tier(name, slots, np.where(start == 0, start, start + offset), ranks, row_bytes, mine, pool)
+
+
+def placed(order: NDArray[np.int64], kept: int, places: Slots | None = None) -> Slots:
+    """Return slots [N]: the first ``kept`` rows of ``order`` have 0 .. kept - 1, and each other row kept + its place.
+
+    order: int64 [N], rows by descending score. places: [N], of the rows in the source. [default: their numbers]
+    """
+    kind = slot_type(kept + len(order))
+    slots: Slots = np.arange(len(order), dtype=kind) if places is None else places.astype(kind)
+    slots += kind(kept)
+    slots[order[:kept]] = np.arange(kept)
+    return slots
+
+
+def slot_type(slots: int) -> type[np.integer]:
+    """Return the type that holds the numbers of so many slots."""
+    return np.int64 if slots >= SMALL_SLOTS else np.int32
