@@ -11,8 +11,7 @@ from data.graphs import random_graph, refused
 
 import mgg_hpc as mgg
 from mgg_hpc.data.writer import write
-from mgg_hpc.nn import tiered
-from mgg_hpc.runtime import tiers
+from mgg_hpc.runtime.tiers import files, place
 
 ROWS = 300
 KINDS = ["f4", "f8", "f2", "i8", "u1", "bfloat16"]
@@ -48,7 +47,14 @@ def made(request, rng, tmp_path):
 
 @pytest.mark.parametrize("scored", [False, True])
 @pytest.mark.parametrize(
-    "tier", [{}, {"near": 700}, {"host": "1K"}, {"near": 500, "host": 900}, {"near": "1G"}]
+    "tier",
+    [
+        {},
+        {"near": 700},
+        {"host": "1K"},
+        {"near": 500, "peers": 600, "host": 900},
+        {"near": "1G", "host": "1G"},
+    ],
 )
 def test_rows_are_those_of_the_source(rng, made, tier, scored):
     for dim in (1, 5, 16, 33):
@@ -121,6 +127,8 @@ def test_tiers_and_sources_that_do_not_fit_are_refused(rng, tmp_path, monkeypatc
         ({"near": "much"}, "near: 'much' is not a size"),
         ({"host": -5}, "host is -5"),
         ({"near": 1.5}, "near: 'float' object"),
+        ({"peers": "auto"}, "needs a score"),
+        ({"device": "tpu"}, "'tpu' is none of cpu, cuda"),
         ({"score": [1, 2]}, "a finite number for each of 10 rows"),
         ({"score": np.full(10, np.nan)}, "a finite number for each of 10 rows"),
     ):
@@ -137,11 +145,9 @@ def test_tiers_and_sources_that_do_not_fit_are_refused(rng, tmp_path, monkeypatc
     ):
         with refused(message):
             make(array)
-    monkeypatch.setattr(tiered.cores, "memory_available", lambda: 100)
-    with refused(
-        "tiers need 168 B of this node: near 48 B for each of 1 ranks, host 120 B; 100 B are available"
-    ):
-        make(x, near=50, host=125)
+    monkeypatch.setattr(place.cores, "memory_available", lambda: 100)
+    with refused("tiers need 160 B of this node: near 64 B, host 96 B; 100 B are available"):
+        make(x, near=80, host=125)
     write(tmp_path / "none.h5", random_graph(rng, sparse=True))
     with refused("has no dense features"):
         mgg.TieredTensor.open(tmp_path / "none.h5")
@@ -151,7 +157,7 @@ def test_files_that_are_cut_off_or_written_to_are_refused(rng, tmp_path):
     path = tmp_path / "x"
     path.write_bytes(bytes(1000))
     with refused("has 1,000 bytes, and its rows end at byte 1,200"):
-        tiers.FileRows(path, 200, 250, 1, np.dtype("f4"))
+        files.FileRows(path, 200, 250, 1, np.dtype("f4"))
     mapped = np.memmap(path, "f4", "r", shape=(250, 1))
     with mgg.TieredTensor.from_numpy(mapped) as tensor:
         tensor[[1]]
@@ -167,7 +173,7 @@ def test_a_read_that_fails_names_file_and_row(tmp_path, monkeypatch):
         with mgg.TieredTensor.from_numpy(
             np.memmap(path, "f4", "r", shape=(250, 1)), near=40, score=score
         ) as tensor:
-            monkeypatch.setattr(tiers.FileRows, "check", lambda _: None)
+            monkeypatch.setattr(files.FileRows, "check", lambda _: None)
             os.truncate(path, 500)
             with refused(f"{path}: row 125 of it cannot be read: the file ends before it"):
                 tensor[[3, 249, 124, 130, 125]]

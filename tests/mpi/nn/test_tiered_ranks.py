@@ -13,22 +13,44 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("scored", [False, True])
-def test_ranks_read_the_same_rows_of_a_shared_tier(comm, rng, folder, scored):
+@pytest.mark.parametrize("kind", ["f4", "f2", "i8"])
+def test_ranks_read_the_same_rows_of_their_tiers(comm, rng, folder, scored, kind):
+    """Rows near, dealt to all ranks, shared by a node, and of the file."""
     path, rows, dim = folder / "x.npy", 500, int(rng.integers(1, 40))
-    x, score = rng.random((rows, dim)), rng.permutation(rows)
+    x, score = (rng.random((rows, dim)) * 99).astype(kind), rng.permutation(rows)
     if comm.rank == 0:
         np.save(path, x)
     comm.Barrier()
-    how = {"near": 40 * dim * 8, "host": 200 * dim * 8, "score": score if scored else None}
-    with mgg.TieredTensor.from_numpy(np.load(path, mmap_mode="r"), comm=comm, **how) as tensor:
+    row = -(-x[0].nbytes // 16) * 16
+    sizes = {"near": 40 * row, "peers": 20 * row + 1, "host": 200 * row}
+    score = score if scored else None
+    with mgg.TieredTensor.from_numpy(np.load(path, mmap_mode="r"), comm=comm, score=score, **sizes) as tensor:
         ids = np.random.default_rng(comm.rank).integers(0, rows, 3000)
         assert torch.equal(tensor[ids], torch.from_numpy(x[ids]))
-        best = np.argsort(-score)[:240] if scored else np.arange(240)
-        before = tensor.stats()
-        tensor[best]
-        read = {name: each["rows"] - before[name]["rows"] for name, each in tensor.stats().items()}
-        assert read == {"near": 40, "host": 200, "file": 0}
+        expected = {"near": 40, "peers": 20 * comm.size, "host": 200, "file": rows - 240 - 20 * comm.size}
+        order, before = np.argsort(-score) if scored else np.arange(rows), tensor.stats()
+        end = np.cumsum(list(expected.values()))
+        for tier, first, last in zip(expected, end - list(expected.values()), end, strict=True):
+            tensor[order[first:last]]
+            read = {name: each["rows"] - before[name]["rows"] for name, each in tensor.stats().items()}
+            assert read == {name: expected[name] * (name == tier) for name in expected}
+            before = tensor.stats()
         comm.Barrier()
+
+
+def test_near_is_divided_by_reads_and_measured_costs(comm, rng):
+    x, reads = rng.random((2000, 8)), rng.random(2000) ** 9
+    with mgg.TieredTensor.from_numpy(x, comm=comm, near="40K", peers="auto", score=reads) as tensor:
+        held = {each.name: each.slots for each in tensor._table.tiers}
+        near, peers = held.get("near", 0), held.get("peers", 0)
+        assert near + -(-peers // comm.size) <= 640 and near + peers > 600
+        assert torch.equal(tensor[np.arange(2000)], torch.from_numpy(x))
+        assert comm.allgather(held) == [held] * comm.size
+        comm.Barrier()
+
+
+def test_what_differs_between_ranks_is_refused(comm, rng, folder):
+    path, rows, x, score = folder / "x.npy", 500, rng.random((500, 3)), rng.permutation(500)
     with pytest.raises(InputError, match="a finite number for each"):
         wrong = score[1:] if comm.rank == comm.size - 1 else score
         mgg.TieredTensor.from_numpy(x, comm=comm, near=100, score=wrong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import runs
@@ -14,6 +15,7 @@ from runs import losses
 from test_training import GRAPHS, TOLERANCE, with_flow
 
 from mgg_hpc import config
+from mgg_hpc.config import FeaturesSettings
 from mgg_hpc.errors import InputError
 from mgg_hpc.training.job import build
 
@@ -61,6 +63,43 @@ def test_losses_do_not_depend_on_the_number_of_ranks(comm, stored, kind, model, 
     chosen = settings(path, model, dtype=dtype, fanouts=fanouts, batch_size=7)
     alone = losses(chosen, MPI.COMM_SELF, 4)
     np.testing.assert_allclose(losses(chosen, comm, 4), alone, rtol=TOLERANCE[dtype], atol=0)
+
+
+@pytest.mark.parametrize("kind", ["dense", "lopsided", "tiny"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_losses_do_not_depend_on_where_features_lie(comm, rng, stored, kind, dtype):
+    """Bit by bit: batches gather the same rows from tiers and the file. An evaluation reads blocks of rows."""
+    path = stored(kind, GRAPHS[kind]())
+    train = {"fanouts": [3, 2], "batch_size": 7, "normalize_features": str(rng.choice(["none", "row"]))}
+    chosen = settings(path, str(rng.choice(["sage", "gat"])), dtype=dtype, **train)
+    wanted = losses(chosen, comm, 3)
+    sizes = {"near": int(rng.integers(1, 2000)), "peers": int(rng.integers(0, 900)), "host": "1K"}
+    for features in (sizes, {"near": "2K", "peers": "auto", "score": "degree"}, {"host": 1, "score": "none"}):
+        in_tiers = FeaturesSettings(**features)
+        found = losses(msgspec.structs.replace(chosen, features=in_tiers), comm, 3)
+        assert found[:-1].tolist() == wanted[:-1].tolist()
+        np.testing.assert_allclose(found[-1], wanted[-1], rtol=0.05 if dtype == "bfloat16" else 1e-5)
+
+
+def test_a_run_tells_where_its_features_lay_and_what_was_read(mgg, folder, first, comm):
+    train = {"mode": "sampled", "fanouts": [3, 2], "batch_size": 7, "epochs": 2}
+    job, graph = folder / "job.toml", blocks(features=8)
+    features = {"near": 10 * 32, "peers": 4 * 32, "host": 20 * 32}
+    run = {"folder": str(folder / "runs"), "threads": 1}
+    first(lambda: write_job(folder, graph, train=train, run=run, features=features))
+    done = mgg("train", job)
+    assert done.codes == {0}
+    found = json.loads((folder / "runs" / "001" / "summary.json").read_text())["tiers"]
+    rows = {"near": 10, "peers": 4 * comm.size, "host": 20, "file": graph.nodes - 30 - 4 * comm.size}
+    assert (found["score"], found["rows"]) == ("visits", rows)
+    assert len(found["read"]) == 2
+    for shares in (found["expected"], *found["read"]):
+        assert list(shares) == list(rows) and sum(shares.values()) == pytest.approx(1)
+        assert shares["near"] / 10 > shares["file"] / rows["file"]
+    for read in found["read"]:
+        assert read == pytest.approx(found["expected"], abs=0.1)
+    assert f"features  near 10 rows ({found['expected']['near']:.1%}), peers" in done.out[0]
+    assert mgg("predict", folder / "runs" / "001", "-o", folder / "p.csv").codes == {0}
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_all_training_rows(comm, stored):
