@@ -3,6 +3,7 @@
     python benchmarks/tiers.py hits                                # rmat20, and cnr_2000 and gowalla of MGG_DATA
     python benchmarks/tiers.py hits rmat:16 --fanouts 10,10 --shares 10
     python benchmarks/tiers.py gather --threads 1
+    python benchmarks/tiers.py disk --scale 0.1 --columns 1024
 
 hits: ``hit_rate`` is the share of a batch's rows that it finds in the nearest memory, if that holds the given percent
 of all rows, those of the highest scores. Training nodes are a random percent. The sampler
@@ -10,10 +11,18 @@ draws the batches of --epochs epochs; "oracle" scores rows by the reads of as ma
 
 gather: milliseconds in which torch.index_select, and a TieredTensor with a tenth of the rows in its nearest tier, copy
 rows of --mib MiB by number.
+
+disk: an epoch begins with no page of the file in memory. "reads that miss" are as many random rows as an epoch reads
+from the file, alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,9 +33,11 @@ import numpy as np
 import real_graphs
 import torch
 from harness import options, run
+from harness.processes import output
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mgg_hpc import config
 from mgg_hpc.cli.options import Fanouts
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.nn.tiered import TieredTensor
@@ -35,6 +46,8 @@ from mgg_hpc.runtime import cores
 from mgg_hpc.runtime.sampler import Sampler, shuffled
 from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.results import TIMES, Results, output_files
+from mgg_hpc.training.job import build
+from mgg_hpc.training.trainer import Trainer
 
 GRAPHS = ("rmat:20:16", "cnr_2000", "gowalla_bipartite")
 BATCH, SMALL_BATCH = 1024, 64  # training nodes; larger batches read most rows of a graph of
@@ -148,6 +161,66 @@ def gather(
         results.compare(taken, row_bytes=size)
     results.write(files)
     results.show("row_bytes", *TIMES)
+
+
+@main.command()
+@click.option("--scale", type=click.FloatRange(0, 1), default=0.1, help="Of a graph like ogbn-products.")
+@click.option("--columns", type=options.WIDTH, default=1024, help="Of its features.")
+@click.option(
+    "--times", type=click.FloatRange(1), default=4, help="Features are so many times the nearest tier."
+)
+@options.threads()
+@options.turns(5)
+@output_files(pictures=False)
+def disk(
+    scale: float, columns: int, times: float, threads: int | None, turns: int, files: tuple[Path, ...]
+) -> None:
+    """Time epochs of GraphSAGE on batches, with all features in memory or most of them in the file."""
+    from mpi4py import MPI
+
+    results = Results("tiers disk", scale=scale, columns=columns, times=times)
+    with tempfile.TemporaryDirectory(dir=".") as folder, contextlib.ExitStack() as ends:
+        path = Path(folder) / "products.h5"
+        how = [f"--scale={scale}", f"--features={columns}", "-o", path]
+        output([sys.executable, "-m", "mgg_hpc", "generate", "like", "products", *how], "mgg generate")
+        file = os.open(path, os.O_RDONLY)
+        ends.callback(os.close, file)
+        os.fsync(file)
+        trainers, number = {}, itertools.count(1)
+        for name in ("memory", "tiers"):
+            train = {"mode": "sampled", "fanouts": [15, 10], "batch_size": BATCH}
+            tree = {"graph": {"file": str(path)}, "model": {"name": "sage", "hidden": 128}, "train": train}
+            tree["run"] = {"threads": threads or 0}
+            if name == "tiers":
+                tree["features"] = {"near": int(4 * columns * trainers["memory"].job.part.nodes / times)}
+            job = build(config.from_tree(tree, name), MPI.COMM_SELF)
+            ends.callback(job.close)
+            trainers[name] = Trainer(job, job.graph())
+
+        def cold(run: Callable[[], object]) -> float:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)  # no page of it is cached now
+            began = time.perf_counter()
+            run()
+            return 1e3 * (time.perf_counter() - began)
+
+        def epoch(trainer: Trainer) -> None:
+            for _ in trainer.run(next(number)):
+                pass
+
+        runs = {name: partial(cold, partial(epoch, trainer)) for name, trainer in trainers.items()}
+        reads = trainers["tiers"].counts.tiers
+        with TieredTensor.open(path) as tensor:
+            rng, nodes, steps = np.random.default_rng(0), len(tensor), trainers["tiers"].steps
+
+            def misses() -> None:
+                for _ in range(steps):
+                    tensor[rng.choice(nodes, reads[-1][-1] // steps, replace=False)]
+
+            taken = interleaved(runs | {"reads that miss": partial(cold, misses)}, turns)
+        last = reads[-1] / reads[-1].sum()
+        results.compare(taken, {"tiers": {"hit_rate": round(1 - float(last[-1]), 4)}}, steps=steps)
+    results.write(files)
+    results.show("variant", *TIMES, "hit_rate")
 
 
 if __name__ == "__main__":
