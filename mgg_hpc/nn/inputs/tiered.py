@@ -159,6 +159,11 @@ class TieredFeatures(HostFeatures):
         self._table.read[:] = 0
         return found
 
+    @property
+    def by_pointers(self) -> bool:
+        """Whether any thread may gather: the host reads all rows through pointers, or from the file."""
+        return self._device == "cpu" and all(bool(each.addresses.all()) for each in self._table.tiers)
+
     def gather(self, numbers: NDArray[np.int64], workspace: Workspace) -> Tensor:
         """Return rows of any ranks by number, [k, F], in the type of all rows and normalised."""
         found = workspace.rows(len(numbers), self.shape[1], self._stored)

@@ -321,22 +321,22 @@ class Batches:
             order = shuffled(self._ids, self._how.seed, epoch, threads)
         ahead = self._how.prefetch
         with ThreadPoolExecutor(max(1, min(ahead, threads)), "sample") as pool:
-            waiting: deque[Future[tuple[list[Block], NDArray[np.int64]]]] = deque()
+            waiting: deque[Future[tuple[list[Block], NDArray[np.int64], Input | None]]] = deque()
             try:
                 for number in range(first, self.steps):
                     for later in range(number + len(waiting), min(self.steps, number + ahead + 1)):
                         waiting.append(pool.submit(self._sampled, order, epoch, later))
                     with span("sample"):
-                        blocks, rows = waiting.popleft().result()
-                    yield self._batch(blocks, rows, epoch, number)
+                        blocks, rows, x = waiting.popleft().result()
+                    yield self._batch(blocks, rows, x, epoch, number)
             finally:
                 for future in waiting:
                     future.cancel()
 
     def _sampled(
         self, order: NDArray[np.int64], epoch: int, number: int
-    ) -> tuple[list[Block], NDArray[np.int64]]:
-        """Return the blocks of a batch, the first layer's first, and this rank's rows of it. Not collective."""
+    ) -> tuple[list[Block], NDArray[np.int64], Input | None]:
+        """Return the blocks of a batch, the first layer's first, this rank's rows of it, and their input (`ahead`)."""
         size, how = self._how.batch_size, self._how
         chosen = order[number * size : (number + 1) * size] - self._first
         chosen = chosen[(chosen >= 0) & (chosen < len(self._own))]
@@ -352,14 +352,17 @@ class Batches:
             blocks.append(Block(source, hop, sampled.nodes[:end], ids[:end], weighted=how.weighted))
             for kind in tuple(source.kinds):
                 blocks[-1].plan(kind)
-        return blocks[::-1], seeds - int(source.bounds[source.comm.rank])
+        rows = seeds - int(source.bounds[source.comm.rank])
+        return blocks[::-1], rows, source.ahead(blocks[-1].numbers)
 
-    def _batch(self, blocks: list[Block], rows: NDArray[np.int64], epoch: int, number: int) -> Batch:
-        """Return the batch with its input rows and labels."""
+    def _batch(
+        self, blocks: list[Block], rows: NDArray[np.int64], x: Input | None, epoch: int, number: int
+    ) -> Batch:
+        """Return the batch with its input rows and labels. x: input rows, if they are there already."""
         size, y = self._how.batch_size, self._y
         return Batch(
             blocks=blocks,
-            x=self._source.input(blocks[0].numbers),
+            x=self._source.input(blocks[0].numbers) if x is None else x,
             y=None if y is None else y[self._source.there(torch.from_numpy(rows))],
             rows=rows,
             total=min(size, len(self._ids) - number * size),

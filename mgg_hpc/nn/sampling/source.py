@@ -214,6 +214,12 @@ class Source:
         rows = None if self._table is None else self._table.tiers[0].kept
         return len(rows.buffer) if rows is not None and rows.symmetric else 0
 
+    def ahead(self, numbers: NDArray[np.int64]) -> Input | None:
+        """Return what `input` does where any thread may read the rows, as those of a file; else None."""
+        if isinstance(self.x, TieredFeatures) and self.x.by_pointers:
+            return self.x.gather(numbers, self.workspace)
+        return None
+
     def input(self, numbers: NDArray[np.int64]) -> Input | None:
         """Return the features [k, F] of rows of any ranks, dense or sparse as the graph's; None if there are none.
 
