@@ -58,7 +58,9 @@ def as_array(tensor: Tensor | None) -> Any:
 
 
 class Workspace:
-    """Pool of rows that are ordinary tensors; a buffer is free again when the last tensor over it is gone. For any thread.
+    """Pool of rows that are ordinary tensors; a buffer is free again when the last tensor over it is gone.
+
+    Any thread may take rows.
 
     varying: use buffers that may be larger than needed, if the number of rows differs from call to call.
     """
