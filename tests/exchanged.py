@@ -17,7 +17,7 @@ import reference
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import exchange, mpi
-from mgg_hpc.runtime.backends.arguments import Geometry
+from mgg_hpc.runtime.backends.arguments import Geometry, Tier, TieredRows
 from mgg_hpc.runtime.backends.host.components import padded
 
 # Between hosts there are no pointers: shmem/test_transport.py runs the tests there, without "direct".
@@ -107,11 +107,27 @@ def test_rows_of_all_ranks_come_by_number(rng, comm, backend, name, gets):
         out = padded(len(ids), rows.format)
         reached = replace(rows, addresses=np.where(own, rows.addresses, 0)) if gets else rows
         backend.stream.meter.taken()
-        backend.gather(reached, case.bounds, ids, out)
+        backend.gather(TieredRows.of_ranks(reached, case.bounds), ids, out)
         remote = int(((ids < case.bounds[comm.rank]) | (ids >= case.bounds[comm.rank + 1])).sum())
         with mpi.agree(comm):
             np.testing.assert_array_equal(out, x[ids])
             assert backend.stream.meter.remote_rows == remote
+        each = int(
+            np.diff(case.bounds).min()
+        )  # the first rows of each rank, as slots that lie on ranks in turn
+        turns = Tier(
+            "turns",
+            each * comm.size,
+            reached.addresses,
+            np.arange(comm.size),
+            rows.format.row_bytes,
+            int(rows.addresses[comm.rank]),
+        )
+        slots = rng.integers(0, each * comm.size, 70 if each else 0)
+        taken = padded(len(slots), rows.format)
+        backend.gather(TieredRows(turns.slots, rows.format, [turns]), slots, taken)
+        with mpi.agree(comm):
+            np.testing.assert_array_equal(taken, x[case.bounds[slots % comm.size] + slots // comm.size])
         backend.memory.release(rows)
 
 

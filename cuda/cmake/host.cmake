@@ -38,7 +38,7 @@ endforeach()
 
 # NOMINSIZE: not for size, since the exchange and the floor are here.
 nanobind_add_module(_host NB_STATIC NOMINSIZE
-  cuda/python/module_edges.cpp cuda/python/module_host.cpp cuda/python/module_random.cpp
+  cuda/python/module_edges.cpp cuda/python/module_gather.cpp cuda/python/module_host.cpp cuda/python/module_random.cpp
   cuda/python/module_sampling.cpp cuda/python/module_streams.cpp cuda/python/module_traversal.cpp
   cuda/python/host_schedule.cpp
   cuda/runtime/halo_exchange.cpp cuda/runtime/streaming/chunk_source.cpp cuda/runtime/streaming/chunk_stream.cpp

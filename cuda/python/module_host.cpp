@@ -94,6 +94,7 @@ const std::string& mgg::instruction_set() {
 
 void bind_floor(nb::module_& m);                      // module_floor.cpp
 void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
+void bind_gather(nb::module_& m);                     // module_gather.cpp
 void bind_random(nb::module_& m);                     // module_random.cpp
 void bind_sampling(nb::module_& m);                   // module_sampling.cpp
 void bind_streams(nb::module_& m);                    // module_streams.cpp
@@ -174,6 +175,7 @@ disagree.)");
   bind_aggregate<mgg::BFloat16, uint16_t>(schedule, "aggregate_bfloat16");
   bind_edges(schedule);
   bind_floor(m);
+  bind_gather(m);
   bind_random(m);
   bind_sampling(m);
   bind_streams(m);

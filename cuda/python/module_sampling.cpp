@@ -1,8 +1,7 @@
-// Binds neighbour sampling, the order of an epoch's rows, and gathers of rows by number.
+// Binds neighbour sampling and the order of an epoch's rows.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <omp.h>
 
@@ -13,10 +12,8 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "cpu/sampling/gather.h"
 #include "cpu/sampling/sample.h"
 #include "mgg/layout.h"
 #include "mgg/semantics.h"
@@ -147,103 +144,6 @@ void bind(nb::module_& m, const char* name) {
 seeds: int64, distinct rows. fanouts: of each hop, at least 1 or -1. Raises ValueError for others.)");
 }
 
-// ---- rows by number
-
-using Rows = nb::ndarray<nb::ndim<2>, nb::device::cpu>;  // of any type
-
-std::tuple<int64_t, int64_t, int64_t> gather_rows(const mgg::Reach& reach, Flat<const int64_t> ids,
-                                                  Flat<const int64_t> bounds, int64_t row_bytes, Rows out) {
-  const int64_t count = static_cast<int64_t>(ids.size()), pes = static_cast<int64_t>(reach.addresses.size());
-  const int64_t item = static_cast<int64_t>(out.itemsize());
-  const uint64_t* addresses = reach.addresses.data();
-  require(reach.rank >= 0 && reach.rank < pes && bounds.size() == reach.addresses.size() + 1 &&
-              reach.counts.size() == reach.addresses.size(),
-          "gather: bounds, addresses and counts are not of the same ranks");
-  require(row_bytes > 0 && row_bytes % mgg::row_alignment == 0 && reach.threads > 0,
-          "gather: rows must be padded to 16 bytes, and there is at least one thread");
-  require(static_cast<int64_t>(out.shape(0)) == count && static_cast<int64_t>(out.shape(1)) * item <= row_bytes,
-          "out: a row for each number");
-  require(count <= 1 || out.stride(0) * item == row_bytes, "out: rows must be padded to 16 bytes");
-  require(out.size() == 0 || out.stride(1) == 1, "out: columns must be contiguous");
-  require(count == 0 || reinterpret_cast<uintptr_t>(out.data()) % mgg::row_alignment == 0,
-          "out: not aligned to 16 bytes");
-  for (int64_t pe = 0; pe < pes; ++pe) {
-    const int64_t rows = bounds.data()[pe + 1] - bounds.data()[pe];
-    require(rows >= 0 && rows <= reach.counts.data()[pe], "gather: more rows than their PE has published");
-    require(rows == 0 || addresses[pe] || (reach.transport && addresses[reach.rank]), "gather: rows out of reach");
-    require(addresses[pe] % mgg::row_alignment == 0, "gather: rows are not aligned to 16 bytes");
-  }
-  const mgg::RowGather call{ids.data(), count,     bounds.data(), addresses, static_cast<int>(pes),
-                            reach.rank, row_bytes, static_cast<char*>(out.data()),
-                            mgg::transport_at(reach.transport), reach.threads};
-  nb::gil_scoped_release release;
-  const mgg::RowsRead read = mgg::gather_rows(call);
-  return {read.local, read.remote, read.got};
-}
-
-using TierSpec = std::tuple<int64_t, std::vector<uint64_t>, int64_t>;  // slots, addresses, bytes of a row
-
-std::tuple<std::vector<int64_t>, int64_t, int> gather_tiers(
-    Flat<const int64_t> ids, int64_t rows, std::optional<Flat<const int32_t>> slots,
-    std::optional<Flat<const int64_t>> wide_slots, const std::vector<TierSpec>& tiers,
-    std::tuple<int64_t, int, int64_t> file, Rows out, int threads) {
-  const int64_t count = static_cast<int64_t>(ids.size()), item = static_cast<int64_t>(out.itemsize());
-  const int64_t bytes = static_cast<int64_t>(out.shape(1)) * item;
-  require(static_cast<int64_t>(out.shape(0)) == count, "out: a row for each number");
-  require(out.size() == 0 || out.shape(1) == 1 || out.stride(1) == 1, "out: columns must be contiguous");
-  require(count <= 1 || out.stride(0) >= static_cast<int64_t>(out.shape(1)), "out: rows overlap");
-  require(!slots || static_cast<int64_t>(slots->size()) == rows, "slots: one for each row");
-  require(!wide_slots || static_cast<int64_t>(wide_slots->size()) == rows, "slots: one for each row");
-  require(threads > 0, "threads: at least 1");
-  std::vector<mgg::Tier> made;
-  int64_t end = 0;
-  for (const auto& [held, addresses, row_bytes] : tiers) {
-    require(held >= 0 && !addresses.empty() && row_bytes >= bytes, "tiers: rows are longer than that");
-    made.push_back({end, end + held, addresses.data(), static_cast<int64_t>(addresses.size()), row_bytes});
-    end += held;
-  }
-  const auto& [filed, descriptor, offset] = file;
-  require(slots || wide_slots || rows <= end + filed, "rows: more than slots");
-  const mgg::TieredGather call{ids.data(), count, rows, slots ? slots->data() : nullptr,
-                               wide_slots ? wide_slots->data() : nullptr, made.data(),
-                               static_cast<int64_t>(made.size()), {end, end + filed, descriptor, offset}, bytes,
-                               static_cast<char*>(out.data()), count > 1 ? out.stride(0) * item : bytes, threads};
-  std::vector<int64_t> read(made.size() + 1);
-  nb::gil_scoped_release release;
-  const mgg::FileFault fault = mgg::gather_tiers(call, read.data());
-  return {read, fault.slot, fault.error};
-}
-
-template <class T>
-void gather_csr(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const T> values, Flat<const int64_t> rows,
-                Flat<const int64_t> out_indptr, Flat<int32_t> out_indices, Flat<T> out_values, int threads) {
-  require(indptr.size() > 0 && values.size() == indices.size() && threads > 0, "gather: not a CSR matrix");
-  require(out_values.size() == out_indices.size() && out_indptr.size() == rows.size() + 1,
-          "gather: results of other sizes");
-  const mgg::Csr<T> matrix{indptr.data(), static_cast<int64_t>(indptr.size()) - 1, static_cast<int64_t>(indices.size()),
-                           indices.data(), values.data()};
-  nb::gil_scoped_release release;
-  mgg::gather_csr(matrix, rows.data(), static_cast<int64_t>(rows.size()), out_indptr.data(),
-                  static_cast<int64_t>(out_indices.size()), out_indices.data(), out_values.data(), threads);
-}
-
-void csr_offsets(Flat<const int64_t> indptr, int64_t stored, Flat<const int64_t> rows, Flat<int64_t> out_indptr) {
-  require(indptr.size() > 0 && out_indptr.size() == rows.size() + 1, "gather: results of other sizes");
-  nb::gil_scoped_release release;
-  mgg::csr_offsets(indptr.data(), static_cast<int64_t>(indptr.size()) - 1, stored, rows.data(),
-                   static_cast<int64_t>(rows.size()), out_indptr.data());
-}
-
-template <class T>
-void bind_csr(nb::module_& m, const char* name) {
-  m.def(name, &gather_csr<T>, "indptr"_a.noconvert(), "indices"_a.noconvert(), "values"_a.noconvert(),
-        "rows"_a.noconvert(), "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "out_values"_a.noconvert(),
-        "threads"_a, R"(Copy rows of a CSR matrix, one after the other.
-
-indptr int64 [N + 1], indices int32 [nnz], values [nnz]: the matrix. rows: int64 [n]. out_indptr: result of csr_offsets.
-out_indices, out_values: [out_indptr[n]]. Raises ValueError for arrays that do not fit.)");
-}
-
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
@@ -251,25 +151,4 @@ void bind_sampling(nb::module_& m) {
   bind<int64_t>(m, "Sampler64");
   m.def("shuffled", &shuffled, "ids"_a.noconvert(), "seed"_a, "epoch"_a, "threads"_a,
         "Return int64 [n], the places of ids in an order drawn by (seed, epoch).");
-  m.def("gather_rows", &gather_rows, "reach"_a, "ids"_a.noconvert(), "bounds"_a.noconvert(), "row_bytes"_a,
-        "out"_a.noconvert(), R"(Set out[i] = row ids[i]. Return the numbers of local, remote and fetched rows.
-
-ids: int64 [n]. bounds: int64 [P + 1], first number of each PE's rows. Rows at address 0 are fetched by the transport.
-out: rows of any type [n, dim], padded to row_bytes. Raises ValueError for a number outside the bounds, and for arrays
-that do not fit.)");
-  m.def("gather_tiers", &gather_tiers, "ids"_a.noconvert(), "rows"_a, "slots"_a.noconvert().none(),
-        "wide_slots"_a.noconvert().none(), "tiers"_a, "file"_a, "out"_a.noconvert(), "threads"_a,
-        R"(Set out[i] = row ids[i]. Return the numbers of rows read from each tier and the file, and a fault.
-
-ids: int64 [n]. rows: number of rows. slots: int32 [rows], or wide_slots int64, places of rows, checked by the caller;
-or None for both. tiers: (number of slots, addresses of each PE's row 0, bytes from one row to the next). file: (number
-of slots, descriptor, offset). out: rows of any type [n, dim]. The fault is the first slot that could not be read, or
--1, and errno, or 0 at the file's end. Raises IndexError for a number outside the rows, and ValueError for arrays that
-do not fit.)");
-  m.def("csr_offsets", &csr_offsets, "indptr"_a.noconvert(), "stored"_a, "rows"_a.noconvert(),
-        "out_indptr"_a.noconvert(), R"(Set out_indptr [n + 1] to where rows [n] of a CSR matrix begin in gather_csr.
-
-stored: number of the matrix's values. Raises ValueError for a row that is not there.)");
-  bind_csr<float>(m, "gather_csr_float32");
-  bind_csr<double>(m, "gather_csr_float64");
 }

@@ -15,7 +15,7 @@ from world import SMALL
 
 from mgg_hpc.plan import grid, workload
 from mgg_hpc.plan.layout import HALO, RowFormat
-from mgg_hpc.runtime.backends.arguments import Options, RngKey
+from mgg_hpc.runtime.backends.arguments import Options, RngKey, Tier, TieredRows
 from mgg_hpc.runtime.backends.host import components
 from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
@@ -23,6 +23,7 @@ from mgg_hpc.runtime.sampler import Sampler, take_csr
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
 from mgg_hpc.runtime.streaming.files import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore
+from mgg_hpc.runtime.tiers.files import FileRows
 
 FAR = 1 << 32  # bytes
 FORMAT = RowFormat(np.dtype(np.float32), 1024)
@@ -69,8 +70,33 @@ def test_rows_beyond_4_gib_are_gathered(rng, held, reached):
     for rank, (backend, rows) in enumerate(zip(*held[:2], strict=True)):
         addresses = rows.addresses if reached == "all" else np.where(np.arange(2) == rank, rows.addresses, 0)
         out = components.padded(50, FORMAT)
-        backend.gather(replace(rows, addresses=addresses), RANK_BOUNDS, rows_of_the_graph(which), out)
+        table = TieredRows.of_ranks(replace(rows, addresses=addresses), RANK_BOUNDS)
+        backend.gather(table, rows_of_the_graph(which), out)
         np.testing.assert_array_equal(out, held[2][which])
+
+
+def test_slots_beyond_2_31_are_gathered(rng, held, tmp_path):
+    """Rows that lie on two ranks in turn, then 2^32 rows of an array, then rows of a file beyond 4 GiB of it."""
+    (backend, _), (mine, _), values = held
+    narrow = replace(mine.format, dim=1)  # of 4 bytes, 4,096 bytes apart
+    turns = Tier("turns", 2 * ROWS, mine.addresses, np.arange(2), FORMAT.row_bytes)
+    many = untouched(4 * (FAR + 9)).view(np.float32)
+    many[-9:] = rng.standard_normal(9)
+    with (tmp_path / "rows").open("wb") as file:
+        file.seek(FAR + 4 * 30)
+        file.write(values[:10, 7].tobytes())
+    behind = FileRows(tmp_path / "rows", 20, (FAR + 4 * 35) // 4, 1, np.dtype(np.float32))
+    tiers, ends = [turns, Tier.of_array("many", many[:, None])], 2 * ROWS + len(many)
+    for first in (0, FAR // 4 + 1):
+        slots = np.r_[2 * LAST : 2 * ROWS, ends - 9 : ends, ends + FAR // 4 + 25 - first + np.arange(10)]
+        wanted = np.r_[values[:, 0].reshape(2, 20).T.ravel(), many[-9:], values[:10, 7]]
+        ids, out = rng.permutation(len(slots)), np.empty((len(slots), 1), np.float32)
+        backend.gather(TieredRows(len(slots), narrow, tiers, behind, slots=slots, first=first), ids, out)
+        np.testing.assert_array_equal(out[:, 0], wanted[ids])
+        whole = TieredRows(ends + behind.count - first, narrow, tiers, behind, first=first)
+        backend.gather(whole, slots[ids], out)
+        np.testing.assert_array_equal(out[:, 0], wanted[ids])
+        assert whole.read.tolist() == [40, 9, 10]
 
 
 def staged_far(plan):

@@ -1,4 +1,4 @@
-"""Rows by number: of all ranks that one process plays, and of a CSR matrix."""
+"""Rows by number: of all ranks that one process plays, of tiers, and of a CSR matrix."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ import pytest
 import scipy.sparse as sp
 from gpu.pes.engine import Engine
 from gpu.pes.played import Played
+from world import SMALL
 
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.arguments import Options, Tier, TieredRows
 from mgg_hpc.runtime.backends.host.components import padded
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.sampler import take_csr
+from mgg_hpc.runtime.tiers.files import FileRows
 
 
 @pytest.mark.parametrize("reached", ["all", "own"])
@@ -28,12 +34,16 @@ def test_rows_of_all_ranks_come_by_number(rng, name, ranks, reached):
         ids = rng.integers(0, case.nodes, 3 * case.nodes + 1 if case.nodes else 0)
         own, reach = case.rows(rank), (np.arange(ranks) == rank) | (reached == "all")
         out = padded(len(ids), rows.format)
-        backend.gather(replace(rows, addresses=np.where(reach, rows.addresses, 0)), case.bounds, ids, out)
+        reachable = replace(rows, addresses=np.where(reach, rows.addresses, 0))
+        table = TieredRows.of_ranks(reachable, case.bounds)
+        backend.gather(table, ids, out)
         np.testing.assert_array_equal(out, x[ids])
         remote, meter = int(((ids < own.start) | (ids >= own.stop)).sum()), backend.stream.meter
         assert meter.local_bytes == (len(ids) - remote) * width * x.itemsize
         assert (meter.remote_rows, meter.remote_bytes) == (remote, remote * width * x.itemsize)
         assert meter.messages == (remote if reached == "own" else 0)
+        owners = np.searchsorted(case.bounds, ids, "right") - 1
+        np.testing.assert_array_equal(table.read[:-1], np.bincount(owners, minlength=ranks))
 
 
 @pytest.mark.parametrize("width", [100, 5])
@@ -44,8 +54,10 @@ def test_many_rows_are_gathered_by_threads_and_past_the_caches(rng, width):
     played = Played(Engine.host(), case, x, threads=3)
     ids, out = rng.integers(0, 3000, 100_003), padded(100_006, played.format)
     out[:] = -1
-    played.backends[1].gather(played.rows[1], case.bounds, ids, out[:100_003])
+    table = TieredRows.of_ranks(played.rows[1], case.bounds)
+    played.backends[1].gather(table, ids, out[:100_003])
     np.testing.assert_array_equal(out, np.append(x[ids], np.full((3, width), -1), 0))
+    np.testing.assert_array_equal(table.read, [(ids < 1000).sum(), 0, (ids >= 1000).sum(), 0])
 
 
 def test_bad_arguments_are_refused_and_nothing_is_written(rng):
@@ -55,21 +67,108 @@ def test_bad_arguments_are_refused_and_nothing_is_written(rng):
     out, two = padded(2, mine.format), np.array([0, 1])
     out[:] = 7
     private = backend.rows(np.diff(bounds), mine.format, symmetric=False)
-    unread = replace(private, counts=mine.counts)
-    for message, *arguments in (
-        (r"gather: row 97, and rows are 0 to 96", mine, bounds, np.array([0, 97]), out),
-        (r"gather: row -1, and rows are", mine, bounds, np.array([-1, 0]), out),
-        ("more rows than their PE has published", mine, bounds + np.array([0, 0, 1]), two, out),
-        ("more rows than their PE", private, bounds, two, out),
-        ("rows out of reach", unread, bounds, two, out),
-        ("not of the same ranks", mine, bounds[:2], two, out),
-        (r"2 rows of 5 x float32 into \[1, 5\]", mine, bounds, two, out[:1]),
-        (r"2 rows of 5 x float32 into \[2, 5\] of float64", mine, bounds, two, np.zeros((2, 5))),
-        ("out: rows must be padded", mine, bounds, two, np.zeros((2, 5), np.float32)),
+    for wrong in (bounds + np.array([0, 0, 1]), bounds[:2], bounds + 1, bounds[::-1]):
+        with pytest.raises(ValueError, match="are not of ranks that have"):
+            TieredRows.of_ranks(mine, wrong)
+    with pytest.raises(ValueError, match="are not of ranks that have"):
+        TieredRows.of_ranks(private, bounds)
+    table = TieredRows.of_ranks(mine, bounds)
+    unread = TieredRows.of_ranks(replace(private, counts=mine.counts), bounds)
+    slots = np.array([0, 2**40, -1])
+    for kind, message, *arguments in (
+        (IndexError, "row 97, and rows are 0 to 96", table, np.array([0, 97, 98]), padded(3, mine.format)),
+        (IndexError, "row -1, and rows are", table, np.array([0, -1]), out),
+        (ValueError, "rows out of reach", unread, two, out),
+        (ValueError, r"2 rows of 5 x float32 into \[1, 5\]", table, two, out[:1]),
+        (ValueError, r"2 rows of 5 x float32 into \[2, 5\] of float64", table, two, np.zeros((2, 5))),
+        (ValueError, "columns must be", table, two, np.zeros((5, 2), "f4").T),
+        (ValueError, "rows overlap", table, two, np.lib.stride_tricks.as_strided(out, (2, 5), (8, 4))),
+        (ValueError, "more than slots", TieredRows(98, mine.format, table.tiers), two, out),
+        (ValueError, "one for each row", TieredRows(98, mine.format, table.tiers, slots=slots), two, out),
+        (ValueError, "slots: int32 or", TieredRows(3, mine.format, table.tiers, slots=slots * 1.0), two, out),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(kind, match=message):
             backend.gather(*arguments)
     assert (out == 7).all()
+    for row in (1, 2):
+        with pytest.raises(ValueError, match="slots that no tier has"):
+            backend.gather(TieredRows(3, mine.format, table.tiers, slots=slots), np.full(2, row), out)
+    assert (out == 7).all()
+
+
+def tables(rng, folder, x, backends, *, mapped, reached):
+    """(each rank's table of x [N, dim] in all kinds of tiers and a file, the tier of each row, and its place there).
+
+    Tiers: a copy on each rank, rows on all ranks in turn, rows on ranks 2 and 0 in turn, an array of rank 0. mapped:
+    rows have slots. reached: whether pointers lead to other ranks' rows; else these are got.
+    """
+    count, format, ranks = len(x), RowFormat(x.dtype, x.shape[1]), len(backends)
+    cuts = np.sort(rng.integers(0, count + 1, 4))
+    slots = rng.permutation(count) if mapped else np.arange(count)
+    near, turns, pairs, host, filed = np.split(x[np.argsort(slots)], cuts)
+    skipped, offset = (int(rng.integers(0, 50)) for _ in range(2))
+    behind = np.zeros((skipped + len(filed), x.shape[1]), x.dtype)
+    behind[skipped:] = filed
+    (folder / "rows").write_bytes(bytes(offset) + behind.tobytes())
+    wide = np.zeros((len(host), x.shape[1] + 3), x.dtype)
+    wide[:, 1:-2] = host
+    made = {}
+    for name, rows, owners in (("turns", turns, np.arange(ranks)), ("pairs", pairs, np.array([2, 0]))):
+        counts = np.full(ranks, len(rows))
+        made[name] = owners, [backend.rows(counts, format, symmetric=True) for backend in backends]
+        for place, owner in enumerate(owners):
+            held = rows[place :: len(owners)]
+            made[name][1][owner].local[: len(held)] = held
+    found = []
+    for rank in range(ranks):
+        tiers = [Tier.of_array("near", near.copy(), rank)]
+        for name, (owners, rows) in made.items():
+            mine = rows[rank]
+            addresses = np.where((owners == rank) | reached, mine.addresses[owners], 0)
+            held = len(turns if name == "turns" else pairs)
+            own = int(mine.addresses[rank])
+            tiers.append(Tier(name, held, addresses, owners, format.row_bytes, own, mine))
+        tiers.append(Tier.of_array("host", wide[:, 1:-2]))
+        file = FileRows(folder / "rows", offset, len(behind), x.shape[1], x.dtype)
+        given = slots.astype(rng.choice([np.int32, np.int64])) if mapped else None
+        found.append(TieredRows(count, format, tiers, file, slots=given, first=skipped))
+    tier = np.searchsorted(cuts, slots, "right")
+    return found, tier, slots - np.append(0, cuts)[tier]
+
+
+@pytest.mark.parametrize("reached", [True, False])
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("kind", ["f4", "f8", "f2", "u1", "i8", "bfloat16"])
+def test_rows_of_tiers_come_by_number(rng, tmp_path, kind, mapped, reached):
+    """Rows of every tier and the file, into rows that may be padded, and how many of each."""
+    count = int(rng.choice([0, 1, 2, 300]))
+    for width in (1, 5, 16, 33, 1000):
+        world = World(3)
+        backends = [SerialBackend(rank, world, Options(SMALL, 2)) for rank in range(3)]
+        x = rng.integers(0, 99, (count, width)).astype(kind)
+        found, tier, place = tables(rng, tmp_path, x, backends, mapped=mapped, reached=reached)
+        for rank, (backend, table) in enumerate(zip(backends, found, strict=True)):
+            ids = rng.integers(0, count, 1500 if count else 0)
+            room = np.full((len(ids) + 1, width + int(rng.integers(0, 3))), 7, x.dtype)
+            backend.stream.meter.taken()
+            backend.gather(table, ids, room[:-1, :width])
+            np.testing.assert_array_equal(room[:-1, :width], x[ids])
+            assert (room[-1] == 7).all()
+            assert (room[:, width:] == 7).all()
+            meter, tiers, places = backend.stream.meter, tier[ids], place[ids]
+            np.testing.assert_array_equal(table.read, np.bincount(tiers, minlength=5))
+            crossed = {
+                0: np.full(len(ids), rank),
+                1: places % 3,
+                2: np.array([2, 0])[places % 2],
+                3: 0 * places,
+            }
+            own = sum(int(((tiers == t) & (owners == rank)).sum()) for t, owners in crossed.items())
+            got = sum(int(((tiers == t) & (crossed[t] != rank)).sum()) for t in (1, 2))
+            row = width * x.itemsize
+            assert (meter.local_bytes, meter.remote_rows) == (own * row, len(ids) - own)
+            assert meter.messages == (0 if reached else got)
+            assert meter.stored_bytes == int((tiers == 4).sum()) * row
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])

@@ -15,10 +15,12 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace mgg {
@@ -33,6 +35,7 @@ constexpr int64_t most_cached = 32 << 20;  // bytes of results that a cache may 
 constexpr int64_t piece = 1024;           // rows that a thread copies at once, at most,
 constexpr int64_t bytes_at_once = 256 << 10;  // and their bytes
 constexpr int64_t ring = 128;             // rows whose places are known ahead, a power of two
+constexpr int64_t slots_ahead = 32;       // that are prefetched
 constexpr int64_t csr_ahead = 16;         // rows of a CSR matrix that are prefetched,
 constexpr int64_t most_foreseen = 256;    // and values of each
 constexpr int64_t readers = 16;           // threads that wait for a file: a solid-state disk has many reads at a time
@@ -43,6 +46,11 @@ typedef uint64_t Pack __attribute__((vector_size(16), may_alias, aligned(1)));
 
 inline void prefetch(const char* row, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += line) __builtin_prefetch(row + at);
+}
+
+inline void foresee_slot(const Table& table, int64_t row) {
+  if (table.slots) __builtin_prefetch(table.slots + row);
+  if (table.wide_slots) __builtin_prefetch(table.wide_slots + row);
 }
 
 // STREAMS: past the caches.
@@ -68,142 +76,139 @@ inline void copy_row(char* to, const char* from, int64_t bytes) {
   if (!STREAMS && at < bytes) std::memcpy(to + at, from + at, bytes - at);
 }
 
-// The PE that owns a row: the last whose rows do not begin after it.
-inline int owner_of(const RowGather& call, int64_t row) {
-  int low = 0, count = call.pes;
+inline int64_t slot_of(const Table& table, int64_t row) {
+  return table.slots ? table.slots[row] : table.wide_slots ? table.wide_slots[row] : row;
+}
+
+// The tier of a slot: the last that does not begin after it. tier_count: the file.
+inline int64_t tier_of(const Table& table, int64_t slot) {
+  int64_t low = 0, count = table.tier_count + 1;
   while (count > 1) {
-    const int half = count / 2;
-    low = call.bounds[low + half] <= row ? low + half : low;
+    const int64_t half = count / 2;
+    low = table.firsts[low + half] <= slot ? low + half : low;
     count -= half;
   }
   return low;
 }
 
-// Where a row lies, or null if no pointer reaches it.
-inline const char* place_of(const RowGather& call, int64_t row) {
-  const int pe = owner_of(call, row);
-  const char* base = reinterpret_cast<const char*>(call.addresses[pe]);
-  return base ? base + (row - call.bounds[pe]) * call.row_bytes : nullptr;
+// The PE's place in a tier, and the row there, of a slot.
+struct Place {
+  int64_t pe, row;
+};
+
+inline Place place_in(const Tier& tier, int64_t slot) {
+  const int64_t number = slot - tier.first, row = tier.count == 1 ? number : number / tier.count;
+  return {number - row * tier.count, row};
 }
 
-// Counts rows of this PE and of others; throws for a row that is of none.
-RowsRead counted(const RowGather& call) {
-  const int64_t first = call.bounds[0], end = call.bounds[call.pes];
-  const int64_t own = call.bounds[call.rank], own_end = call.bounds[call.rank + 1];
-  int64_t outside = 0, local = 0;
-#pragma omp parallel for num_threads(call.threads) reduction(+ : outside, local) if (call.count > many_ids)
-  for (int64_t i = 0; i < call.count; ++i) {
-    const int64_t id = call.ids[i];
-    outside += (id < first) | (id >= end);
-    local += (id >= own) & (id < own_end);
-  }
-  if (outside) {
-    const auto is_bad = [&](int64_t id) { return id < first || id >= end; };
-    const int64_t* bad = std::find_if(call.ids, call.ids + call.count, is_bad);
-    throw std::invalid_argument("gather: row " + std::to_string(*bad) + ", and rows are " + std::to_string(first) +
-                                " to " + std::to_string(end - 1));
-  }
-  return {local, call.count - local, 0};
+// Throws for a number that is no row.
+void check_rows(const RowGather& call) {
+  const uint64_t rows = call.table.rows;
+  int64_t outside = 0;
+#pragma omp parallel for num_threads(call.threads) reduction(+ : outside) if (call.count > many_ids)
+  for (int64_t i = 0; i < call.count; ++i) outside += uint64_t(call.ids[i]) >= rows;
+  if (!outside) return;
+  const int64_t* bad = std::find_if(call.ids, call.ids + call.count, [&](int64_t id) { return uint64_t(id) >= rows; });
+  throw std::out_of_range("row " + std::to_string(*bad) + ", and rows are 0 to " + std::to_string(call.table.rows - 1));
 }
 
-// Starts to get the rows that no pointer reaches; the last of them are under way on return.
-int64_t start_gets(const RowGather& call) {
-  const char* mine = reinterpret_cast<const char*>(call.addresses[call.rank]);
+// Returns whether all rows of the tiers are reached through pointers. Throws where some are not reached at all.
+bool all_reached(const Table& table) {
+  bool all = true;
+  for (const Tier* tier = table.tiers; tier != table.tiers + table.tier_count; ++tier)
+    for (int64_t pe = 0; pe < std::min(tier->count, tier->end - tier->first); ++pe)
+      if (!tier->addresses[pe]) {
+        if (!table.transport || !tier->mine) throw std::invalid_argument("gather: rows out of reach");
+        all = false;
+      }
+  return all;
+}
+
+// A row of the file, and its place in the result.
+struct Filed {
+  int64_t slot, place;
+};
+
+// Starts to get the rows that no pointer reaches, and finds those of the file. The last gets are under way on return.
+int64_t start_gets(const RowGather& call, std::vector<Filed>& filed) {
+  const Table& table = call.table;
   int64_t got = 0;
   for (int64_t i = 0; i < call.count; ++i) {
-    const int pe = owner_of(call, call.ids[i]);
-    if (call.addresses[pe]) continue;
-    call.transport->get_nbi(call.out + i * call.row_bytes, mine + (call.ids[i] - call.bounds[pe]) * call.row_bytes,
-                            call.row_bytes, pe, 0);
-    if (++got % got_at_once == 0) call.transport->quiet(0);
+    if (i + slots_ahead < call.count) foresee_slot(table, call.ids[i + slots_ahead]);
+    const int64_t slot = slot_of(table, call.ids[i]), t = tier_of(table, slot);
+    if (t == table.tier_count) {
+      if (slot < table.file.end) filed.push_back({slot, i});
+      continue;
+    }
+    const Tier& tier = table.tiers[t];
+    const Place place = place_in(tier, slot);
+    if (slot < 0 || tier.addresses[place.pe]) continue;
+    table.transport->get_nbi(call.out + i * call.out_bytes, tier.mine + place.row * tier.row_bytes, table.bytes,
+                             static_cast<int>(tier.pes[place.pe]), 0);
+    if (++got % got_at_once == 0) table.transport->quiet(0);
   }
   return got;
 }
 
-// Copies rows first .. end - 1 of those that `rows.place` finds; null is left out.
-template <bool STREAMS, class Rows>
-void copy_rows(const Rows& rows, int64_t first, int64_t end) {
-  const int64_t ahead = std::min(ring, std::max<int64_t>(4, bytes_ahead / std::max<int64_t>(1, rows.bytes)));
+// Numbers of rows of each PE of each tier, then of the file, and of slots that are not there.
+using Counts = std::vector<int64_t>;
+
+// Copies rows first .. end - 1 of the result, but for those that no pointer reaches.
+template <bool STREAMS>
+void copy_rows(const RowGather& call, const int64_t* first_counts, int64_t first, int64_t end, int64_t* counts) {
+  const Table& table = call.table;
+  const int64_t ahead = std::min(ring, std::max<int64_t>(4, bytes_ahead / std::max<int64_t>(1, table.bytes)));
   const char* places[ring];
+  const auto find = [&](int64_t i) -> const char* {
+    const int64_t slot = slot_of(table, call.ids[i]), t = tier_of(table, slot);
+    if (t == table.tier_count || slot < 0) {
+      ++counts[first_counts[table.tier_count] + (slot < 0 || slot >= table.file.end)];
+      return nullptr;
+    }
+    const Tier& tier = table.tiers[t];
+    const Place place = place_in(tier, slot);
+    ++counts[first_counts[t] + place.pe];
+    const char* rows = reinterpret_cast<const char*>(tier.addresses[place.pe]);
+    return rows ? rows + place.row * tier.row_bytes : nullptr;
+  };
   const auto foresee = [&](int64_t i) {
-    const char* place = places[i % ring] = rows.place(i);
-    if (place) prefetch(place, rows.bytes);
+    const char* place = places[i % ring] = find(i);
+    if (place) prefetch(place, table.bytes);
   };
   for (int64_t i = first; i < std::min(end, first + ahead); ++i) foresee(i);
   for (int64_t i = first; i < end; ++i) {
     const char* place = places[i % ring];
     if (i + ahead < end) foresee(i + ahead);
-    if (place) rows.template copy<STREAMS>(i, place);
+    if (place) copy_row<STREAMS>(call.out + i * call.out_bytes, place, table.bytes);
   }
 }
 
-template <bool STREAMS, class Rows>
-void copy_all(const Rows& rows, int64_t count, int threads) {
-#pragma omp parallel num_threads(threads) if (count * rows.bytes > many_bytes)
+template <bool STREAMS>
+void copy_all(const RowGather& call, const int64_t* first_counts, Counts& counts) {
+  const int64_t bytes = std::max<int64_t>(1, call.table.bytes), step = std::clamp<int64_t>(bytes_at_once / bytes, 1, piece);
+#pragma omp parallel num_threads(call.threads) if (call.count * bytes > many_bytes)
   {
-    const int64_t step = std::clamp<int64_t>(bytes_at_once / std::max<int64_t>(1, rows.bytes), 1, piece);
+    Counts mine(counts.size());
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t first = 0; first < count; first += step)
-      copy_rows<STREAMS>(rows, first, std::min(first + step, count));
+    for (int64_t first = 0; first < call.count; first += step)
+      copy_rows<STREAMS>(call, first_counts, first, std::min(first + step, call.count), mine.data());
 #if defined(__SSE2__)
     if (STREAMS) _mm_sfence();  // others see the rows after this
 #endif
+#pragma omp critical
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] += mine[i];
   }
 }
-
-template <class Rows>
-void copy_all(const Rows& rows, int64_t count, int threads) {
-  if (rows.streams && count * rows.bytes > most_cached)
-    copy_all<true>(rows, count, threads);
-  else
-    copy_all<false>(rows, count, threads);
-}
-
-// Rows of ranges of PEs.
-struct RangedRows {
-  const RowGather& call;
-  int64_t bytes = call.row_bytes;
-  bool streams = true;
-
-  const char* place(int64_t i) const { return place_of(call, call.ids[i]); }
-  template <bool STREAMS>
-  void copy(int64_t i, const char* from) const {
-    copy_row<STREAMS>(call.out + i * bytes, from, bytes);
-  }
-};
-
-// Rows in tiers, which may be of any length and begin anywhere.
-struct TieredRows {
-  const TieredGather& call;
-  const int64_t* slots;  // [count]
-  int64_t bytes = call.bytes;
-  bool streams = (reinterpret_cast<uintptr_t>(call.out) | call.out_bytes | call.bytes) % sizeof(Pack) == 0;
-
-  const char* place(int64_t i) const {
-    const Tier* tier = call.tiers;
-    while (tier != call.tiers + call.tier_count && slots[i] >= tier->end) ++tier;
-    if (tier == call.tiers + call.tier_count) return nullptr;  // in the file
-    const int64_t number = slots[i] - tier->first, row = tier->pes == 1 ? number : number / tier->pes;
-    return reinterpret_cast<const char*>(tier->addresses[number - row * tier->pes]) + row * tier->row_bytes;
-  }
-  template <bool STREAMS>
-  void copy(int64_t i, const char* from) const {
-    copy_row<STREAMS>(call.out + i * call.out_bytes, from, bytes);
-  }
-};
 
 // Reads of a file's rows, by threads that begin at once.
 class FileReads {
  public:
-  FileReads(const TieredGather& call, const int64_t* slots, int64_t count) : call_(call) {
-    if (!count) return;
-    rows_.reserve(count);
-    for (int64_t i = 0; i < call_.count; ++i)
-      if (slots[i] >= call_.file.first) rows_.push_back({slots[i], i});
-    std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.slot < b.slot; });
+  FileReads(const RowGather& call, std::vector<Filed> rows)
+      : call_(call), file_(call.table.file), bytes_(call.table.bytes), rows_(std::move(rows)) {
+    std::sort(rows_.begin(), rows_.end(), [](const Filed& a, const Filed& b) { return a.slot < b.slot; });
     for (int64_t i = 0; i < int64_t(rows_.size()); ++i) {
-      const bool joins = i > 0 && (rows_[i].slot - rows_[i - 1].slot - 1) * call_.bytes <= most_skipped &&
-                         (rows_[i].slot - rows_[runs_.back()].slot + 1) * call_.bytes <= most_read;
+      const bool joins = i > 0 && (rows_[i].slot - rows_[i - 1].slot - 1) * bytes_ <= most_skipped &&
+                         (rows_[i].slot - rows_[runs_.back()].slot + 1) * bytes_ <= most_read;
       if (!joins) runs_.push_back(i);
     }
     const int64_t threads = std::min<int64_t>(runs_.size(), readers);
@@ -222,35 +227,31 @@ class FileReads {
   }
 
  private:
-  struct Row {
-    int64_t slot, place;
-  };
-
   void work() {
     std::vector<char> buffer;
     for (int64_t run; (run = next_++) < int64_t(runs_.size());) {
       const int64_t first = runs_[run], end = run + 1 < int64_t(runs_.size()) ? runs_[run + 1] : rows_.size();
-      const int64_t slot = rows_[first].slot, bytes = (rows_[end - 1].slot - slot + 1) * call_.bytes;
+      const int64_t slot = rows_[first].slot, bytes = (rows_[end - 1].slot - slot + 1) * bytes_;
       try {
         buffer.resize(bytes);
       } catch (const std::bad_alloc&) {
         return fail({slot, ENOMEM});
       }
-      const int64_t from = call_.file.offset + (slot - call_.file.first) * call_.bytes;
+      const int64_t from = file_.offset + (slot - file_.first) * bytes_;
       for (int64_t done = 0; done < bytes;) {
-        const ssize_t got = pread(call_.file.descriptor, buffer.data() + done, bytes - done, from + done);
+        const ssize_t got = pread(file_.descriptor, buffer.data() + done, bytes - done, from + done);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
-          const int64_t at = slot + done / call_.bytes;  // in or before the first row that is missing
+          const int64_t at = slot + done / bytes_;  // in or before the first row that is missing
           const auto missing = std::find_if(rows_.begin() + first, rows_.begin() + end,
-                                            [at](const Row& row) { return row.slot >= at; });
+                                            [at](const Filed& row) { return row.slot >= at; });
           return fail({missing->slot, got ? errno : 0});
         }
         done += got;
       }
       for (int64_t i = first; i < end; ++i)
-        std::memcpy(call_.out + rows_[i].place * call_.out_bytes, buffer.data() + (rows_[i].slot - slot) * call_.bytes,
-                    call_.bytes);
+        std::memcpy(call_.out + rows_[i].place * call_.out_bytes, buffer.data() + (rows_[i].slot - slot) * bytes_,
+                    bytes_);
     }
   }
 
@@ -259,8 +260,10 @@ class FileReads {
     if (fault_.slot < 0 || fault.slot < fault_.slot) fault_ = fault;
   }
 
-  const TieredGather& call_;
-  std::vector<Row> rows_;
+  const RowGather& call_;
+  const FileTier& file_;
+  const int64_t bytes_;
+  std::vector<Filed> rows_;
   std::vector<int64_t> runs_;  // first row of each read
   std::vector<std::thread> threads_;
   std::atomic<int64_t> next_{0};
@@ -270,39 +273,32 @@ class FileReads {
 
 }  // namespace
 
-FileFault gather_tiers(const TieredGather& call, int64_t* read) {
-  std::unique_ptr<int64_t[]> slots(new int64_t[call.count]);
-  int64_t outside = call.count;
-#pragma omp parallel for num_threads(call.threads) reduction(min : outside) if (call.count > many_ids)
-  for (int64_t i = 0; i < call.count; ++i) {
-    const int64_t id = call.ids[i];
-    bool there = id >= 0 && id < call.rows;
-    slots[i] = !there ? 0 : call.slots ? call.slots[id] : call.wide_slots ? call.wide_slots[id] : id;
-    there = there && slots[i] >= 0 && slots[i] < call.file.end;
-    if (!there) outside = std::min(outside, i);
+RowsRead gather_rows(const RowGather& call, int64_t* read) {
+  const Table& table = call.table;
+  check_rows(call);
+  RowsRead found{0, 0, {-1, 0}};
+  std::vector<Filed> filed;
+  if (!all_reached(table) || table.file.first < table.file.end) found.got = start_gets(call, filed);
+  FileReads file(call, std::move(filed));
+  std::vector<int64_t> first_counts(1);
+  for (int64_t t = 0; t < table.tier_count; ++t) first_counts.push_back(first_counts[t] + table.tiers[t].count);
+  Counts counts(first_counts.back() + 2);
+  const bool packs = (reinterpret_cast<uintptr_t>(call.out) | call.out_bytes | table.bytes) % sizeof(Pack) == 0;
+  if (packs && call.count * table.bytes > most_cached)
+    copy_all<true>(call, first_counts.data(), counts);
+  else
+    copy_all<false>(call, first_counts.data(), counts);
+  for (int64_t t = 0; t < table.tier_count; ++t) {
+    const int64_t* of_tier = counts.data() + first_counts[t];
+    read[t] = std::accumulate(of_tier, of_tier + table.tiers[t].count, int64_t(0));
+    for (int64_t pe = 0; pe < table.tiers[t].count; ++pe)
+      if (table.tiers[t].pes[pe] == table.rank) found.own += of_tier[pe];
   }
-  if (outside < call.count)
-    throw std::out_of_range("row " + std::to_string(call.ids[outside]) + ", and rows are 0 to " +
-                                std::to_string(call.rows - 1));
-  int64_t left = call.count;  // of slots from a tier's end on
-  for (int64_t t = 0; t < call.tier_count; ++t) {
-    const int64_t end = call.tiers[t].end, before = left;
-    left = std::count_if(slots.get(), slots.get() + call.count, [end](int64_t slot) { return slot >= end; });
-    read[t] = before - left;
-  }
-  read[call.tier_count] = left;
-  FileReads file(call, slots.get(), left);
-  copy_all(TieredRows{call, slots.get()}, call.count, call.threads);
-  return file.join();
-}
-
-RowsRead gather_rows(const RowGather& call) {
-  RowsRead read = counted(call);
-  const uint64_t* end = call.addresses + call.pes;
-  if (std::find(call.addresses, end, 0) != end) read.got = start_gets(call);
-  copy_all(RangedRows{call}, call.count, call.threads);
-  if (read.got) call.transport->quiet(0);
-  return read;
+  read[table.tier_count] = counts[first_counts.back()];
+  if (found.got) table.transport->quiet(0);
+  found.fault = file.join();
+  if (counts.back()) throw std::invalid_argument("gather: slots that no tier has");
+  return found;
 }
 
 void csr_offsets(const int64_t* indptr, int64_t all_rows, int64_t stored, const int64_t* rows, int64_t count,

@@ -1,4 +1,4 @@
-// Rows by their numbers: of all ranks' features, and of a CSR matrix.
+// Rows by their numbers: of a table in several kinds of memory, and of a CSR matrix.
 #pragma once
 #include <cstdint>
 
@@ -6,34 +6,15 @@
 
 namespace mgg {
 
-// out[i] = row ids[i], where PE p's rows are numbered bounds[p] .. bounds[p + 1] - 1.
-struct RowGather {
-  const int64_t* ids;  // [count]
-  int64_t count;
-  const int64_t* bounds;      // [pes + 1]
-  const uint64_t* addresses;  // [pes], of each PE's row 0; 0 where no pointer reaches it
-  int pes, rank;
-  int64_t row_bytes;  // from one row to the next, here and in `out`; a multiple of 16
-  char* out;
-  Transport* transport;  // gets rows that no pointer reaches; they lie on their PE at this PE's own address
-  int threads;
-};
-
-// Numbers of rows that were read from this PE and from others, and of those that were got.
-struct RowsRead {
-  int64_t local, remote, got;
-};
-
-// Throws std::invalid_argument for a number outside the bounds, before anything is written.
-RowsRead gather_rows(const RowGather& call);
-
-// Rows that lie in several kinds of memory, by slots 0 .. end - 1; slots first .. end - 1 of a tier are alternately on its
-// PEs, one after another: slot s is row (s - first) / pes of PE (s - first) % pes.
+// Slots first .. end - 1 of a table, which lie on PEs in turn: slot s is row (s - first) / count of
+// pes[(s - first) % count].
 struct Tier {
   int64_t first, end;
-  const uint64_t* addresses;  // [pes], of each PE's row 0
-  int64_t pes;
-  int64_t row_bytes;  // from one row to the next
+  int64_t count;              // of PEs
+  const uint64_t* addresses;  // [count], of each PE's row 0; 0 where no pointer reaches it
+  const int64_t* pes;         // [count]
+  int64_t row_bytes;          // from one row to the next
+  const char* mine;           // this PE's counterpart of the rows that are got, or null
 };
 
 // Slots first .. end - 1 in a file, one after another from `offset` on.
@@ -43,18 +24,26 @@ struct FileTier {
   int64_t offset;
 };
 
-// out[i] = row ids[i] in slot slots[ids[i]], or ids[i] where there are no slots.
-struct TieredGather {
-  const int64_t* ids;  // [count]
-  int64_t count, rows;
-  const int32_t* slots;  // [rows], or null
+// Rows in several kinds of memory, by slots 0 .. file.end - 1: row r is in slot slots[r], or r where there are no slots.
+struct Table {
+  int64_t rows, bytes;        // number of rows, and bytes of each
+  const int32_t* slots;       // [rows], or null
   const int64_t* wide_slots;  // the same, or null
-  const Tier* tiers;
+  const Tier* tiers;          // [tier_count], one after another
+  const int64_t* firsts;      // [tier_count + 1], the first slot of each, and of the file
   int64_t tier_count;
-  FileTier file;       // after all tiers
-  int64_t bytes;       // of a row
+  FileTier file;  // after all tiers
+  int rank;
+  Transport* transport;  // gets rows that no pointer reaches, or null
+};
+
+// out[i] = row ids[i].
+struct RowGather {
+  const Table& table;
+  const int64_t* ids;  // [count]
+  int64_t count;
   char* out;
-  int64_t out_bytes;   // from one row of `out` to the next
+  int64_t out_bytes;  // from one row of `out` to the next
   int threads;
 };
 
@@ -64,10 +53,16 @@ struct FileFault {
   int error;
 };
 
+// Numbers of rows that were read from this PE's own memory, and of those that were got.
+struct RowsRead {
+  int64_t own, got;
+  FileFault fault;
+};
+
 // Sets read[t] [tier_count + 1] to the number of rows of each tier, the file's last. Rows of the file are read by
-// threads of their own, in order and joined, while others are copied. Throws std::out_of_range for a number that is no row,
-// before anything is written.
-FileFault gather_tiers(const TieredGather& call, int64_t* read);
+// threads of their own, in order and joined, while others are copied. Throws std::out_of_range for a number that is no
+// row, before anything is written, and std::invalid_argument for rows out of reach, and slots that are not there.
+RowsRead gather_rows(const RowGather& call, int64_t* read);
 
 // A CSR matrix: row r's values are indptr[r] .. indptr[r + 1] - 1.
 template <class T>

@@ -16,7 +16,7 @@ from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
-from ..arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, check_operation
+from ..arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows, check_operation
 from ..base import Backend, Capabilities
 from ..edges import Attention, EdgeKernels
 from ..profiling import Phases, Profiling
@@ -49,10 +49,12 @@ class HostBackend(Backend):
         self._schedules: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
         self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, Exchange] = WeakKeyDictionary()
+        self._tables: WeakKeyDictionary[TieredRows, Any] = WeakKeyDictionary()
         self._streams: WeakSet[ChunkRows] = WeakSet()
         memory.on_close(self._end_streams)
         # Tensors that are alive at exit keep this backend alive, so `close` drops its native objects.
         memory.on_close(self._schedules.clear)
+        memory.on_close(self._tables.clear)
         memory.on_close(self._exchanges.clear)
 
     @property
@@ -230,25 +232,41 @@ class HostBackend(Backend):
         address = int(src.addresses[self.collectives.rank])
         self._exchanges[plan].native.transfer(address, src.format.row_bytes)
 
-    def gather(
-        self,
-        src: Rows,
-        bounds: NDArray[np.int64],
-        ids: NDArray[np.int64],
-        out: Any,
-        *,
-        own: int | None = None,
-    ) -> None:
-        # The native call counts this rank's own rows.
-        format = src.format
+    def gather(self, src: TieredRows, ids: NDArray[np.int64], out: Any) -> None:
+        format, file = src.format, src.file
         if tuple(out.shape) != (len(ids), format.dim) or out.dtype != format.dtype:
             raise ValueError(
                 f"gather: {len(ids)} rows of {format.dim} x {format.dtype} into {list(out.shape)} of {out.dtype}"
             )
-        local, remote, messages = self.memory.native.gather_rows(
-            self._reach(src, gets=src.symmetric), ids, bounds, format.row_bytes, _bits(out)
+        table = self._tables.get(src)
+        if table is None:
+            table = self._tables[src] = self._table(src)
+        if file is not None:
+            file.check()
+        began = time.perf_counter()
+        read, own, got, slot, error = table.gather(ids, _bits(out), self.options.threads)
+        src.read += read
+        meter = self.stream.meter
+        meter.count(own, len(ids) - own, format, got)
+        if file is not None:
+            meter.count_stored(int(read[-1]), format, time.perf_counter() - began)
+        if slot >= 0:
+            raise src.fault(slot, error)
+
+    def _table(self, src: TieredRows) -> Any:
+        """Return the native table of rows."""
+        file, filed = src.file, (0, -1, 0)
+        if file is not None:
+            filed = (file.count - src.first, file.descriptor, file.offset + src.first * file.row_bytes)
+        return self.memory.native.Table(
+            src.rows,
+            src.format.dim * src.format.dtype.itemsize,
+            src.slots,
+            [(each.slots, each.addresses, each.ranks, each.row_bytes, each.mine) for each in src.tiers],
+            filed,
+            self.collectives.rank,
+            self.memory.transport_address,
         )
-        self.stream.meter.count(local, remote, format, messages)
 
     def dropout(
         self, x: Any, out: Any, ids: NDArray[np.int64], key: RngKey, csr: tuple[Any, Any] | None = None
