@@ -29,6 +29,7 @@ DEFAULTS = {
         "folder": "", "backend": "auto", "threads": 0, "features": "auto", "share_gpu": False, "cuda_graphs": True,
         "resume": "never", "watchdog": "auto",
     },
+    "features": {"near": 0, "peers": 0, "host": 0, "score": "visits"},
     "plan": {
         "transfer": "auto", "ps": "auto", "dist": "auto", "wpb": "auto", "far_ps": "auto", "tune": "auto",
         "cache": "auto", "memory": 0, "scratch": "",
@@ -71,6 +72,7 @@ def test_an_empty_job_has_the_documented_defaults():
         ("model.edge_data", "feat", 'model.name = "gat"'),
         ("model.aggr", "max", 'model.name = "sage"'),
         ("model.train_eps", True, 'model.name = "gin"'),
+        ("features.near", "1G", 'train.mode = "sampled"; it is "full"'),
         ("model.embedding", 8, 'model.input = "learned"; it is "features"'),
     ],
 )

@@ -80,10 +80,9 @@ def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> N
             f"{job.sampled.steps:,} an epoch, of {job.sampled.how.batch_size:,} nodes, fanouts {fanouts}"
         )
     if isinstance(job.x, TieredFeatures):
-        held = [
-            f"{name} {counted(rows, 'row')} ({job.x.expected[name]:.1%})" for name, rows in job.x.rows.items()
-        ]
-        facts["features"] = f"{', '.join(held)} of the expected reads, placed by {job.x.score}"
+        shares = job.x.expected
+        held = [f"{name} {counted(rows, 'row')} ({shares[name]:.1%})" for name, rows in job.x.rows.items()]
+        facts["features"] = f"{', '.join(held)} of the reads that are expected; by {job.x.score}"
     if job.streamed is not None:
         where = f"files in {settings.plan.scratch}" if settings.plan.scratch else "the host's memory"
         room = sizes.shown(job.streamed.streaming.memory)

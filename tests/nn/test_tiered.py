@@ -116,7 +116,7 @@ def test_wrong_numbers_and_results_are_refused(rng):
         torch.empty(1, 3, dtype=torch.float64),
         torch.empty(2, 4, dtype=torch.float64),
     ):
-        with pytest.raises(ValueError, match=r"expected \[2, 3\] of torch.float64 on the CPU"):
+        with pytest.raises(ValueError, match=r"expected \[2, 3\] of torch.float64 on cpu"):
             tensor.gather([1, 2], out)
 
 
