@@ -211,7 +211,7 @@ def _sanitized_planted(folder: Path) -> None:
 
 def _hanging(folder: Path) -> None:
     """It hangs in each gather."""
-    place = "    const int64_t id = call.ids[i];"
+    place = "    const int64_t slot = call.ids[i];"
     hangs = f"for (volatile bool hangs = true; hangs;) {{}}\n{place}"
     shim_build().altered("gpu/rows/gather.cuh", place, hangs, ("rows",), folder)
 

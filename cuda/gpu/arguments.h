@@ -177,9 +177,10 @@ struct DeviceTier {
   int64_t row_bytes;  // from one row to the next
   const char* mine;   // this PE's counterpart of rows that are got, which are symmetric
   int64_t first, count;
-  int64_t unit;  // bytes that a lane reads at once: 16, 4 or 2; rows begin at multiples of it
+  uint64_t inverse;  // 2^64 / count, rounded up, by which s / count is a product's upper half while s < 2^64 / count
+  int64_t unit;      // bytes that a lane reads at once: 16, 4 or 2; rows begin at multiples of it
 };
-static_assert(sizeof(DeviceTier) == 40, "DeviceTier is shared with Python");
+static_assert(sizeof(DeviceTier) == 48, "DeviceTier is shared with Python");
 
 // out[i] = the row in slot ids[i]; it stays as it is where that is negative.
 struct DeviceGather {

@@ -93,6 +93,8 @@ template <int LANES, class T>
 MGG_DEVICE void load_unit(T& to, const void* from, bool wanted) {
   if (wanted) to = __ldg(static_cast<const T*>(from));
 }
+// The upper 64 bits of a product.
+MGG_DEVICE uint64_t product_high(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 MGG_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
 MGG_DEVICE uint32_t bits_of(float value) { return __float_as_uint(value); }
 // By PTX: compilers store the four words one by one where they know them apart.

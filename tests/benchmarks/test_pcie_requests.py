@@ -15,6 +15,10 @@ def counted(first: int, last: int, item: int, reads: str) -> list[int]:
     if reads == "strided":
         found[0] = len({e * item // 32 for e in range(first, last)})
         return found
+    if reads == "shifted":
+        whole = next(e for e in range(first, last + 128) if e * item % 128 == 0 or e == last)
+        parts = (counted(first, whole, item, "merged"), counted(whole, last, item, "merged"))
+        return [sum(each) for each in zip(*parts, strict=True)]
     begin = first - first % (128 // item) if reads == "aligned" else first
     for at in range(begin, last, 32):
         sectors = {e * item // 32 for e in range(max(at, first), min(at + 32, last))}
@@ -23,8 +27,8 @@ def counted(first: int, last: int, item: int, reads: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("item", [4, 8])
-@pytest.mark.parametrize("reads", pcie_requests.READS)
+@pytest.mark.parametrize("item", [2, 4, 8, 16])
+@pytest.mark.parametrize("reads", [*pcie_requests.READS, "shifted"])
 def test_lists(rng, item, reads):
     length = rng.integers(0, 200, 150)
     first = rng.integers(0, 1 << 20, 150)
@@ -34,6 +38,12 @@ def test_lists(rng, item, reads):
     assert pcie_requests.requested_bytes(found) == sum(
         size * count for size, count in zip((32, 64, 96, 128), found, strict=True)
     )
+
+
+def test_a_row_of_the_paper():
+    """Figure 3.5 of Min's dissertation: the second of rows of 480 bytes, by units of 4."""
+    first, last = np.array([120]), np.array([240])
+    assert [pcie_requests.count(first, last, 4, reads).sum() for reads in ("merged", "shifted")] == [8, 5]
 
 
 def test_no_lists():

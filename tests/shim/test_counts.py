@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
+from harness import pcie_requests
 
 from mgg_hpc.plan import cuda_grid, workload
 from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.arguments import Tier, TieredRows
 from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
+from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.tools.bench import graphs
 
 UNROLL = 4  # rows that a worker reads at once (cuda/gpu/row_worker.cuh)
@@ -70,6 +73,34 @@ def test_a_halo_claims_by_warp_and_fences_once_a_block(rng, engine, scale):
     assert fences <= arrivals
     if scale == 20:
         assert found <= CLAIMS_BEFORE / 16 and fences <= FENCES_BEFORE / 50
+
+
+@pytest.mark.parametrize(("lies", "kind"), [("packed", "f4"), ("padded", "f4"), ("packed", "f2")])
+def test_requests_of_a_gather(rng, engine, lies, kind):
+    """Rows of 1,024 to 1,152 bytes (figure 3.10 of Min's dissertation) and others, anywhere in the host's memory: each
+    line that a row touches is one request, or two where lanes read two bytes."""
+    (backend,) = engine.backends(World(1))
+    kind = np.dtype(kind)
+    for size in [1024, 1028, 1152, *rng.integers(520 // 4, 1152 // 4, 6) * 4 + kind.itemsize % 4]:
+        format = RowFormat(kind, int(size) // kind.itemsize)
+        step = format.row_bytes if lies == "padded" else int(size)
+        start = int(rng.integers(0, 16)) * (16 if lies == "padded" else kind.itemsize)
+        memory = backend.arrays.zeros(start + 100 * step)[start:]
+        memory[:] = rng.integers(0, 60, len(memory))
+        rows = np.lib.stride_tricks.as_strided(memory.view(kind), (100, format.dim), (step, kind.itemsize))
+        ids = 2 * rng.permutation(50)  # a lane asks for no sector again
+        table, out = TieredRows(100, format, [Tier.of_array("host", rows)]), backend.memory.padded(50, format)
+        engine.module.shim_counts()
+        backend.gather(table, ids, out)
+        counts = engine.module.shim_counts()
+        np.testing.assert_array_equal(out, rows[ids])
+        unit = next(unit for unit in (16, 4, 2) if (start | step) % unit == 0)
+        first = (start + ids * step) // unit
+        last = first + (format.row_bytes if unit == 16 else size) // unit
+        found = [counts[f"requests_{each}"] for each in pcie_requests.SIZES]
+        np.testing.assert_array_equal(found, pcie_requests.count(first, last, unit, "shifted"))
+        lines = ((last * unit - 1) // 128 - first * unit // 128 + 1).sum()
+        assert sum(found) == lines if unit > 2 else lines < sum(found) <= 2 * lines
 
 
 # ---- the order of tasks

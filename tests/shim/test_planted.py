@@ -52,6 +52,9 @@ def without(where: tuple[str, tuple[str, ...]], text: str, *by: str, **more: obj
 
 FAULTS = {
     "a missing quiet": without(GATHER, "if (asked) device::quiet(device::default_channel);", "gather"),
+    "a row without what lies before its first whole line": Fault(
+        GATHER, "left >= 0 && left < before ? left : -1", "-1", "gather", width=513
+    ),
     "a bulk copy that nobody waits for": without(SUMS, "      await(row);\n"),
     "a copy that nobody waits for": without(SUMS, "      await(row);\n", before=True),
     "a row of the ring that is asked for before all have read it": without(SUMS, "      have_read();\n"),

@@ -110,6 +110,22 @@ def test_rows_of_tiers_come_by_number(rng, engine, tmp_path, kind, mapped, reach
             engine.module.shim_forget()
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_slots_beyond_four_gib(rng, engine, ranks):
+    """Of rows in turn, the last of which are there."""
+    (backend,), format = engine.backends(World(1)), RowFormat(np.dtype(np.float32), 9)
+    x, first = rng.integers(0, 99, (300, 9)).astype(np.float32), int(rng.integers(1 << 32, 1 << 44)) * ranks
+    parts = [padded(len(x[rank::ranks]), format) for rank in range(ranks)]
+    for rank, part in enumerate(parts):
+        part[:] = x[rank::ranks]
+    begin = [(part.ctypes.data - first // ranks * format.row_bytes) % 2**64 for part in parts]
+    tier = Tier("turns", first + 300, np.array(begin, np.uint64), np.zeros(ranks, np.int64), format.row_bytes)
+    which = rng.integers(0, 300, 1000)
+    out = backend.memory.padded(len(which), format)
+    backend.gather(TieredRows(first + 300, format, [tier]), first + which, out)
+    np.testing.assert_array_equal(out, x[which])
+
+
 def test_bad_numbers_of_rows_are_refused_before_anything_is_written(rng, engine, tmp_path):
     (backend,), format = engine.backends(World(1)), RowFormat(np.dtype(np.float32), 5)
     rows, out = np.ones((9, 5), np.float32), backend.memory.padded(2, format)

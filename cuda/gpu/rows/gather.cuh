@@ -45,18 +45,18 @@ struct UnitOrder {
 
 template <int LANES, class Unit>
 MGG_DEVICE void copy_row(int lane, const char* from, char* to, int64_t bytes) {
-  constexpr int unroll = LANES < device::warp_lanes ? 1 : sizeof(Unit) == sizeof(device::Pack) ? 4 : 8;
+  constexpr int unroll = LANES < device::warp_lanes ? 1 : 4;
   const UnitOrder<LANES, Unit> order(from, bytes);
   for (int32_t first = lane; first - lane < order.steps(); first += unroll * LANES) {
     Unit held[unroll];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
-      const int64_t at = order.at(first + u * LANES);
+      const int32_t at = order.at(first + u * LANES);
       device::load_unit<LANES>(held[u], from + at * order.size, at >= 0);
     }
 #pragma unroll
     for (int u = 0; u < unroll; ++u)
-      if (const int64_t at = order.at(first + u * LANES); at >= 0) store_unit(to + at * order.size, held[u]);
+      if (const int32_t at = order.at(first + u * LANES); at >= 0) store_unit(to + at * order.size, held[u]);
   }
 }
 
@@ -71,7 +71,10 @@ MGG_KERNEL void gather_rows(DeviceGather call) {
     const int32_t number = tier_of(call.firsts, call.tier_count, slot);
     const DeviceTier& tier = call.tiers[number];
     int64_t row = slot - call.firsts[number], at = tier.first;
-    if (tier.count > 1) at += row % tier.count, row /= tier.count;
+    if (tier.count > 1) {
+      const int64_t turn = row;
+      row = static_cast<int64_t>(device::product_high(turn, tier.inverse)), at += turn - row * tier.count;
+    }
     const char* rows = call.rows[at];
     char* to = call.out + i * call.row_bytes;
     if constexpr (GETS) {

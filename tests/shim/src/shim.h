@@ -157,6 +157,7 @@ void load_unit(T& to, const void* from, bool wanted) {
   else
     to = *static_cast<const T*>(from);
 }
+inline uint64_t product_high(uint64_t a, uint64_t b) { return static_cast<uint64_t>((unsigned __int128)(a) * b >> 64); }
 inline float float_of(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, 4);

@@ -49,6 +49,7 @@ class _Table:
                     f"gather: {tier.name} of PE {missing[0]} is not symmetric, and not reached by pointer"
                 )
             row["row_bytes"], row["mine"], row["count"] = tier.row_bytes, tier.mine, len(tier.ranks)
+            row["inverse"] = -((-1 << 64) // len(tier.ranks)) if len(tier.ranks) > 1 else 0
             row["unit"] = _unit(tier, value_bytes)
         self.native = context.native.Gathers(
             prefix_sum(np.array([each.slots for each in tiers], np.int64))[:-1].tolist(),
