@@ -172,16 +172,26 @@ struct DeviceDropoutCsr {
   RngKey key;
 };
 
-// Rows of PE p are numbered bounds[p] .. bounds[p + 1] - 1.
+// Slots that lie on PEs in turn: slot s of the tier is row s / count of the PE at first + s % count of a table's lists.
+struct DeviceTier {
+  int64_t row_bytes;  // from one row to the next
+  const char* mine;   // this PE's counterpart of rows that are got, which are symmetric
+  int64_t first, count;
+  int64_t unit;  // bytes that a lane reads at once: 16, 4 or 2; rows begin at multiples of it
+};
+static_assert(sizeof(DeviceTier) == 40, "DeviceTier is shared with Python");
+
+// out[i] = the row in slot ids[i]; it stays as it is where that is negative.
 struct DeviceGather {
   const int64_t* ids;
   int64_t count;
-  const int64_t* bounds;      // pes + 1
-  const char* const* tables;  // each PE's row 0; null where no pointer reaches it
-  const char* mine;           // this PE's row 0, by which others' rows are asked for; `out` must be symmetric then
-  char* out;                  // count rows
-  int64_t row_bytes;          // a multiple of 16
-  int32_t pes;
+  const int64_t* firsts;  // of each tier, its first slot
+  const DeviceTier* tiers;
+  const char* const* rows;  // row 0 on each tier's PEs; null where no pointer reaches it, and `out` must be symmetric then
+  const int64_t* pes;
+  char* out;
+  int64_t row_bytes, value_bytes;  // of a row of `out`, a multiple of 16; and without padding
+  int32_t tier_count;
 };
 
 // Reads the rows of `indices` in their order and stores nothing, unless `seen` is there: the exclusive or of all words

@@ -69,33 +69,33 @@ void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceHaloSchedule& 
   mgg::let_go(halo, exchange.far(), launch.configuration());
 }
 
-// The tables of gathers from one set of rows, in device memory.
+// A table of rows in several tiers, in device memory.
 class Gathers {
  public:
-  Gathers(Flat<const int64_t> bounds, Flat<const uint64_t> addresses, uint64_t mine, int64_t row_bytes)
-      : pes_(static_cast<int32_t>(addresses.size())),
-        mine_(mine),
-        row_bytes_(row_bytes),
-        gets_(std::count(addresses.data(), addresses.data() + addresses.size(), uint64_t(0)) > 0),
-        bounds_(bounds.size() * sizeof(int64_t)),
-        tables_(addresses.size() * sizeof(uint64_t)) {
-    if (bounds.size() != addresses.size() + 1) throw std::invalid_argument("gather: one bound more than PEs");
-    bounds_.upload(bounds.data(), bounds_.bytes());
-    tables_.upload(addresses.data(), tables_.bytes());
+  Gathers(const std::vector<int64_t>& firsts, Flat<const uint8_t> tiers, const std::vector<uint64_t>& rows,
+          const std::vector<int64_t>& pes, int64_t row_bytes, int64_t value_bytes)
+      : row_bytes_(row_bytes),
+        value_bytes_(value_bytes),
+        gets_(std::count(rows.begin(), rows.end(), uint64_t(0)) > 0),
+        firsts_(mgg::gpu::uploaded(firsts)),
+        tiers_(mgg::gpu::uploaded(structs<mgg::DeviceTier>(tiers, "gather: a part of a tier"))),
+        rows_(mgg::gpu::uploaded(rows)),
+        pes_(mgg::gpu::uploaded(pes)) {
+    if (firsts_.bytes() / sizeof(int64_t) != tiers_.bytes() / sizeof(mgg::DeviceTier) || rows.size() != pes.size())
+      throw std::invalid_argument("gather: a first slot for each tier, and an address for each PE");
   }
   void rows(uint64_t ids, int64_t count, uint64_t out, const LaunchShape& launch) const {
     if (count == 0) return;
-    mgg::gather({at<int64_t>(ids), count, bounds_.as<int64_t>(), tables_.as<const char*>(), at<char>(mine_),
-                 at<char>(out), row_bytes_, pes_},
+    const auto tiers = static_cast<int32_t>(tiers_.bytes() / sizeof(mgg::DeviceTier));
+    mgg::gather({at<int64_t>(ids), count, firsts_.as<int64_t>(), tiers_.as<mgg::DeviceTier>(),
+                 rows_.as<const char*>(), pes_.as<int64_t>(), at<char>(out), row_bytes_, value_bytes_, tiers},
                 gets_, launch.shape, launch.configuration());
   }
 
  private:
-  int32_t pes_;
-  uint64_t mine_;
-  int64_t row_bytes_;
+  int64_t row_bytes_, value_bytes_;
   bool gets_;  // whether some PE's rows are not reachable by pointer
-  mgg::gpu::Memory bounds_, tables_;
+  mgg::gpu::Memory firsts_, tiers_, rows_, pes_;
 };
 
 template <class S>
@@ -200,7 +200,7 @@ void bind_shim(nb::module_& module);  // tests/shim/src/module_shim.cpp
 NB_MODULE(_cuda, module) {
   module.def("struct_sizes", [] {
     return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment), sizeof(mgg::Push),
-                               sizeof(mgg::DeviceHaloSchedule::Arrival)};
+                               sizeof(mgg::DeviceHaloSchedule::Arrival), sizeof(mgg::DeviceTier)};
   });
   bind_device(module);
   module.def("load_all", mgg::load_all, Released(),
@@ -241,8 +241,9 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
            "chunks"_a, "segments"_a, "indices"_a, "destinations"_a, "part_edges"_a, "rank"_a);
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
   nb::class_<Gathers>(module, "Gathers")
-      .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
-           "mine"_a, "row_bytes"_a)
+      .def(nb::init<const std::vector<int64_t>&, Flat<const uint8_t>, const std::vector<uint64_t>&,
+                    const std::vector<int64_t>&, int64_t, int64_t>(),
+           "firsts"_a, "tiers"_a, "rows"_a, "pes"_a, "row_bytes"_a, "value_bytes"_a)
       .def("rows", &Gathers::rows, "ids"_a, "count"_a, "out"_a, "launch"_a, Released());
   nb::class_<mgg::RngKey>(module, "RngKey")
       .def("__init__", [](mgg::RngKey* self, double p, uint64_t seed, uint32_t epoch, uint32_t stream,

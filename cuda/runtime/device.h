@@ -13,6 +13,8 @@
 namespace mgg {
 namespace device {
 
+constexpr int warp_lanes = 32;
+
 MGG_DEVICE int thread() { return static_cast<int>(threadIdx.x); }
 MGG_DEVICE int threads() { return static_cast<int>(blockDim.x); }
 MGG_DEVICE int block() { return static_cast<int>(blockIdx.x); }
@@ -81,6 +83,16 @@ MGG_DEVICE float load_constant(const float* from) { return __ldg(from); }
 // A value of a list that a warp reads together, for the lanes that want one; 0 for others. All lanes of the warp call it.
 template <class T>
 MGG_DEVICE T load_warp(const T* from, bool wanted) { return wanted ? *from : T(0); }
+// A unit of a row, for the lanes that want one, from memory that no thread writes while the kernel runs. LANES: of a
+// worker; if they are a warp, all of them call it.
+template <int LANES>
+MGG_DEVICE void load_unit(Pack& to, const void* from, bool wanted) {
+  if (wanted) to = load_pack_constant(from);
+}
+template <int LANES, class T>
+MGG_DEVICE void load_unit(T& to, const void* from, bool wanted) {
+  if (wanted) to = __ldg(static_cast<const T*>(from));
+}
 MGG_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
 MGG_DEVICE uint32_t bits_of(float value) { return __float_as_uint(value); }
 // By PTX: compilers store the four words one by one where they know them apart.

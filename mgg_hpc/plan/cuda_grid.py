@@ -16,6 +16,7 @@ out here.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..errors import InputError
@@ -26,6 +27,9 @@ PACK = 16  # bytes that a lane loads at once
 RING_ROWS = 4  # cuda/gpu/arguments.h; the module's `ring_bytes` is compared when it is loaded
 MOST_STAGES = 32  # cuda/gpu/arguments.h
 MOST_BLOCKS = 2**31 - 1  # of a grid
+LINE = 128  # bytes of a cache line, and of the largest request to the host's memory
+LINK_BANDWIDTH, LINK_LATENCY = 64e9, 1.5e-6  # bytes a second, seconds: PCIe 5.0 x16
+LINK_SHARE = 0.1  # of the multiprocessors, for kernels that read the host's memory
 MOST_TRIED = {"ps": 32, "dist": 16, "wpb": 16, "far_ps": 16}  # by a search (training/tuning)
 
 
@@ -73,7 +77,30 @@ def shape(format: RowFormat) -> tuple[int, int]:
     Four packs a lane would take 200 registers a thread: wider rows are walked in passes.
     """
     packs = -(-format.row_bytes // PACK)
-    return next((lanes, 1) for lanes in (4, 8, 16, 32) if lanes >= packs) if packs <= LANES else (LANES, 2)
+    return lanes_of(packs), 1 if packs <= LANES else 2
+
+
+def lanes_of(units: int) -> int:
+    """Return the lanes of a worker that reads a row of so many units, one each: at most a warp."""
+    return next((lanes for lanes in (4, 8, 16) if lanes >= units), LANES)
+
+
+def link_blocks(
+    limits: Limits,
+    threads: int,
+    *,
+    bandwidth: float = LINK_BANDWIDTH,
+    latency: float = LINK_LATENCY,
+    share: float = LINK_SHARE,
+) -> int:
+    """Return the most CUDA blocks of a kernel that reads rows over a link (Min, dissertation, section 3.3.2).
+
+    A warp each has a request for a line of 128 bytes under way, for ``bandwidth`` [bytes/s] at ``latency`` [s]; but no
+    more than fit on ``share`` of the multiprocessors. threads: of a CUDA block.
+    """
+    warps = math.ceil(bandwidth * latency / LINE)
+    resident = limits.threads_per_multiprocessor // threads
+    return max(1, min(-(-warps * LANES // threads), int(share * limits.multiprocessors * resident)))
 
 
 def ring_bytes(threads: int, packs: int) -> int:

@@ -21,6 +21,9 @@ STEP = _struct(first_row="<i8", rows="<i8", slot="<i4", loads="<i4")
 PUSH = _struct(first="<i8", rows="<i8", place="<i8", box="<i8", pe="<i4", signal="<i4")
 ARRIVAL = _struct(first="<i8", rows="<i8", signal="<i4", padding="<i4")
 
+# A tier of a table in a GPU's memory (cuda/gpu/arguments.h).
+TIER = _struct(row_bytes="<i8", mine="<u8", first="<i8", count="<i8", unit="<i8")
+
 ROW_ALIGNMENT = 16  # bytes
 
 

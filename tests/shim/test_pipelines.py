@@ -12,7 +12,7 @@ from world import plans_of
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.arguments import Geometry, Rows
+from mgg_hpc.runtime.backends.arguments import Geometry, Rows, TieredRows
 from mgg_hpc.runtime.backends.edges import Attention
 from mgg_hpc.runtime.backends.simulated import all_reachable
 
@@ -164,7 +164,7 @@ def test_bad_arguments_are_named(rng, engine):
         backend.aggregate(plan, op, reduce, src, out, edge=edge)
 
     def gather(ids, src=rows):
-        backend.gathers.rows(backend, src, case.bounds, ids, out[: len(ids)])
+        backend.gathers.rows(backend, TieredRows.of_ranks(src, case.bounds), ids, out[: len(ids)])
 
     def attend(columns):
         score = np.zeros((plan.destinations, columns), float32)

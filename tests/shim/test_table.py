@@ -3,17 +3,23 @@ private memory."""
 
 from __future__ import annotations
 
+import os
+
 import cases
 import numpy as np
 import pytest
 from gpu.pes import table
 from gpu.pes.engine import SMALL, Engine
-from gpu.pes.played import Played
+from gpu.pes.played import MARGIN, Played
+from runtime.test_gather import tables as tiers
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.arguments import Geometry
+from mgg_hpc.runtime.backends.arguments import Geometry, Tier, TieredRows
+from mgg_hpc.runtime.backends.base import Meter
+from mgg_hpc.runtime.backends.host.components import padded
 from mgg_hpc.runtime.backends.simulated import World
+from mgg_hpc.runtime.tiers.files import FileRows
 
 SUMS = ("sum", "weighted", "max", "same bits")
 # Types of rows other than float32 are run by `make test-long`.
@@ -64,26 +70,66 @@ def test_another_geometry_serves_a_backend_that_has_summed(rng, engine, transfer
     assert [backend.launch(plan, played.format) for backend, plan in ranks] == launched
 
 
-@pytest.mark.parametrize("reached", ["all", "own"])
-@pytest.mark.parametrize("width", [1, 33, 1025])
-def test_the_backend_gathers_into_private_memory(rng, engine, width, reached):
-    """Rows that no pointer reaches take several turns through symmetric memory; the first call makes that."""
-    case = cases.rank_without_rows(rng, table.RANKS)
-    world = World(table.RANKS, lambda rank, peer: rank == peer or reached == "all")
-    backends, format = engine.backends(world), RowFormat(np.dtype(np.float32), width)
-    x = rng.standard_normal((case.nodes, width)).astype(np.float32)
-    rows = [backend.rows(np.diff(case.bounds), format, symmetric=True) for backend in backends]
-    for rank, (backend, own) in enumerate(zip(backends, rows, strict=True)):
-        own.local[:] = x[case.rows(rank)]
-        backend.gather(own, case.bounds, np.empty(0, np.int64), backend.memory.padded(0, format))
-    for made in world.allocations:
-        engine.module.shim_symmetric(made.addresses.diagonal().tolist(), made.nbytes)
-    try:
-        for rank, backend in enumerate(backends):
-            ids = rng.integers(0, case.nodes, 2500)
-            out = backend.memory.padded(len(ids), format)
-            engine.seed(int(rng.integers(1 << 60)), rank)
-            backend.gather(rows[rank], case.bounds, ids, out)
-            np.testing.assert_array_equal(out, x[ids])
-    finally:
-        engine.module.shim_forget()
+@pytest.mark.parametrize("reached", [True, False])
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("kind", ["f4", "f2", "bfloat16", "f8"])
+def test_rows_of_tiers_come_by_number(rng, engine, tmp_path, kind, mapped, reached):
+    """On each PE, on PEs in turn, in the host's memory at any address, in a file; counted as on CPUs. Rows that no
+    pointer reaches take turns through symmetric memory, which the first call makes."""
+    count, world = int(rng.choice([0, 1, 2, 300])), World(3, lambda rank, peer: rank == peer or reached)
+    backends, cpus = engine.backends(world), Engine.host().backends(World(3))
+    for width in (1, 33, 257, int(rng.integers(130, 1100))):
+        x, format = rng.integers(0, 99, (count, width)).astype(kind), RowFormat(np.dtype(kind), width)
+        tables, _, _ = tiers(rng, tmp_path, x, backends, mapped=mapped, reached=reached)
+        for backend, held in zip(backends, tables, strict=True):
+            backend.gather(held, np.empty(0, np.int64), backend.memory.padded(0, format))
+        for made in world.allocations:
+            engine.module.shim_symmetric(made.addresses.diagonal().tolist(), made.nbytes)
+        try:
+            for rank, (backend, held) in enumerate(zip(backends, tables, strict=True)):
+                ids = rng.integers(0, count, int(rng.choice([1, 700])) if count else 0)
+                out = backend.memory.padded(len(ids) + MARGIN, format)
+                out[:] = 101
+                engine.seed(int(rng.integers(1 << 60)), rank)
+                backend.stream.meter.taken()
+                backend.gather(held, ids, out[: len(ids)])
+                np.testing.assert_array_equal(out[: len(ids)], x[ids])
+                assert (out[len(ids) :] == 101).all()
+                meters, read = [backend.stream.meter], held.read.copy()
+                held.read[:] = 0
+                if reached:  # by a CPU's pointers too
+                    cpus[rank].gather(held, ids, padded(len(ids), format))
+                    meters.append(cpus[rank].stream.meter)
+                    np.testing.assert_array_equal(read, held.read)
+                names = ("local_bytes", "remote_bytes", "remote_rows", "messages", "stored_bytes")
+                counted = [[getattr(meter, name) for name in names] for meter in map(Meter.taken, meters)]
+                assert counted[0] == counted[-1]
+                assert sum(counted[0][:2]) == len(ids) * width * x.itemsize
+                assert (counted[0][3] > 0) <= (not reached)
+        finally:
+            engine.module.shim_forget()
+
+
+def test_bad_numbers_of_rows_are_refused_before_anything_is_written(rng, engine, tmp_path):
+    (backend,), format = engine.backends(World(1)), RowFormat(np.dtype(np.float32), 5)
+    rows, out = np.ones((9, 5), np.float32), backend.memory.padded(2, format)
+    out[:] = 7
+    rows.tofile(tmp_path / "rows")
+    file, near = FileRows(tmp_path / "rows", 0, 9, 5, rows.dtype), Tier.of_array("near", rows)
+    odd = np.zeros((9, 11), np.uint8)[:, 1:6]
+    for kind, message, held, ids in (
+        (IndexError, "row 9, and rows are 0 to 8", TieredRows(9, format, [near]), [0, 9, -1]),
+        (IndexError, "row -1, and rows are 0 to 8", TieredRows(9, format, [near]), [-1, 9]),
+        (ValueError, "slots that no tier has", TieredRows(2, format, [near], slots=np.array([0, 9])), [0, 1]),
+        (ValueError, "slots that no tier has", TieredRows(1, format, [near], slots=np.array([-1])), [0]),
+        (ValueError, "odd addresses", TieredRows(9, format, [Tier.of_array("odd", odd)]), [0, 1]),
+    ):
+        with pytest.raises(kind, match=message):
+            backend.gather(held, np.array(ids), out[: len(ids)])
+    assert (out == 7).all()
+    held = TieredRows(18, format, [near], file)
+    backend.gather(held, np.array([17, 0]), out)
+    assert (out == 1).all()
+    os.truncate(tmp_path / "rows", 9 * 20 - 1)
+    with pytest.raises(InputError, match="has changed since it was opened"):
+        backend.gather(held, np.array([0, 17]), out)

@@ -133,6 +133,11 @@ class Tier:
             name, len(rows), np.array([rows.ctypes.data], np.uint64), np.array([rank]), row_bytes, kept=rows
         )
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the rows are an array of the host's memory, whatever the backend."""
+        return isinstance(self.kept, np.ndarray)
+
 
 class TieredRows:
     """A table of rows [N, dim] in tiers, the nearest first, and the rest in a file, if there is one.

@@ -18,7 +18,7 @@ import numpy as np
 import reference
 
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.arguments import Epilogue, Geometry, RngKey
+from mgg_hpc.runtime.backends.arguments import Epilogue, Geometry, RngKey, TieredRows
 from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 
 from .edges import attention, maxima_back, over_a_halo, values_by_head
@@ -231,14 +231,15 @@ def gathers(engine, case, entry, rng):
     ids = rng.integers(0, case.nodes, 3 * case.nodes + 1 if case.nodes else 0)
     many, chosen = np.full(len(case.bounds) - 1, len(ids) + MARGIN), engine.array(ids)
     into = [each.rows(many, played.format, symmetric=True).local for each in played.backends]  # for gets
+    tables = [TieredRows.of_ranks(rows, case.bounds) for rows in played.rows]
 
-    def gather(backend, rows, out):
+    def gather(backend, table, out):
         out[:] = float("nan")
         by = backend.gather if engine.device == "serial" else partial(backend.gathers.rows, backend)
-        by(rows, case.bounds, chosen, out[: len(ids)])
+        by(table, chosen, out[: len(ids)])
 
     engine.seed(int(rng.integers(1 << 60)))
-    parts = zip(played.backends, played.rows, into, strict=True)
+    parts = zip(played.backends, tables, into, strict=True)
     engine.together(played.world, [[partial(gather, *each) for each in parts]])
     for found in map(engine.numpy, into):
         assert np.isnan(found[len(ids) :].astype(np.float32)).all(), "wrote behind its rows"

@@ -89,6 +89,8 @@ void count_atomic(const void* address);
 
 namespace device {
 
+using shim::warp_lanes;
+
 inline int thread() { return shim::place().thread; }
 inline int threads() { return shim::place().threads; }
 inline int block() { return shim::place().block; }
@@ -145,6 +147,15 @@ template <class T>
 T load_warp(const T* from, bool wanted) {
   shim::count_list_load(from, wanted);
   return wanted ? *from : T(0);
+}
+template <int LANES, class T>
+void load_unit(T& to, const void* from, bool wanted) {
+  if (LANES == shim::warp_lanes) shim::count_list_load(from, wanted);
+  if (!wanted) return;
+  if constexpr (sizeof(T) == sizeof(Pack))
+    to = load_pack_constant(from);
+  else
+    to = *static_cast<const T*>(from);
 }
 inline float float_of(uint32_t bits) {
   float value;

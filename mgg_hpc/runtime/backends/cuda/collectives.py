@@ -14,6 +14,7 @@ import numpy as np
 from ....errors import InputError
 from ....plan.layout import RowFormat
 from ... import mpi
+from ..arguments import TieredRows
 from .kernels import DeviceBackend
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class PeerSums:
             if backend.has_gets
             else backend.memory.padded(every, format)
         )
-        self._bounds = np.arange(ranks + 1, dtype=np.int64) * rows
+        self._table = TieredRows.of_ranks(self._mine, np.arange(ranks + 1, dtype=np.int64) * rows)
         self._ids = backend.arrays.uploaded(np.arange(every, dtype=np.int64))
         self._count = count
 
@@ -108,7 +109,7 @@ class PeerSums:
             self._prepare(len(values))
         self._mine.local.reshape(-1)[: len(values)] = values
         backend.publish(self._mine)
-        backend.gathers.rows(backend, self._mine, self._bounds, self._ids, self._all)
+        backend.gathers.rows(backend, self._table, self._ids, self._all)
         every = self._all.reshape(backend.size, -1)[:, : len(values)]
         values[:] = backend.arrays.column_sums(every)
         backend.publish(self._mine)  # all have read before anybody writes again

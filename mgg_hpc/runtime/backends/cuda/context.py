@@ -176,9 +176,9 @@ class DeviceContext:
         """Return a launch of a single warp."""
         return self.native.LaunchShape(1, 1, 1, cuda_grid.LANES, 0, self.arrays.stream())
 
-    def spread(self, lanes: int, workers: int) -> Any:
-        """Return a launch of ``workers`` workers of ``lanes`` lanes."""
-        blocks = min(max(1, -(-workers * lanes // THREADS)), cuda_grid.MOST_BLOCKS)
+    def spread(self, lanes: int, workers: int, *, most: int = cuda_grid.MOST_BLOCKS) -> Any:
+        """Return a launch of ``workers`` workers of ``lanes`` lanes, or of ``most`` CUDA blocks that take turns."""
+        blocks = min(max(1, -(-workers * lanes // THREADS)), most)
         return self.native.LaunchShape(lanes, 1, blocks, THREADS, 0, self.arrays.stream())
 
     def check_reached(self, call: str, unreached: NDArray[np.bool_]) -> None:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from ....plan.layout import RowFormat
 from ....plan.workload import HaloLists, prefix_sum
 from ... import exchange
-from ..arguments import Rows
+from ..arguments import TieredRows
 from .context import DeviceCollectives, DeviceContext, DeviceMemory
 
-Fetch = Callable[[Rows, NDArray[np.int64], Any, Any], None]  # see DeviceBackend.fetch
+Fetch = Callable[[TieredRows, Any, Any], None]  # see DeviceBackend.fetch
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Crossing:
         ranks.memory.reserve(most * PACK.row_bytes)
         self._outbox = context.symmetric(most, PACK)
         self._bounds = np.arange(context.size + 1, dtype=np.int64) * most
+        self._table = TieredRows.of_ranks(self._outbox, self._bounds)
         self._layouts = {item: self._layout(item) for item in (4, 8)}
 
     def _layout(self, item: int) -> _Layout:
@@ -100,7 +101,7 @@ class Crossing:
             item, count, at(self._sent), at(layout.place), at(values),
             int(self._outbox.addresses[context.rank]), context.spread(1, count),
         )  # fmt: skip
-        self._ranks.fetch(self._outbox, self._bounds, layout.ids, layout.packs)
+        self._ranks.fetch(self._table, layout.ids, layout.packs)
         native.arrive_values(
             item, halo, at(self._halo), at(layout.arrived), at(layout.packs), at(values), all,
             0 if following is None else at(following), 0 if found is None else at(found), context.spread(1, halo),

@@ -66,6 +66,14 @@ class DeviceArrays:
             return self._torch.from_numpy(array.view(np.uint16)).cuda().view(self._torch.bfloat16)
         return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
+    def sent(self, array: NDArray[Any]) -> Any:
+        """Return a copy of a NumPy array, without waiting for the GPU.
+
+        The array may change at once, unless it is page-locked (`pinned`); then it may only be dropped.
+        """
+        host = self._torch.from_numpy(np.ascontiguousarray(array))
+        return host.pin_memory().cuda(non_blocking=True)
+
     def downloaded(self, array: Any) -> NDArray[Any]:
         """Return a NumPy copy of an array, once the current stream has finished."""
         return np.asarray(array.cpu().numpy())

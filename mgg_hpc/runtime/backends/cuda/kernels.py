@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....plan import cuda_grid, halo_messages
 from ....plan.grid import Pass
@@ -18,7 +17,7 @@ from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
-from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, check_operation
+from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, TieredRows, check_operation
 from ..base import Backend, Capabilities
 from ..profiling import Profiling
 from .arrays import flat, name_of, padded_rows
@@ -52,7 +51,7 @@ class DeviceBackend(DeviceLaunches, Backend):
     @cached_property
     def gathers(self) -> Gathers:
         """Gathers of this rank."""
-        return Gathers(self.native)
+        return Gathers()
 
     @cached_property
     def profiling(self) -> DeviceProfiling:
@@ -161,17 +160,16 @@ class DeviceBackend(DeviceLaunches, Backend):
             del made[part_edges]
         self.allocate(plan, format, None)  # so that the first call takes no longer than others
 
-    def gather(
-        self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None
-    ) -> None:
-        self.gathers.anywhere(self, src, bounds, ids, out)
-        if own is not None:
-            self.stream.meter.count(own, len(ids) - own, src.format, 0)
+    def gather(self, src: TieredRows, ids: Any, out: Any) -> None:
+        if isinstance(ids, np.ndarray):
+            self.gathers.by_number(self, src, ids, out)
+        else:
+            self.gathers.anywhere(self, src, ids, out)
 
-    def fetch(self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
-        """Wait for all ranks' rows, and gather some; see `gather`. Collective."""
-        self.publish(src)
-        self.gathers.anywhere(self, src, bounds, ids, out)
+    def fetch(self, src: TieredRows, ids: Any, out: Any) -> None:
+        """Wait for all ranks' rows, and gather some. ids: int64 [n], on the device. Collective."""
+        self._world.barrier(self.arrays.stream())
+        self.gathers.anywhere(self, src, ids, out)
 
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         # Stored values of a CSR matrix are float32.

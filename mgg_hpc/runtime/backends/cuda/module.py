@@ -12,7 +12,7 @@ from typing import Any
 from ....errors import InputError
 from ....plan import cuda_grid
 from ....plan.cuda_grid import Limits
-from ....plan.layout import ARRIVAL, CHUNK, PUSH, SEGMENT
+from ....plan.layout import ARRIVAL, CHUNK, PUSH, SEGMENT, TIER
 from ... import device
 
 
@@ -45,7 +45,7 @@ def checked(module: Any) -> Any:
     """Return a native module that agrees with this package. Raises InputError for one of another version."""
     same = module.ring_bytes(256, 2) == cuda_grid.ring_bytes(256, 2)
     same &= module.stage_bytes(256, 8, 2, 3, 4) == cuda_grid.stage_bytes(256, 8, 2, 3, 4)
-    structs = [each.itemsize for each in (CHUNK, SEGMENT, PUSH, ARRIVAL)]
+    structs = [each.itemsize for each in (CHUNK, SEGMENT, PUSH, ARRIVAL, TIER)]
     if module.struct_sizes() != structs or not same:
         raise InputError("the native module mgg_hpc._cuda is of another version; install this package again")
     return module

@@ -2,48 +2,154 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....plan import cuda_grid
-from ....plan.layout import ROW_ALIGNMENT, RowFormat
-from ..arguments import RngKey, Rows
+from ....plan.cuda_grid import PACK
+from ....plan.layout import ROW_ALIGNMENT, TIER, RowFormat
+from ....plan.workload import prefix_sum
+from ..arguments import RngKey, Rows, Tier, TieredRows
+from ..host.kernels import SerialBackend
+from ..simulated import World
 from .arrays import checked_name, flat, padded_rows, rows_of
-from .context import DeviceContext
+from .context import THREADS, DeviceContext
 from .device_arrays import DeviceArrays
 
-MOST_TABLES = 64
 STAGED_BYTES = (
     4 << 20
 )  # of symmetric memory (nvshmem.SMALL includes them), where rows that no pointer reaches arrive
 CSR_LANES = 8  # dropout_csr_lanes
 
 
+class _Table:
+    """A table in device memory, and its launches.
+
+    Attributes: lanes, of a worker. most: number of CUDA blocks, if not fewer do. unreached: whether no pointer reaches
+    some rows of a rank, bool [P]. filed: the rows of its file, which ``host`` reads. arrived: a table of the device's
+    rows that these are copied to, or None.
+    """
+
+    def __init__(self, context: DeviceContext, src: TieredRows) -> None:
+        format, tiers = src.format, [each for each in src.tiers if each.slots]
+        value_bytes = format.dim * format.dtype.itemsize
+        made, ranks = np.zeros(len(tiers), TIER), np.concatenate([[], *(each.ranks for each in tiers)])
+        made["first"] = prefix_sum(np.array([len(each.ranks) for each in tiers], np.int64))[:-1]
+        self.unreached = np.zeros(context.size, bool)
+        for row, tier in zip(made, tiers, strict=True):
+            missing = tier.ranks[tier.addresses == 0]
+            self.unreached[missing] = True
+            if len(missing) and context.has_gets and not tier.mine:
+                raise ValueError(
+                    f"gather: {tier.name} of PE {missing[0]} is not symmetric, and not reached by pointer"
+                )
+            row["row_bytes"], row["mine"], row["count"] = tier.row_bytes, tier.mine, len(tier.ranks)
+            row["unit"] = _unit(tier, value_bytes)
+        self.native = context.native.Gathers(
+            prefix_sum(np.array([each.slots for each in tiers], np.int64))[:-1].tolist(),
+            made.view(np.uint8),
+            [int(each) for tier in tiers for each in tier.addresses],
+            ranks.astype(int).tolist(),
+            format.row_bytes,
+            value_bytes,
+        )
+        self.lanes = cuda_grid.lanes_of(-(-value_bytes // int(made["unit"].min(initial=PACK))))
+        on_host = any(each.on_host for each in tiers)
+        self.most = cuda_grid.link_blocks(context.limits, THREADS) if on_host else cuda_grid.MOST_BLOCKS
+        self.arrived: TieredRows | None = None
+        if src.file is not None:
+            self.host = SerialBackend(0, World(1), context.options)
+            self.filed = TieredRows(src.file.count - src.first, format, [], src.file, first=src.first)
+
+
+def _unit(tier: Tier, value_bytes: int) -> int:
+    """Return how many bytes of a tier's rows a lane reads at once. Raises ValueError for rows at odd addresses."""
+    begins = int(np.bitwise_or.reduce(tier.addresses)) | tier.row_bytes
+    for unit in (PACK, 4, 2):
+        if begins % unit == 0 and (unit == PACK or value_bytes % unit == 0):
+            return unit
+    raise ValueError(f"gather: rows of {tier.name} lie at odd addresses, and GPUs read 2 bytes at once")
+
+
 class Gathers:
     """Gathers of one rank, and their tables in device memory, which are kept from call to call."""
 
-    def __init__(self, native: Any) -> None:
-        self._native = native
-        self._tables: dict[tuple[bytes, bytes, int], Any] = {}
+    def __init__(self) -> None:
+        self._tables: WeakKeyDictionary[TieredRows, _Table] = WeakKeyDictionary()
         self._staging: Rows | None = None
+        self._sent: list[Any] = []  # numbers of the last call, which launches may still read
 
-    def anywhere(
-        self, context: DeviceContext, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any
-    ) -> None:
+    def by_number(self, context: DeviceContext, src: TieredRows, ids: NDArray[np.int64], out: Any) -> None:
+        """Gather rows by numbers of the host, and count them; see `Backend.gather`."""
+        outside = (ids < 0) | (ids >= src.rows)
+        if outside.any():
+            raise IndexError(f"row {ids[outside][0]}, and rows are 0 to {src.rows - 1}")
+        slots = ids if src.slots is None else src.slots[ids].astype(np.int64)
+        firsts = prefix_sum(np.array([each.slots for each in src.tiers], np.int64))
+        end = firsts[-1] + (0 if src.file is None else src.file.count - src.first)
+        if ((slots < 0) | (slots >= end)).any():
+            raise ValueError("gather: slots that no tier has")
+        tier = np.searchsorted(firsts[1:], slots, side="right")
+        read, own, got = np.bincount(tier, minlength=len(firsts)), 0, 0
+        for number, each in enumerate(src.tiers):
+            rows = read[number : number + 1]
+            if len(each.ranks) > 1:
+                places = slots[tier == number] - firsts[number]
+                rows = np.bincount(places % len(each.ranks), minlength=len(each.ranks))
+            own, got = (
+                own + int(rows[each.ranks == context.rank].sum()),
+                got + int(rows[each.addresses == 0].sum()),
+            )
+        filed, self._sent = np.flatnonzero(tier == len(src.tiers)), []
+        if src.file is not None:
+            src.file.check()
+        if src.tiers:  # even where all rows are the file's: it may be the call that is collective
+            near = slots if not len(filed) else np.where(tier < len(src.tiers), slots, -1)
+            self._sent.append(context.arrays.sent(near))
+            self.anywhere(context, src, self._sent[0], out)
+        if len(filed):
+            began = time.perf_counter()
+            arrived = self._read(context, src, slots[filed] - firsts[-1])
+            context.stream.meter.count_stored(len(filed), src.format, time.perf_counter() - began)
+            places = np.full(len(ids), -1)
+            places[filed] = np.arange(len(filed))
+            self._sent.append(context.arrays.sent(places))
+            self.rows(context, arrived, self._sent[-1], out)
+        src.read += read
+        context.stream.meter.count(own, len(ids) - own, src.format, got)
+
+    def _read(self, context: DeviceContext, src: TieredRows, slots: NDArray[np.int64]) -> TieredRows:
+        """Return a table that begins with rows of the file, in device memory. slots: counted from the file's first."""
+        table, format, count = self._table(context, src), src.format, len(slots)
+        packs = context.arrays.pinned(count * format.row_bytes)
+        rows = packs.view(format.dtype).reshape(count, format.stride)[:, : format.dim]
+        table.host.gather(table.filed, slots, rows)
+        if table.arrived is None or table.arrived.rows < count:
+            counts = np.zeros(context.size, np.int64)
+            counts[context.rank] = room = 1 << (count - 1).bit_length()
+            held, mine = context.rows(counts, format, symmetric=False), np.array([context.rank])
+            tier = Tier("read", room, held.addresses[mine], mine, format.row_bytes, kept=held)
+            table.arrived = TieredRows(room, format, [tier])
+        table.arrived.tiers[0].kept.buffer[: len(packs)] = context.arrays.sent(packs)
+        return table.arrived
+
+    def anywhere(self, context: DeviceContext, src: TieredRows, ids: Any, out: Any) -> None:
         """Gather as `rows` does into ``out`` in any memory of the GPU.
 
         Where no pointer reaches some rows, the first call is collective.
         """
-        if not context.has_gets or not unreached(table).any():
-            self.rows(context, table, bounds, ids, out)
+        if not context.has_gets or not self._table(context, src).unreached.any():
+            self.rows(context, src, ids, out)
             return
-        held = self._staged(context, table.format)
+        held = self._staged(context, src.format)
         for first in range(0, len(ids), len(held)):
             part = ids[first : first + len(held)]
-            self.rows(context, table, bounds, part, held[: len(part)])
+            self.rows(context, src, part, held[: len(part)])
             out[first : first + len(part)] = held[: len(part)]
 
     def _staged(self, context: DeviceContext, format: RowFormat) -> Any:
@@ -54,31 +160,24 @@ class Gathers:
         count = np.full(context.size, STAGED_BYTES // format.row_bytes)
         return replace(self._staging, format=format, counts=count).local
 
-    def rows(
-        self, context: DeviceContext, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any
-    ) -> None:
-        """Set out[i] = row ids[i] of all ranks' rows, where rank p's are numbered bounds[p] .. bounds[p + 1] - 1.
+    def rows(self, context: DeviceContext, src: TieredRows, ids: Any, out: Any) -> None:
+        """Set out[i] = the row in slot ids[i], or leave it where this is negative.
 
         Args:
-            ids: int64 [n], not checked, since that would wait for the GPU.
+            ids: int64 [n], on the device, not checked, since that would wait for the GPU.
             out: [n, dim], padded rows of the table's dtype, on a symmetric allocation where no pointer reaches some
                 rank's rows.
         """
-        memory, count = context.arrays, len(ids)
+        memory, count, table = context.arrays, len(ids), self._table(context, src)
         ids_at = flat(memory, "ids", ids, count, "int64")
-        context.check_reached("gather", unreached(table))
-        lanes, _ = cuda_grid.shape(table.format)
-        out_at = padded_rows(memory, "out", out, count, table.format)
-        self._table(table, bounds, context.rank).rows(ids_at, count, out_at, context.spread(lanes, count))
+        context.check_reached("gather", table.unreached)
+        out_at = padded_rows(memory, "out", out, count, src.format)
+        table.native.rows(ids_at, count, out_at, context.spread(table.lanes, count, most=table.most))
 
-    def _table(self, table: Rows, bounds: NDArray[np.int64], rank: int) -> Any:
-        row_bytes, own = table.format.row_bytes, int(table.addresses[rank])
-        key = (bounds.tobytes(), table.addresses.tobytes(), row_bytes)
-        if key not in self._tables:
-            if len(self._tables) >= MOST_TABLES:
-                self._tables.clear()
-            self._tables[key] = self._native.Gathers(bounds, table.addresses, own, row_bytes)
-        return self._tables[key]
+    def _table(self, context: DeviceContext, src: TieredRows) -> _Table:
+        if src not in self._tables:
+            self._tables[src] = _Table(context, src)
+        return self._tables[src]
 
 
 def unreached(rows: Rows) -> NDArray[np.bool_]:
