@@ -19,9 +19,11 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # beyond any use, and s
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Knob = Positive | Literal["auto"]
-Size = (
-    Annotated[int, msgspec.Meta(ge=0, le=2**50, title="a number of bytes")]
-    | Annotated[str, msgspec.Meta(pattern=sizes.PATTERN, title='a text such as "2G"')]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**50, title="a number of bytes")]
+Size = Bytes | Annotated[str, msgspec.Meta(pattern=sizes.PATTERN, title='a text such as "2G"')]
+AutoSize = (
+    Bytes
+    | Annotated[str, msgspec.Meta(pattern=f"^auto$|{sizes.PATTERN}", title='a text such as "2G", or "auto"')]
 )
 Fanout = Annotated[
     int, msgspec.Meta(ge=-1, le=2**20, title="numbers of edges, one for each layer, -1 for all")
@@ -95,9 +97,7 @@ class FeaturesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[features]: bytes of memory for the rows of features that batches read most often; others stay in the file."""
 
     near: Size = 0  # copies on each rank: of a GPU's memory, with a GPU
-    peers: Size | Literal["auto"] = (
-        0  # on each rank, which all ranks read; auto: near is divided between both
-    )
+    peers: AutoSize = 0  # on each rank, which all ranks read; auto: near is divided between both
     host: Size = 0  # of each node, which its ranks share
     score: Literal["visits", "pagerank", "degree", "none"] = "visits"  # none: rows as the file has them
 

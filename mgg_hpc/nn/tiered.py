@@ -17,7 +17,6 @@ from torch import Tensor
 from ..data import schema
 from ..data.store import open_graph
 from ..errors import InputError
-from ..plan.layout import RowFormat
 from ..plan.order import inverse
 from ..runtime import backends, mpi
 from ..runtime.backends.arguments import Options
@@ -25,7 +24,19 @@ from ..runtime.backends.base import Backend
 from ..runtime.backends.host.kernels import SerialBackend
 from ..runtime.backends.simulated import World
 from ..runtime.tiers.files import FileRows
-from ..runtime.tiers.place import AUTO, FILE, HOST, NEAR, PEERS, Placed, Slots, Source, agreed, rows_of
+from ..runtime.tiers.place import (
+    AUTO,
+    FILE,
+    HOST,
+    NEAR,
+    PEERS,
+    Placed,
+    Slots,
+    Source,
+    agreed,
+    format_of,
+    rows_of,
+)
 from ..runtime.watchdog import collective
 from .workspace import Workspace, as_array
 
@@ -75,17 +86,19 @@ class TieredTensor:
         with agreed(comm):
             source, places = find()
             self._file = source if isinstance(source, FileRows) else None
-            count, dim = (source.count, source.dim) if isinstance(source, FileRows) else _shape(source)
-            self.shape, self.dtype = torch.Size([count, dim]), _torch_type(source.dtype)
-            room = rows_of({NEAR: near, PEERS: peers, HOST: host}, RowFormat(source.dtype, dim))
-            given = None if score is None else _scores(score, count)
+            if not isinstance(source, FileRows):
+                _check_rows(source)
+            format = format_of(source)
+            self.shape, self.dtype = torch.Size([len(source), format.dim]), _torch_type(format.dtype)
+            room = rows_of({NEAR: near, PEERS: peers, HOST: host}, format)
+            given = None if score is None else _scores(score, len(source))
             if device not in DEVICES:
                 raise InputError(f"device: {device!r} is none of {', '.join(DEVICES)}")
             if given is None and peers == AUTO:
                 raise InputError(f'peers = "{AUTO}" needs a score, by which near is divided; pass bytes')
         if comm is not None:
-            digest = None if given is None else hashlib.blake2b(np.ascontiguousarray(given)).hexdigest()
-            said = (count, dim, source.dtype.name, room, device, digest)
+            digest = None if given is None else hashlib.blake2b(np.ascontiguousarray(given).data).hexdigest()
+            said = (self.shape, format.dtype.name, room, device, digest)
             if any(each != said for each in comm.allgather(said)):
                 raise InputError(
                     "TieredTensor: rows, tiers or scores differ between ranks; pass the same on all"
@@ -188,7 +201,7 @@ class TieredTensor:
             self._backend.options = replace(self._backend.options, threads=torch.get_num_threads())
             self._backend.gather(self._table, numbers, as_array(found))
             return found
-        found = self._workspace.rows(*shape, self.dtype)
+        found = self._workspace.rows(len(numbers), self.shape[1], self.dtype)
         self._backend.gather(self._table, numbers, as_array(found))
         return found.contiguous() if out is None else out.copy_(found)
 
@@ -231,8 +244,8 @@ def _backend(comm: Any, device: str, *, shared: bool) -> Backend:
     return backends.make(chosen, comm, threads=threads)
 
 
-def _shape(source: NDArray[Any]) -> tuple[int, int]:
-    """Return the shape of an array of rows. Raises InputError for anything but numbers [N, dim] in a row each."""
+def _check_rows(source: NDArray[Any]) -> None:
+    """Raise InputError for anything but an array of numbers [N, dim], each row's in one piece."""
     if not isinstance(source, np.ndarray) or isinstance(source, np.ma.MaskedArray):
         raise InputError(f"rows are a {type(source).__name__}; expected an array [N, dim]")
     if source.ndim != 2 or (source.dtype.kind not in "fiu" and source.dtype.name != "bfloat16"):
@@ -240,7 +253,6 @@ def _shape(source: NDArray[Any]) -> tuple[int, int]:
     apart = source.shape[1] > 1 and source.strides[1] != source.itemsize
     if source.size and (apart or (len(source) > 1 and source.strides[0] < source.shape[1] * source.itemsize)):
         raise InputError("the values of a row lie apart, or rows overlap; pass np.ascontiguousarray(...)")
-    return source.shape[0], source.shape[1]
 
 
 def _torch_type(dtype: np.dtype[Any]) -> torch.dtype:

@@ -17,7 +17,7 @@ from ...plan import scores
 from ...runtime import mpi
 from ...runtime.backends.base import Backend
 from ...runtime.tiers.files import FileRows
-from ...runtime.tiers.place import FILE, NEAR, PEERS, Placed, rows_of
+from ...runtime.tiers.place import FILE, NEAR, PEERS, Placed, format_of, rows_of
 from ..graph.loading import Part
 from ..workspace import Workspace, as_array
 from .features import divide_by_sums
@@ -54,12 +54,14 @@ class Reads:
         def whole(score: scores.Values) -> scores.Values:
             return np.concatenate(comm.allgather(score))
 
-        how = {"total": lambda value: sum(comm.allgather(value))}
-        visits = whole(scores.visits(pull, degree, self.train, self.fanouts, self.batch, **how))
+        def total(value: float) -> float:
+            return float(sum(comm.allgather(value)))
+
+        visits = whole(scores.visits(pull, degree, self.train, self.fanouts, self.batch, total=total))
         if self.score == "visits":
             return visits, visits
         if self.score == "pagerank":
-            return visits, whole(scores.training_pagerank(pull, degree, self.train, **how))
+            return visits, whole(scores.training_pagerank(pull, degree, self.train, total=total))
         if self.score == "degree":
             return visits, whole(scores.out_degree(pull, len(degree)))
         return visits, None
@@ -95,13 +97,14 @@ class TieredFeatures(HostFeatures):
                 )
             offset, stored = part.file.offset(schema.X), part.file.x_dtype
             self._file = FileRows(part.path, offset, part.nodes, part.features, stored)
-            self._room = rows_of(sizes, self._file.format)
+            self._format = format_of(self._file)
+            self._room = rows_of(sizes, self._format)
         part.close()
         self._stored: torch.dtype = getattr(torch, stored.name)
         self._reads = None if reads is None else reads.scores(comm)
         self.score = "none" if reads is None else reads.score
         self._workspace = Workspace(backend, varying=True)
-        self._lengths = even_lengths(self.shape[0], BLOCK_BYTES // self._file.format.row_bytes)
+        self._lengths = even_lengths(self.shape[0], BLOCK_BYTES // self._format.row_bytes)
         self.expected: dict[str, float] = {}
 
     @property
@@ -109,7 +112,7 @@ class TieredFeatures(HostFeatures):
         """Bytes of symmetric memory that `place` allocates on each rank, at most."""
         shared = self._room[PEERS] != 0 and self._comm.size > 1
         rows = min(self._room[NEAR] + max(self._room[PEERS], 0), self._file.count)
-        return rows * self._file.format.row_bytes if shared else 0
+        return rows * self._format.row_bytes if shared else 0
 
     def place(self, reserve: Callable[[int], None] | None = None) -> None:
         """Copy rows into their tiers. Collective. reserve: as in `Placed`."""

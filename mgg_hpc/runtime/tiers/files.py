@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
-from ...plan.layout import RowFormat
 
 
 class FileRows:
@@ -33,15 +32,13 @@ class FileRows:
                 f"{path}: has {self._state[0]:,} bytes, and its rows end at byte {end:,}: it was cut off"
             )
 
+    def __len__(self) -> int:
+        return self.count
+
     @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
         return self.dim * self.dtype.itemsize
-
-    @property
-    def format(self) -> RowFormat:
-        """Format of a row in memory."""
-        return RowFormat(self.dtype, self.dim)
 
     def _now(self) -> tuple[int, int]:
         state = os.fstat(self.descriptor)

@@ -33,6 +33,11 @@ Source = FileRows | NDArray[Any]
 Slots = NDArray[np.integer]
 
 
+def format_of(source: Source) -> RowFormat:
+    """Return the format of a source's rows in memory."""
+    return RowFormat(source.dtype, source.dim if isinstance(source, FileRows) else source.shape[1])
+
+
 def rows_of(given: Mapping[str, int | str], format: RowFormat) -> dict[str, int]:
     """Return how many rows fit into the bytes of each tier, by name; -1 for AUTO.
 
@@ -102,16 +107,16 @@ class Placed:
         self._node = None if self._comm is None else mpi.node(self._comm)
         self._rank, self._ranks = backend.collectives.rank, backend.collectives.size
         self._ends: list[Callable[[], object]] = []
-        of_file = isinstance(source, FileRows)
-        count, dim = (source.count, source.dim) if isinstance(source, FileRows) else source.shape
-        self._format = RowFormat(source.dtype, dim)
+        file, array = (source, None) if isinstance(source, FileRows) else (None, source)
+        self._format = format_of(source)
+        count = len(source)
         # Rows are copied by the host, whatever reads the table.
         self._host = SerialBackend(0, World(1), Options(backend.options.geometry, backend.options.threads))
         self._whole = TieredRows(
             count,
             self._format,
-            [] if of_file else [Tier.of_array(ARRAY, source)],
-            source if of_file else None,
+            [] if array is None else [Tier.of_array(ARRAY, array)],
+            file,
         )
         lies = None if places is None else self._once(count, slot_type(count), places)
         order = None if score is None or not self._leads else scores.order(score)
@@ -133,15 +138,15 @@ class Placed:
         copied = self._once(kept, np.int64, first)
         mapped = score is not None and kept > 0
         tiers = self._filled(pool, copied)
-        if not of_file:
-            rest = source if mapped else source[kept:]
+        if array is not None:
+            rest = array if mapped else array[kept:]
             self._lock(rest)
             tiers.append(Tier.of_array(ARRAY, rest, self._rank))
         self.table = TieredRows(
             count,
             self._format,
             tiers,
-            source if of_file else None,
+            file,
             slots=self._once(count, slot_type(kept + count), slots) if mapped else lies,
             first=0 if mapped else kept,
         )
@@ -199,8 +204,8 @@ class Placed:
             (reserve or self._backend.memory.reserve)(mine * self._format.row_bytes)
         counts = np.where(symmetric | (np.arange(ranks) == self._rank), mine, 0).astype(np.int64)
         pool = self._backend.rows(counts, self._format, symmetric=symmetric)
-        if auto and ranks > 1:
-            costs = self._costs(pool)
+        if auto and self._comm is not None:
+            costs = self._costs(pool, self._comm)
             if self._rank == 0:
                 assert reads is not None  # of a caller that has asked for AUTO
                 near = replicated(reads if order is None else reads[order], mine, ranks, room[HOST], costs)
@@ -230,7 +235,7 @@ class Placed:
                 f"tiers need {sizes.shown(on_host)} of this node: {shown}{each}; {sizes.shown(left)} are available"
             )
 
-    def _costs(self, pool: Rows) -> dict[str, float]:
+    def _costs(self, pool: Rows, comm: Any) -> dict[str, float]:
         """Return the seconds of a row of each tier, of the slowest rank. Collective."""
         rng, format, next_rank = (
             np.random.default_rng(self._rank),
@@ -263,10 +268,10 @@ class Placed:
         ]
         unlock()
         found.append(seconds(self._whole) if self._whole.file is not None else found[-1])
-        slowest = np.max(self._comm.allgather(found), axis=0)
+        slowest = np.max(comm.allgather(found), axis=0)
         return dict(zip((NEAR, PEERS, HOST, FILE), slowest.tolist(), strict=True))
 
-    def _filled(self, pool: Rows, places: NDArray[np.int64]) -> list[Tier]:
+    def _filled(self, pool: Rows, places: Slots) -> list[Tier]:
         """Copy rows into their tiers; return these. places: [kept], in the source. Collective."""
         near, peers, host = (self.rows[name] for name in (NEAR, PEERS, HOST))
         node, format = (0, 1) if self._node is None else (self._node.rank, self._node.size), self._format
@@ -291,11 +296,11 @@ class Placed:
         ]
         return [each for each in tiers if each.slots]
 
-    def _copy(self, places: NDArray[np.int64], out: Any) -> None:
+    def _copy(self, places: Slots, out: Any) -> None:
         """Copy rows of the source into rows of any memory."""
         step = max(1, BLOCK // max(1, self._format.row_bytes))
         for first in range(0, len(places), step):
-            ids = np.ascontiguousarray(places[first : first + step])
+            ids = np.ascontiguousarray(places[first : first + step], np.int64)
             to = out[first : first + step]
             if isinstance(to, np.ndarray):
                 self._host.gather(self._whole, ids, to)
