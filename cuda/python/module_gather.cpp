@@ -17,7 +17,7 @@ using namespace nb::literals;
 
 namespace {
 
-using mgg::Flat, mgg::Made, mgg::array_of, mgg::require;
+using mgg::Flat, mgg::require;
 
 using Rows = nb::ndarray<nb::ndim<2>, nb::device::cpu>;  // of any type
 using Slots = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -53,23 +53,24 @@ class Table {
               mgg::transport_at(transport)};
   }
 
-  std::tuple<Made<int64_t>, int64_t, int64_t, int64_t, int> gather(Flat<const int64_t> ids, Rows out,
-                                                                    int threads) const {
+  std::tuple<int64_t, int64_t, int64_t, int64_t, int> gather(Flat<const int64_t> ids, Rows out, Flat<int64_t> read,
+                                                             int threads) const {
     const int64_t count = static_cast<int64_t>(ids.size()), item = static_cast<int64_t>(out.itemsize());
     require(static_cast<int64_t>(out.shape(0)) == count && static_cast<int64_t>(out.shape(1)) * item == table_.bytes,
             "out: a row for each number");
     require(out.size() == 0 || out.shape(1) == 1 || out.stride(1) == 1, "out: columns must be contiguous");
     require(count <= 1 || out.stride(0) >= static_cast<int64_t>(out.shape(1)), "out: rows overlap");
-    require(threads > 0, "threads: at least 1");
+    require(threads > 0 && read.size() == tiers_.size() + 1, "read: one for each tier and the file");
     const mgg::RowGather call{table_, ids.data(), count, static_cast<char*>(out.data()),
                               count > 1 ? out.stride(0) * item : table_.bytes, threads};
-    std::vector<int64_t> read(tiers_.size() + 1);
+    std::vector<int64_t> counts(read.size());
     mgg::RowsRead found;
     {
       nb::gil_scoped_release release;
-      found = mgg::gather_rows(call, copy_rows, read.data());
+      found = mgg::gather_rows(call, copy_rows, counts.data());
     }
-    return {array_of(std::move(read)), found.own, found.got, found.fault.slot, found.fault.error};
+    for (size_t t = 0; t < counts.size(); ++t) read.data()[t] += counts[t];
+    return {found.own, found.got, counts.back(), found.fault.slot, found.fault.error};
   }
 
  private:
@@ -120,13 +121,13 @@ whose addresses are read at each call. file: (number of slots, descriptor, offse
 that gets rows at address 0, or 0. Raises ValueError for arrays that do not fit.)")
       .def(nb::init<int64_t, int64_t, std::optional<Slots>, const std::vector<Tier>&, const File&, int, uint64_t>(),
            "rows"_a, "bytes"_a, "slots"_a.noconvert().none(), "tiers"_a, "file"_a, "rank"_a, "transport"_a)
-      .def("gather", &Table::gather, "ids"_a.noconvert(), "out"_a.noconvert(), "threads"_a,
-           R"(Set out[i] = row ids[i]. Return (read, own, got, slot, error).
+      .def("gather", &Table::gather, "ids"_a.noconvert(), "out"_a.noconvert(), "read"_a.noconvert(), "threads"_a,
+           R"(Set out[i] = row ids[i]. Return (own, got, stored, slot, error).
 
-ids: int64 [n]. out: rows of any type [n, dim]. read: int64 [tiers + 1], numbers of rows read from each tier and the
-file. own: of those, this rank's. got: fetched by the transport. slot: the first of the file that could not be read, or
--1; error: errno, or 0 at the file's end. Raises IndexError for a number outside the rows, before anything is written,
-and ValueError for arrays that do not fit.)");
+ids: int64 [n]. out: rows of any type [n, dim]. read: int64 [tiers + 1], to which the numbers of rows of each tier and
+the file are added. own: number of this rank's rows. got: of rows that were fetched by the transport. stored: of the
+file's rows. slot: the first of these that could not be read, or -1; error: errno, or 0 at the file's end. Raises
+IndexError for a number outside the rows, before anything is written, and ValueError for arrays that do not fit.)");
   m.def("csr_offsets", &csr_offsets, "indptr"_a.noconvert(), "stored"_a, "rows"_a.noconvert(),
         "out_indptr"_a.noconvert(), R"(Set out_indptr [n + 1] to where rows [n] of a CSR matrix begin in gather_csr.
 
