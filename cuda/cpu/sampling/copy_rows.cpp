@@ -28,7 +28,7 @@ constexpr int64_t most_cached = 32 << 20;   // bytes of results that a cache may
 constexpr int64_t piece = 4096;             // rows that a thread copies at once, at most,
 constexpr int64_t piece_bytes = 1 << 20;    // and their bytes
 constexpr int64_t many_bytes = 4 << 20;     // below, a second thread costs more than it saves,
-constexpr int64_t row_costs = 256;          // where each row takes as long as so many bytes more
+constexpr int64_t row_costs = 128;          // where each row takes as long as so many bytes more
 static_assert(ring % batch == 0 && ring >= 2 * batch + most_ahead);
 
 typedef uint64_t Pack __attribute__((vector_size(16)));
