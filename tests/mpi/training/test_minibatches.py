@@ -65,6 +65,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(comm, stored, kind, model, 
     np.testing.assert_allclose(losses(chosen, comm, 4), alone, rtol=TOLERANCE[dtype], atol=0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["dense", "lopsided", "tiny"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_losses_do_not_depend_on_where_features_lie(comm, rng, stored, kind, dtype):
