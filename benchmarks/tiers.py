@@ -4,6 +4,8 @@
     python benchmarks/tiers.py hits rmat:16 --fanouts 10,10 --shares 10
     python benchmarks/tiers.py gather --threads 1
     python benchmarks/tiers.py disk --scale 0.1 --columns 1024
+    python benchmarks/tiers.py requests
+    python benchmarks/tiers.py link                                # on a GPU
 
 hits: ``hit_rate`` is the share of a batch's rows that it finds in the nearest memory, if that holds the given percent
 of all rows, those of the highest scores. Training nodes are a random percent. The sampler
@@ -14,6 +16,11 @@ rows of --mib MiB by number.
 
 disk: an epoch begins with no page of the file in memory. "reads that miss" are as many random rows as an epoch reads
 from the file, alone.
+
+requests: requests of a GPU that gathers rows of the host's memory, counted: "lines" of 128 bytes that a row touches;
+"unshifted", rows are read from where they begin; "shifted", from their first whole line on, as the kernel does.
+
+link: times of such gathers, and of a copy of as many bytes; "of copy" is the share of its speed.
 """
 
 from __future__ import annotations
@@ -35,6 +42,7 @@ import torch
 from harness import options, run
 from harness.processes import output
 from numpy.typing import NDArray
+from studies.zero_copy import link, requests
 from torch import Tensor
 
 from mgg_hpc import config
@@ -86,6 +94,10 @@ def scored(
 
 @click.group(help=__doc__)
 def main() -> None: ...
+
+
+main.add_command(requests)
+main.add_command(link)
 
 
 @main.command()
