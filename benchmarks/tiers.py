@@ -67,7 +67,7 @@ def scored(
         "out-degree": scores.out_degree(pull, graph.nodes),
         "reverse PageRank": scores.reverse_pagerank(pull, degree),
         "weighted reverse PageRank": scores.training_pagerank(pull, degree, train),
-        "expected visits": scores.visits(pull, degree, train, fanouts, batch),
+        "expected visits": scores.visits(pull, degree, train, fanouts, batch, ids=np.arange(graph.nodes)),
     }
 
 
