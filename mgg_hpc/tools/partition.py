@@ -233,7 +233,8 @@ def _by_visits(opened: GraphFile, present: Numbers, request: Request, memory: in
     with opened.compared():
         train = opened.checked(schema.TRAIN, 0, opened.nodes).astype(bool)
     pull = scores.puller(opened.nodes, lambda: slices(opened))
-    found = scores.visits(pull, np.diff(opened.indptr()), train, request.fanouts, request.batch)
+    degree = np.diff(opened.indptr())
+    found = scores.visits(pull, degree, train, request.fanouts, request.batch, ids=present)
     score = np.empty(opened.nodes, np.float32)  # the same for any order in which sums were rounded
     score[present] = found
     return scores.order(score)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import numpy as np
 import pytest
 from data.graphs import random_graph
@@ -62,7 +65,7 @@ def test_visits_are_the_chances_of_draws_in_a_tree(rng, fanouts):
     indptr, indices, _ = csr_from_edges(np.arange(1, nodes), parent, nodes, symmetric=False)
     train = np.arange(nodes) == 0
     pull = scores.puller(nodes, lambda: [(0, indptr, indices)])
-    wanted = scores.visits(pull, np.diff(indptr), train, fanouts, batch=7)
+    wanted = scores.visits(pull, np.diff(indptr), train, fanouts, 7, ids=np.arange(nodes))
     sampler, counts = Sampler(indptr, indices), np.zeros(nodes)
     for step in range(steps):
         counts[sampler.sample(np.zeros(1, np.int64), fanouts, seed=5, step=step).nodes] += 1
@@ -71,9 +74,31 @@ def test_visits_are_the_chances_of_draws_in_a_tree(rng, fanouts):
     assert ((wanted > 0.05) & (wanted < 0.95)).sum() > 5  # or this shows little
 
 
+def test_visits_know_that_neighbours_are_met_together(rng):
+    """In cliques, whose nodes a batch reads if one of their training nodes is in it, and on any numbering of rows."""
+    nodes, clique, count, batch = 4000, 8, 400, 100
+    ids = rng.permutation(nodes)
+    corner = np.arange(nodes) // clique
+    ends = np.array([(v, v // clique * clique + other) for v in range(nodes) for other in range(clique)])
+    train = np.isin(np.arange(nodes), rng.choice(nodes, count, replace=False))
+    inside = np.bincount(corner, train)[corner].astype(int)
+    chance = np.array([1 - math.comb(count - each, batch) / math.comb(count, batch) for each in inside])
+
+    def found(place: np.ndarray) -> np.ndarray:
+        indptr, indices, _ = csr_from_edges(*place[ends].T, nodes, symmetric=False)
+        old = np.argsort(place)
+        pull = scores.puller(nodes, lambda: [(0, indptr, indices)])
+        return scores.visits(pull, np.diff(indptr), train[old], [-1, -1], batch, ids=ids[old])[place]
+
+    visits = found(np.arange(nodes))
+    assert visits.sum() == pytest.approx(chance.sum(), rel=0.05)
+    np.testing.assert_allclose(found(rng.permutation(nodes)), visits, rtol=1e-12)
+
+
 def test_scores_of_training_nodes_need_some(graph):
     dense, pull = graph
-    for score in (scores.training_pagerank, lambda *given: scores.visits(*given, [5], 10)):
+    visits = partial(scores.visits, fanouts=[5], batch=10, ids=np.arange(NODES))
+    for score in (scores.training_pagerank, visits):
         with pytest.raises(InputError, match="has none"):
             score(pull, dense.sum(1), np.zeros(NODES, bool))
 

@@ -57,7 +57,8 @@ class Reads:
         def total(value: float) -> float:
             return float(sum(comm.allgather(value)))
 
-        visits = whole(scores.visits(pull, degree, self.train, self.fanouts, self.batch, total=total))
+        how = (self.fanouts, self.batch)
+        visits = whole(scores.visits(pull, degree, self.train, *how, ids=rows.ids, total=total))
         if self.score == "visits":
             return visits, visits
         if self.score == "pagerank":
