@@ -98,3 +98,13 @@ def test_reordering_is_timed_with_its_memory(measured):
     (row,) = found["rows"]
     assert (row["turns"], found["case"].endswith("stored edges")) == (2, True)
     assert row["median_ms"] > 1e3 * row["floor_seconds"] >= 0 and 30 < row["peak_mib"] < 4096
+
+
+@pytest.mark.long
+def test_epochs_with_features_in_the_file_read_what_misses(measured, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("disk", "--scale=0.002", "--columns=8", "--times=4", "--turns=1", "--threads=1")
+    found = {row["variant"]: row for row in measured("tiers", *words, picture=False)["rows"]}
+    assert list(found) == ["memory", "tiers", "reads that miss"]
+    assert all(row["median_ms"] > 0 for row in found.values())
+    assert 0.25 < found["tiers"]["hit_rate"] < 0.95  # a quarter of the rows, read more often than others
