@@ -82,7 +82,7 @@ def rows_of_tiers(engine: Engine, case: cases.Case, entry: Any, rng: np.random.G
     """
     x = rng.standard_normal((case.nodes, entry.width)).astype(entry.dtype)
     played = Played(engine, case, x, reaches=drawn_reach(engine, len(case.bounds) - 1, rng))
-    ids = rng.integers(0, case.nodes, int(rng.choice([0, 1, 3 * case.nodes])))
+    ids = rng.integers(0, case.nodes, int(rng.choice([0, 1, 3 * case.nodes])) if case.nodes else 0)
     with tempfile.TemporaryDirectory() as folder:
         made, _, _ = tables(engine, played.backends, rng, Path(folder), x, mapped=bool(rng.integers(2)))
         for backend, table in zip(played.backends, made, strict=True):
