@@ -27,7 +27,7 @@ set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 foreach(isa IN LISTS isas)
   add_library(kernels_${isa} OBJECT
     cuda/cpu/aggregate.cpp cuda/cpu/attention.cpp cuda/cpu/edges.cpp
-    cuda/cpu/random.cpp cuda/cpu/sampling/sample.cpp cuda/cpu/tapes/propagate.cpp)
+    cuda/cpu/random.cpp cuda/cpu/sampling/copy_rows.cpp cuda/cpu/sampling/sample.cpp cuda/cpu/tapes/propagate.cpp)
   target_include_directories(kernels_${isa} PRIVATE cuda cuda/include)
   target_compile_definitions(kernels_${isa} PRIVATE MGG_ISA=${isa})
   # Products are rounded before they are added, in every tile alike: the same bits whichever way columns are cut.

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "cpu/sampling/gather.h"
+#include "cpu/sampling/copy_rows.h"
 #include "python/module_host.h"
 
 namespace nb = nanobind;
@@ -17,12 +17,14 @@ using namespace nb::literals;
 
 namespace {
 
-using mgg::Flat, mgg::Made, mgg::array_of, mgg::require;
+using mgg::Flat, mgg::require;
 
 using Rows = nb::ndarray<nb::ndim<2>, nb::device::cpu>;  // of any type
 using Slots = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Tier = std::tuple<int64_t, Flat<const uint64_t>, Flat<const int64_t>, int64_t, uint64_t>;
 using File = std::tuple<int64_t, int, int64_t>;
+
+void copy_rows(const mgg::RowCopies& copies) { MGG_DISPATCH(copy_rows, copies); }
 
 class Table {
  public:
@@ -33,49 +35,48 @@ class Table {
     const bool narrow = slots && slots->dtype() == nb::dtype<int32_t>();
     require(!slots || narrow || slots->dtype() == nb::dtype<int64_t>(), "slots: int32 or int64");
     require(!slots || static_cast<int64_t>(slots->size()) == rows, "slots: one for each row");
-    firsts_.push_back(0);
+    int64_t first = 0;
     for (const auto& [held, addresses, pes, row_bytes, mine] : given_) {
-      require(held >= 0 && addresses.size() > 0 && addresses.size() == pes.size(), "tiers: an address for each rank");
+      require(addresses.size() > 0 && addresses.size() == pes.size(), "tiers: an address for each rank");
+      require(held >= 0 && held <= INT64_MAX / static_cast<int64_t>(pes.size()), "tiers: numbers of slots");
       require(row_bytes >= bytes || held <= 1, "tiers: rows overlap");
-      const int64_t first = firsts_.back();
       tiers_.push_back({first, first + held, static_cast<int64_t>(pes.size()), addresses.data(), pes.data(), row_bytes,
                         reinterpret_cast<const char*>(mine)});
-      firsts_.push_back(first + held);
+      first += held;
     }
     const auto& [filed, descriptor, offset] = file;
-    const int64_t end = firsts_.back() + filed;
+    const int64_t end = first + filed;
     require(filed >= 0 && (slots || rows <= end), "rows: more than slots");
-    table_ = {rows, bytes,
-              narrow ? static_cast<const int32_t*>(slots->data()) : nullptr,
-              slots && !narrow ? static_cast<const int64_t*>(slots->data()) : nullptr,
-              tiers_.data(), firsts_.data(), static_cast<int64_t>(tiers_.size()),
-              {firsts_.back(), end, descriptor, offset}, rank, mgg::transport_at(transport)};
+    table_ = {rows, bytes, narrow ? static_cast<const int32_t*>(slots->data()) : nullptr,
+              slots && !narrow ? static_cast<const int64_t*>(slots->data()) : nullptr, tiers_.data(),
+              static_cast<int64_t>(tiers_.size()), {first, end, descriptor, offset}, rank,
+              mgg::transport_at(transport)};
   }
 
-  std::tuple<Made<int64_t>, int64_t, int64_t, int64_t, int> gather(Flat<const int64_t> ids, Rows out,
-                                                                    int threads) const {
+  std::tuple<int64_t, int64_t, int64_t, int64_t, int> gather(Flat<const int64_t> ids, Rows out, Flat<int64_t> read,
+                                                             int threads) const {
     const int64_t count = static_cast<int64_t>(ids.size()), item = static_cast<int64_t>(out.itemsize());
     require(static_cast<int64_t>(out.shape(0)) == count && static_cast<int64_t>(out.shape(1)) * item == table_.bytes,
             "out: a row for each number");
     require(out.size() == 0 || out.shape(1) == 1 || out.stride(1) == 1, "out: columns must be contiguous");
     require(count <= 1 || out.stride(0) >= static_cast<int64_t>(out.shape(1)), "out: rows overlap");
-    require(threads > 0, "threads: at least 1");
+    require(threads > 0 && read.size() == tiers_.size() + 1, "read: one for each tier and the file");
     const mgg::RowGather call{table_, ids.data(), count, static_cast<char*>(out.data()),
                               count > 1 ? out.stride(0) * item : table_.bytes, threads};
-    std::vector<int64_t> read(tiers_.size() + 1);
+    std::vector<int64_t> counts(read.size());
     mgg::RowsRead found;
     {
       nb::gil_scoped_release release;
-      found = mgg::gather_rows(call, read.data());
+      found = mgg::gather_rows(call, copy_rows, counts.data());
     }
-    return {array_of(std::move(read)), found.own, found.got, found.fault.slot, found.fault.error};
+    for (size_t t = 0; t < counts.size(); ++t) read.data()[t] += counts[t];
+    return {found.own, found.got, counts.back(), found.fault.slot, found.fault.error};
   }
 
  private:
   std::optional<Slots> slots_;  // these keep the arrays alive
   std::vector<Tier> given_;
   std::vector<mgg::Tier> tiers_;
-  std::vector<int64_t> firsts_;
   mgg::Table table_{};
 };
 
@@ -114,18 +115,19 @@ out_indices, out_values: [out_indptr[n]]. Raises ValueError for arrays that do n
 void bind_gather(nb::module_& m) {
   nb::class_<Table>(m, "Table", R"(Rows in several kinds of memory, read by number; see TieredRows.
 
-rows, bytes: number of rows, and bytes of each. slots: int32 or int64 [rows], or None. tiers: (number of slots, addresses uint64 [R], ranks int64 [R], bytes from one row to the next, this rank's own
-address of symmetric rows or 0), whose addresses are read at each call. file: (number of slots, descriptor, offset).
-transport: address of the transport that gets rows at address 0, or 0. Raises ValueError for arrays that do not fit.)")
+rows, bytes: number of rows, and bytes of each. slots: int32 or int64 [rows], or None. tiers: (number of slots,
+addresses uint64 [R], ranks int64 [R], bytes from one row to the next, this rank's own address of symmetric rows or 0),
+whose addresses are read at each call. file: (number of slots, descriptor, offset). transport: address of the transport
+that gets rows at address 0, or 0. Raises ValueError for arrays that do not fit.)")
       .def(nb::init<int64_t, int64_t, std::optional<Slots>, const std::vector<Tier>&, const File&, int, uint64_t>(),
            "rows"_a, "bytes"_a, "slots"_a.noconvert().none(), "tiers"_a, "file"_a, "rank"_a, "transport"_a)
-      .def("gather", &Table::gather, "ids"_a.noconvert(), "out"_a.noconvert(), "threads"_a,
-           R"(Set out[i] = row ids[i]. Return (read, own, got, slot, error).
+      .def("gather", &Table::gather, "ids"_a.noconvert(), "out"_a.noconvert(), "read"_a.noconvert(), "threads"_a,
+           R"(Set out[i] = row ids[i]. Return (own, got, stored, slot, error).
 
-ids: int64 [n]. out: rows of any type [n, dim]. read: int64 [tiers + 1], numbers of rows read from each tier and the
-file. own: of those, this rank's. got: fetched by the transport. slot: the first of the file that could not be read, or
--1; error: errno, or 0 at the file's end. Raises IndexError for a number outside the rows, and ValueError for arrays that
-do not fit.)");
+ids: int64 [n]. out: rows of any type [n, dim]. read: int64 [tiers + 1], to which the numbers of rows of each tier and
+the file are added. own: number of this rank's rows. got: of rows that were fetched by the transport. stored: of the
+file's rows. slot: the first of these that could not be read, or -1; error: errno, or 0 at the file's end. Raises
+IndexError for a number outside the rows, before anything is written, and ValueError for arrays that do not fit.)");
   m.def("csr_offsets", &csr_offsets, "indptr"_a.noconvert(), "stored"_a, "rows"_a.noconvert(),
         "out_indptr"_a.noconvert(), R"(Set out_indptr [n + 1] to where rows [n] of a CSR matrix begin in gather_csr.
 

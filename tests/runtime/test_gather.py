@@ -13,7 +13,7 @@ from gpu.pes.played import Played
 from gpu.pes.tiered import tables
 
 from mgg_hpc.runtime.backends.arguments import TieredRows
-from mgg_hpc.runtime.backends.host.components import padded
+from mgg_hpc.runtime.backends.host.components import aligned_zeros, padded
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.sampler import take_csr
 
@@ -43,17 +43,21 @@ def test_rows_of_all_ranks_come_by_number(rng, name, ranks, reached):
         np.testing.assert_array_equal(table.read[:-1], np.bincount(owners, minlength=ranks))
 
 
-@pytest.mark.parametrize("width", [100, 5])
-def test_many_rows_are_gathered_by_threads_and_past_the_caches(rng, width):
-    """The results of 100 columns are larger than caches are taken to be, the others are not."""
+@pytest.mark.parametrize(("width", "room"), [(5, 8), (96, 96), (100, 112), (90, 91), (361, 361)])
+def test_many_rows_are_gathered_by_threads_and_past_the_caches(rng, width, room):
+    """The results of 5 columns are smaller than caches are taken to be; 96 are whole lines. room: columns of memory."""
     case = cases.csr(np.zeros(0, int), np.zeros(0, int), 3000, np.array([0, 1000, 1000, 3000]))
     x = rng.standard_normal((3000, width)).astype(np.float32)
     played = Played(Engine.host(), case, x, threads=3)
-    ids, out = rng.integers(0, 3000, 100_003), padded(100_006, played.format)
+    count = (34 << 20) // 4 // max(width, 90)
+    ids, out = rng.integers(0, 3000, count), aligned_zeros(4 * room * (count + 3))
+    out = out.view(x.dtype).reshape(-1, room)
     out[:] = -1
     table = TieredRows.of_ranks(played.rows[1], case.bounds)
-    played.backends[1].gather(table, ids, out[:100_003])
-    np.testing.assert_array_equal(out, np.append(x[ids], np.full((3, width), -1), 0))
+    played.backends[1].gather(table, ids, out[:count, :width])
+    np.testing.assert_array_equal(out[:count, :width], x[ids])
+    assert (out[count:] == -1).all()
+    assert (out[:, width:] == -1).all()
     np.testing.assert_array_equal(table.read, [(ids < 1000).sum(), 0, (ids >= 1000).sum(), 0])
 
 

@@ -10,7 +10,7 @@ namespace mgg {
 // pes[(s - first) % count].
 struct Tier {
   int64_t first, end;
-  int64_t count;              // of PEs
+  int64_t count;              // of PEs; times end - first, it is less than 2^63
   const uint64_t* addresses;  // [count], of each PE's row 0; 0 where no pointer reaches it
   const int64_t* pes;         // [count]
   int64_t row_bytes;          // from one row to the next
@@ -24,13 +24,13 @@ struct FileTier {
   int64_t offset;
 };
 
-// Rows in several kinds of memory, by slots 0 .. file.end - 1: row r is in slot slots[r], or r where there are no slots.
+// Rows in several kinds of memory, by slots 0 .. file.end - 1: row r is in slot slots[r], or in r where there are no
+// slots.
 struct Table {
   int64_t rows, bytes;        // number of rows, and bytes of each
   const int32_t* slots;       // [rows], or null
   const int64_t* wide_slots;  // the same, or null
   const Tier* tiers;          // [tier_count], one after another
-  const int64_t* firsts;      // [tier_count + 1], the first slot of each, and of the file
   int64_t tier_count;
   FileTier file;  // after all tiers
   int rank;
@@ -59,10 +59,13 @@ struct RowsRead {
   FileFault fault;
 };
 
-// Sets read[t] [tier_count + 1] to the number of rows of each tier, the file's last. Rows of the file are read by
-// threads of their own, in order and joined, while others are copied. Throws std::out_of_range for a number that is no
-// row, before anything is written, and std::invalid_argument for rows out of reach, and slots that are not there.
-RowsRead gather_rows(const RowGather& call, int64_t* read);
+struct RowCopies;
+
+// Sets read[t] [tier_count + 1] to the number of rows of each tier, the file's last. copy: the copy_rows (copy_rows.h)
+// of an instruction set. Rows of the file are read by threads of their own, in order and joined, while others are
+// copied. Throws std::out_of_range for a number that is no row, before anything is written, and std::invalid_argument
+// for rows out of reach, and slots that are not there.
+RowsRead gather_rows(const RowGather& call, void (*copy)(const RowCopies&), int64_t* read);
 
 // A CSR matrix: row r's values are indptr[r] .. indptr[r + 1] - 1.
 template <class T>

@@ -244,12 +244,11 @@ class HostBackend(Backend):
         if file is not None:
             file.check()
         began = time.perf_counter()
-        read, own, got, slot, error = table.gather(ids, _bits(out), self.options.threads)
-        src.read += read
+        own, got, stored, slot, error = table.gather(ids, _bits(out), src.read, self.options.threads)
         meter = self.stream.meter
         meter.count(own, len(ids) - own, format, got)
         if file is not None:
-            meter.count_stored(int(read[-1]), format, time.perf_counter() - began)
+            meter.count_stored(stored, format, time.perf_counter() - began)
         if slot >= 0:
             raise src.fault(slot, error)
 
