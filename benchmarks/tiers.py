@@ -20,8 +20,9 @@ traffic: the bytes of requests of 128 for rows in the host's memory, and which s
 the given percent of the rows in GPU memory: on one rank; on --ranks ranks, which replicate half or none of it and put
 the rest into a peers' tier, where each row is on one rank. Modelled from the same batches, not measured.
 
-gather: milliseconds in which torch.index_select, and a TieredTensor with a tenth of the rows in its nearest tier, copy
-rows of --mib MiB by number.
+gather: milliseconds in which torch.index_select, a TieredTensor with a tenth of the rows in its nearest tier, and
+`Backend.gather` of the same rows as those of four ranks copy rows of --mib MiB by number: random ones, or those of
+sampled batches of an R-MAT graph, of which the nearest tier has the highest degrees.
 
 disk: an epoch begins with no page of the file in memory. "reads that miss" are as many random rows as an epoch reads
 from the file, alone.
@@ -47,25 +48,36 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
+import real_graphs
 import torch
 from harness import options, run, shown
 from harness.processes import output
+from numpy.typing import NDArray
 from real_size import Folder, mgg, rmat_file
-from studies.tiering import hits, traffic
+from studies.tiering import BATCH, hits, traffic
 from studies.zero_copy import link, requests
 from torch import Tensor
 
 from mgg_hpc import config
 from mgg_hpc.__main__ import SETTINGS
+from mgg_hpc.data.graph import Graph
 from mgg_hpc.nn.tiered import TieredTensor
-from mgg_hpc.runtime import cores
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime import backends, cores
+from mgg_hpc.runtime.backends.arguments import Options, Rows, TieredRows
+from mgg_hpc.runtime.backends.host.kernels import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
+from mgg_hpc.runtime.sampler import Sampler
 from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
+
+LARGEST = 20  # scale of the graphs from which gathered rows are sampled
 
 
 @click.group(help=shown(__doc__), context_settings=SETTINGS)
@@ -81,7 +93,7 @@ main.add_command(link)
 @main.command()
 @options.numbers("sizes", "64,128,256,512,1024,2048,4096", "Bytes of a row.")
 @click.option("--mib", type=click.IntRange(1), default=512, help="Size of all rows.")
-@click.option("--count", type=click.IntRange(1), default=50_000, help="Rows of a gather.")
+@click.option("--count", type=click.IntRange(1), default=50_000, help="Rows of a gather, at most.")
 @options.threads()
 @options.turns(9)
 @output_files(pictures=False)
@@ -91,26 +103,50 @@ def gather(
     """Time copies of rows by number."""
     torch.set_num_threads(threads or cores.available())
     results = Results("tiers gather", mib=mib, count=count, threads=torch.get_num_threads())
-    rng = np.random.default_rng(0)
+    rng, ranks = np.random.default_rng(0), 4
+    backend = SerialBackend(0, World(ranks), Options(backends.DEFAULT_GEOMETRY, torch.get_num_threads()))
+
+    def timed(run: Callable[[Tensor, Tensor], object], draw: Callable[[], Any], out: Tensor) -> float:
+        ids = torch.from_numpy(draw())  # others each time, which no cache has
+        to = out[: len(ids)]
+        began = time.perf_counter()
+        run(ids, to)
+        return 1e3 * (time.perf_counter() - began)
+
+    def sampled(graph: Graph, sampler: Sampler) -> NDArray[np.int64]:
+        seeds = rng.choice(graph.nodes, BATCH, replace=False)
+        return sampler.sample(seeds, [15, 10], seed=0, step=0).nodes[:count]
+
     for size in sizes:
-        x = torch.randn((mib << 20) // size, size // 4)
-        out = torch.empty(count, size // 4)
-        with TieredTensor.from_torch(x, near=x.nbytes // 10, score=rng.random(len(x))) as tensor:
-
-            def timed(run: Callable[[Tensor], object], rows: int = len(x)) -> float:
-                ids = torch.from_numpy(rng.integers(0, rows, count))  # others each time, which no cache has
-                began = time.perf_counter()
-                run(ids)
-                return 1e3 * (time.perf_counter() - began)
-
-            runs: dict[str, Callable[[Tensor], object]] = {
-                "torch.index_select": partial(torch.index_select, x, 0, out=out),
-                "TieredTensor": partial(tensor.gather, out=out),
+        rows = (mib << 20) // size
+        graph = real_graphs.structure(f"rmat:{min(LARGEST, rows.bit_length() - 1)}:16")
+        batches, each = partial(sampled, graph, Sampler(graph.indptr, graph.indices)), rows // graph.nodes
+        x, out = torch.randn(rows, size // 4), torch.empty(count, size // 4)
+        format, bounds = RowFormat(np.dtype(np.float32), size // 4), np.arange(ranks + 1) * rows // ranks
+        addresses = x.data_ptr() + bounds[:-1].astype(np.uint64) * np.uint64(size)
+        table = TieredRows.of_ranks(Rows(format, addresses, np.diff(bounds), x, 0, symmetric=False), bounds)
+        score = np.zeros(rows)
+        score[: each * graph.nodes : each] = np.bincount(graph.indices, minlength=graph.nodes)
+        with TieredTensor.from_torch(x, near=x.nbytes // 10, score=score) as tensor:
+            runs: dict[str, Callable[[Tensor, Tensor], object]] = {
+                "torch.index_select": lambda ids, to, x=x: torch.index_select(x, 0, ids, out=to),
+                "TieredTensor": tensor.gather,
+                "Rows": lambda ids, to, table=table: backend.gather(table, ids.numpy(), to.numpy()),
             }
-            taken = interleaved({name: partial(timed, each) for name, each in runs.items()}, turns)
-        results.compare(taken, row_bytes=size)
+            for name, draw in {
+                "random": partial(rng.integers, 0, rows, count),
+                "sampled": lambda batches=batches, each=each: each * batches(),
+            }.items():
+                calls = {variant: partial(timed, call, draw, out) for variant, call in runs.items()}
+                results.compare(interleaved(calls, turns), row_bytes=size, ids=name)
+    for variant in list(runs)[1:]:
+        faster = [1 / row["relative_time"] for row in results.rows if row["variant"] == variant]
+        mean = float(np.exp(np.mean(np.log(faster))))
+        results.notes.append(
+            f"{variant}: {mean:.2f} times as fast (geometric mean), {min(faster):.2f} at least"
+        )
     results.write(files)
-    results.show("row_bytes", *TIMES)
+    results.show("row_bytes", "ids", *TIMES)
 
 
 @main.command()
