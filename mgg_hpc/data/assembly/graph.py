@@ -77,15 +77,19 @@ def build_graph(
     rules = f"{stream.nodes} {symmetric} {simple} {combine} {index} {imported.directed}"
     with WorkFolder(output, None if key is None else f"{key} {rules}") as work:
         check = partial(_check_combine, stream.where, combine)
-        gatherer = Gatherer(work, free, symmetric=symmetric, loops=not simple, check=check)
+        adds = symmetric and combine == "sum" and imported.directed is not True
+        gatherer = Gatherer(work, free, symmetric=symmetric, loops=not simple, detect=adds, check=check)
         gatherer.gather(stream, report)
+        paired = adds and gatherer.imbalance == 0
+        if adds and not paired and imported.directed is False:
+            raise InputError(_unpaired(stream.where))
         with SortedRows(
             work,
             NO_DATA if gatherer.dtype is None else gatherer.dtype,
             _nodes(imported, gatherer),
             memory=free,
             copies=(combine or "same") if symmetric or simple else "all",
-            directions=1 if not symmetric else 4 if imported.directed is False else 2,
+            directions=1 if not symmetric else 4 if paired else 2,
             detect=imported.directed is not True and not symmetric,
             most=sum(run.count for run in gatherer.runs),
             index=index,
@@ -120,6 +124,10 @@ def build_graph(
                 for path, pieces in _datasets(stream.where, rows, of_nodes, held.classes):
                     writer.put(path, counted(pieces))
         work.remove()
+    if paired and imported.directed is None:
+        imported.notes.append(
+            f"{stream.where} lists each edge in both directions, with the same weight: a sum counts both as one"
+        )
     for name, count in gatherer.rounded.items():
         if count:
             what = "the weights" if name == WEIGHT else f"the edge data {name}"
@@ -196,11 +204,14 @@ def _directed(imported: Imported, rows: SortedRows, symmetric: bool) -> bool:
     if symmetric:
         return False
     if imported.directed is False and rows.imbalance:
-        raise InputError(
-            f"{imported.edges.where}: the graph is said to be undirected, but some edge has no equal one in the other "
-            "direction"
-        )
+        raise InputError(_unpaired(imported.edges.where))
     return imported.directed is True or rows.imbalance != 0
+
+
+def _unpaired(where: str) -> str:
+    return (
+        f"{where}: the graph is said to be undirected, but some edge has no equal one in the other direction"
+    )
 
 
 def _contents(

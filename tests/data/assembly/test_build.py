@@ -255,8 +255,10 @@ def test_many_threads_combine_weights_as_one(rng, tmp_path, combine):
 @pytest.mark.parametrize("combine", ["sum", "mean", "min"])
 def test_a_build_that_was_stopped_combines_all_weights(rng, path, built, monkeypatch, where, combine):
     monkeypatch.setattr(work, "KEEP_SECONDS", 0.0)
-    listed, remaining = uniform(rng, weighted=True), int(rng.integers(1, 6))
-    options: dict[str, Any] = {"symmetric": True, "combine": combine, "key": "k"}
+    one_way, remaining = uniform(rng, 1500, weighted=True), int(rng.integers(1, 6))
+    ends, weight = (one_way.sources, one_way.destinations), one_way.weight
+    listed = Listed(np.append(*ends), np.append(*ends[::-1]), np.append(weight, weight), nodes=50)
+    options: dict[str, Any] = {"symmetric": True, "combine": combine, "directed": None, "key": "k"}
     whole = built(listed, **options).read_bytes()
     path.unlink()
 
@@ -314,13 +316,25 @@ def test_duplicates_that_differ_are_refused(rng, built, symmetric, memory):
 
 
 def test_a_sum_counts_each_edge_once(built):
-    """Where both directions are listed, and of self loops; a weight beyond float32 is refused."""
+    """Also a self loop, and one of which all have their reverse listed; a weight beyond float32 is refused."""
     ends = np.array([0, 1, 0, 1, 2]), np.array([1, 0, 1, 0, 2])
-    listed = Listed(*ends, weight=np.array([1, 1, 3, 3, 7], np.float32), nodes=3)
-    for directed, wanted in [(False, [4, 4, 7]), (None, [8, 8, 7])]:
-        options = {"directed": directed, "symmetric": True, "combine": "sum", "force": True}
-        with open_graph(built(listed, **options)) as opened:
-            assert opened.slice(0, 3).weight.tolist() == wanted and not opened.directed
+    listed = Listed(*ends, weight=np.array([1, 1, 3, 3, 7], np.float32), nodes=3, step=2)
+    other = replace(listed, weight=np.array([1, 1, 3, 2, 7], np.float32))
+    pairs = ["listed lists each edge in both directions, with the same weight: a sum counts both as one"]
+    for given, directed, wanted, said in [
+        (listed, False, [4, 4, 7], []),
+        (listed, None, [4, 4, 7], pairs),
+        (listed, True, [8, 8, 7], []),
+        (other, None, [7, 7, 7], []),
+    ]:
+        for memory in (80, 1 << 20):
+            notes: list[str] = []
+            options = {"directed": directed, "symmetric": True, "combine": "sum", "force": True}
+            with open_graph(built(given, memory=memory, notes=notes, **options)) as opened:
+                assert opened.slice(0, 3).weight.tolist() == wanted and not opened.directed
+            assert notes == said
+    with refused("listed: the graph is said to be undirected, but some edge has no equal one"):
+        built(other, directed=False, symmetric=True, combine="sum", force=True)
     large = replace(listed, weight=np.full(5, 3e38, np.float32))
     with refused("listed: /graph/weight has inf at row 0; expected finite"):
         built(large, symmetric=True, combine="sum", force=True)
