@@ -128,6 +128,7 @@ def build_graph(
         imported.notes.append(
             f"{stream.where} lists each edge in both directions, with the same weight: a sum counts both as one"
         )
+    gatherer.rounded[WEIGHT] += rows.rounded
     for name, count in gatherer.rounded.items():
         if count:
             what = "the weights" if name == WEIGHT else f"the edge data {name}"
