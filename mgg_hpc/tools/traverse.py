@@ -84,18 +84,21 @@ def process_traverse(
             print(f"{part.name} has no weights: each edge has a length of 1 (--random-lengths draws lengths)")
         if output is not None:
             _check_room(part, kind, len(begin) or sources or 1)
+        begin = begin or (runs.draw_sources(part, sources or 1, seed) if kind in FROM_SOURCES else [])
+        names = _names(comm, graph, begin)
         done: list[Run] = []
         answers: list[dict[str, Any]] = []
-        for number, run in enumerate(_runs(kind, part, begin, sources, seed, repeats, check, options), 1):
+        for number, run in enumerate(_runs(kind, part, begin, seed, repeats, check, options), 1):
             if kind not in FROM_SOURCES:
                 done = [replace(each, arrays={}) for each in done]  # only the last run is written
             # Without a source all runs find the same.
             asked = kind in FROM_SOURCES or number == repeats
             answers.append(answer(kind, part, run) if asked else {})
+            names |= _names(comm, graph, [each["node"] for each in answers[-1].get("first", [])])
             done.append(run if output is not None else replace(run, arrays={}))
             if comm.rank == 0 and asked and not as_json:
                 costs = [_cost(part, each, verbose) for each in done[-1 if kind in FROM_SOURCES else 0 :]]
-                print("\n".join(_lines(kind, graph, part, run, answers[-1], costs)), flush=True)
+                print("\n".join(_lines(kind, part, run, answers[-1], costs, names)), flush=True)
     arrays = {} if output is None else _columns(kind, done)
     if output is not None:
         with mpi.agree(comm), open_graph(graph) as opened:
@@ -103,10 +106,10 @@ def process_traverse(
                 opened, *(int(each) for each in part.bounds[comm.rank : comm.rank + 2])
             )
         arrays |= row_files.name_arrays(comm, named, found)
-        _write(part, kind, graph, output, arrays, done)
+        _write(part, kind, output, arrays, done, names)
     if comm.rank == 0 and as_json:
         of_weights = part.weight is not None and not options.get("random_lengths")
-        document = _document(part, kind, check, done, answers, threads, of_weights)
+        document = _document(part, kind, check, done, answers, threads, of_weights, names)
         print(json.dumps(document | {"files": {name: str(path) for name, path in paths.items()}}, indent=1))
     elif comm.rank == 0:
         for name, path in paths.items():
@@ -191,8 +194,7 @@ def _check_room(part: Part, kind: str, sources: int) -> None:
 def _runs(
     kind: str,
     part: Part,
-    nodes: list[int],
-    sources: int | None,
+    begin: list[int],
     seed: int,
     repeats: int,
     check: bool,
@@ -202,7 +204,6 @@ def _runs(
         return runs.components(part, repeats=repeats, check=check)
     if kind == "pagerank":
         return runs.pagerank(part, repeats=repeats, check=check, **options)
-    begin = nodes or runs.draw_sources(part, sources or 1, seed)
     if kind == "bfs":
         return runs.bfs(part, begin, check=check)
     return runs.sssp(part, begin, seed=seed, check=check, **options)
@@ -239,12 +240,16 @@ def answer(kind: str, part: Part, run: Run) -> dict[str, Any]:
 
 
 def _lines(
-    kind: str, graph: Path, part: Part, run: Run, found: dict[str, Any], costs: list[str]
+    kind: str, part: Part, run: Run, found: dict[str, Any], costs: list[str], names: dict[int, str]
 ) -> Iterator[str]:
-    """Yield the lines that are printed about runs. run: the last. found: its answer. costs: `_cost` of each run."""
+    """Yield the lines that are printed about runs.
+
+    run: the last. found: its answer. costs: `_cost` of each run. names: of `_names`.
+    """
     if kind in FROM_SOURCES:
-        source = _names(graph, [run.source]).get(run.source, str(run.source))
-        reached = f"source {source}: {run.reached:,} of {part.nodes:,} nodes reached"
+        reached = (
+            f"source {names.get(run.source, run.source)}: {run.reached:,} of {part.nodes:,} nodes reached"
+        )
         last = (
             f"deepest level {found['deepest']:,}"
             if kind == "bfs"
@@ -257,16 +262,17 @@ def _lines(
         yield f"{count}; the largest has {found['largest']:,} of {part.nodes:,} nodes"
     else:
         yield f"the first of {part.nodes:,} nodes by rank:"
-        names = _names(graph, [each["node"] for each in found["first"]])
         for each in found["first"]:
             yield f"  {names.get(each['node'], str(each['node'])):<12} {each['rank']:.6g}"
     yield from (f"in {cost}" for cost in costs)
 
 
-def _names(graph: Path, nodes: list[int]) -> dict[int, str]:
-    """Return the names of nodes; {} if the graph has none."""
-    with open_graph(graph) as opened:
-        if not row_files.kind_of_names(opened.contents):
+def _names(comm: Any, graph: Path, nodes: list[int]) -> dict[int, str]:
+    """Return the names or ids of nodes; {} if the graph has none, and on ranks other than the first. Collective."""
+    if not nodes:
+        return {}
+    with mpi.agree(comm), open_graph(graph) as opened:
+        if comm.rank or not row_files.kind_of_names(opened.contents):
             return {}
         rows = {node: node for node in nodes}
         if schema.PERMUTATION in opened.contents.datasets:
@@ -299,11 +305,17 @@ def _document(
     answers: list[dict[str, Any]],
     threads: int,
     weighted: bool,
+    names: dict[int, str],
 ) -> dict[str, Any]:
-    """Return the document that --json prints. weighted: whether the file's weights were used."""
+    """Return the document that --json prints. weighted: whether the file's weights were used. names: of `_names`."""
+
+    def named(key: str, node: int) -> dict[str, str]:
+        return {key: names[node]} if node in names else {}
+
     listed = [
         {
             "source": run.source if run.source >= 0 else None,
+            **named("source_name", run.source),
             "seconds": run.seconds,
             "edges": run.edges,
             "reached": run.reached,
@@ -313,6 +325,8 @@ def _document(
         }
         for run, found in zip(done, answers, strict=True)
     ]
+    for first in (each for found in answers for each in found.get("first", [])):
+        first.update(named("name", first["node"]))
     return {
         "format": "mgg-traversal",
         "version": 1,
@@ -338,9 +352,14 @@ def _columns(kind: str, done: list[Run]) -> dict[str, NDArray[Any]]:
 
 
 def _write(
-    part: Part, kind: str, graph: Path, output: Path, arrays: dict[str, NDArray[Any]], done: list[Run]
+    part: Part,
+    kind: str,
+    output: Path,
+    arrays: dict[str, NDArray[Any]],
+    done: list[Run],
+    names: dict[int, str],
 ) -> None:
-    """Write arrays, with the sources and the seconds of their runs. Collective."""
+    """Write arrays, with the sources and the seconds of their runs. names: of `_names`. Collective."""
     chosen = done if kind in FROM_SOURCES else done[-1:]
     attributes: dict[str, Any] = {
         "format": "mgg-traversal",
@@ -353,9 +372,7 @@ def _write(
     labels: list[object] | None = None
     if kind in FROM_SOURCES:
         attributes["source"] = np.array([run.source for run in chosen], np.int64)
-        sources = attributes["source"].tolist()
-        names = _names(graph, sources)
-        labels = [names.get(source, source) for source in sources]
+        labels = [names.get(run.source, run.source) for run in chosen]
     row_files.write(
         part.comm, output, part.ids, arrays, part.bounds, attributes, of_nodes=OF_NODES, labels=labels
     )
