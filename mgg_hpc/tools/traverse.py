@@ -67,8 +67,8 @@ def process_traverse(
     comm = mpi.world()
     with mpi.agree(comm):
         weighted, begin, named = _check(kind, graph, nodes, sources, backend, share_gpu, options)
-        names = [*ARRAYS[kind], *filter(None, [named])]
-        paths = {} if output is None else row_files.paths(output, names)
+        written = [*ARRAYS[kind], *filter(None, [named])]
+        paths = {} if output is None else row_files.paths(output, written)
         for path in paths.values() if comm.rank == 0 else ():
             check_output(path, force=force, inputs=[graph])
     threads = mpi.threads(comm)
@@ -102,10 +102,9 @@ def process_traverse(
     arrays = {} if output is None else _columns(kind, done)
     if output is not None:
         with mpi.agree(comm), open_graph(graph) as opened:
-            found = row_files.read_names(
-                opened, *(int(each) for each in part.bounds[comm.rank : comm.rank + 2])
-            )
-        arrays |= row_files.name_arrays(comm, named, found)
+            low, high = (int(each) for each in part.bounds[comm.rank : comm.rank + 2])
+            found = row_files.read_names(opened, low, high)
+        arrays |= row_files.name_arrays(comm, named, None if found is None else found[part.order])
         _write(part, kind, output, arrays, done, names)
     if comm.rank == 0 and as_json:
         of_weights = part.weight is not None and not options.get("random_lengths")

@@ -33,10 +33,11 @@ class Part:
     """One rank's rows of a graph file, ready to be traversed.
 
     name, uuid, nodes, edges, directed: of the whole graph. bounds: int64 [P + 1], rows of each rank. ids: int64 [n],
-    original ids of this rank's rows, in the order of ``graph``; names: int64 [S], original ids of its sources. weight:
-    float32 [E] in the order of ``graph.indices``, or None if they were not read, or the file has none. out_place: int64
-    [E], position of each edge of ``graph.out_indices`` among ``graph.indices``; None if both have the same order.
-    engine: the traversals. comm: all ranks.
+    original ids of this rank's rows, in the order of ``graph``; order: int32 [n], their positions among the rank's rows
+    of the file. names: int64 [S], original ids of its sources. weight: float32 [E] in the order of ``graph.indices``,
+    or None if they were not read, or the file has none. out_place: int64 [E], position of each edge of
+    ``graph.out_indices`` among ``graph.indices``; None if both have the same order. engine: the traversals. comm: all
+    ranks.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Part:
     directed: bool
     bounds: NDArray[np.int64]
     ids: NDArray[np.int64]
+    order: NDArray[np.int32]
     names: NDArray[np.int64]
     weight: NDArray[np.float32] | None
     out_place: NDArray[np.int64] | None
@@ -125,6 +127,7 @@ def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edge
         directed=file.directed,
         bounds=bounds,
         ids=ids,
+        order=order,
         names=np.zeros(0, np.int64),
         weight=weight,
         out_place=out_place,

@@ -254,17 +254,26 @@ def test_what_was_reached_is_of_all_ranks():
     assert found == Run(5, {"a": 1}, 0.5, 3 * 101 + 21000, 6, 3 * 2 + 21000, 7)
 
 
-@pytest.mark.parametrize("names", [["Bern", "Basel", "Chur", "Genf é"], ["700", "20", "3", "12"]])
-def test_tables_and_sources_have_the_users_names(tmp_path, monkeypatch, capsys, rng, names):
-    """Also those of parents and components, and in whatever order the rows lie."""
+@pytest.mark.parametrize("order", ["", "degree"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["Bern", "Basel", "Chur", "Genf é", "Hub", "x", "y", "z"],
+        ["700", "20", "3", "12", "1", "2", "4", "5"],
+    ],
+    ids=["names", "ids"],
+)
+def test_tables_and_sources_have_the_users_names(tmp_path, monkeypatch, capsys, rng, names, order):
+    """Also those of parents and components, and in whatever order the rows lie: a hub comes first in memory."""
     monkeypatch.chdir(tmp_path)
-    edges = rng.permutation([(0, 1, 1.5), (1, 2, 2.0), (0, 2, 5.0)])
+    of_hub = [(4, 5, 1.0), (4, 6, 1.0), (4, 7, 1.0)]
+    edges = rng.permutation([(0, 1, 1.5), (1, 2, 2.0), (0, 2, 5.0), (3, 3, 1.0), *of_hub])
     lines = [f"{names[int(u)]};{names[int(v)]};{length}" for u, v, length in edges]
-    (tmp_path / "g.csv").write_text("\n".join([*lines, f"{names[3]};{names[3]};1"]) + "\n")
+    (tmp_path / "g.csv").write_text("\n".join([*lines, ""]))
     graph, table = tmp_path / "g.h5", tmp_path / "out.csv"
     words = ["--map-ids", "--delimiter", ";", "--symmetric", "-o", graph]
     assert mgg("import", tmp_path / "g.csv", *words) == 0
-    assert mgg("partition", graph, "--order", "degree") == 0
+    assert not order or mgg("partition", graph, "--order", order) == 0
 
     def columns(*words: object) -> dict[str, dict[str, str]]:
         capsys.readouterr()
@@ -274,18 +283,19 @@ def test_tables_and_sources_have_the_users_names(tmp_path, monkeypatch, capsys, 
 
     found = columns("sssp", "--source", names[2], "--source", names[3])
     assert set(found) == set(names)
-    assert f"source {names[2]}: 3 of 4 nodes reached, farthest distance 3.5" in capsys.readouterr().out
+    assert f"source {names[2]}: 3 of 8 nodes reached, farthest distance 3.5" in capsys.readouterr().out
     assert mgg("traverse", "bfs", graph, "--source", names[2], "--source", names[3], "--json") == 0
     told = json.loads(capsys.readouterr().out)["runs"]
     assert [run["source_name"] for run in told] == [names[2], names[3]]
     distance = {name: float(row[f"distance_{names[2]}"]) for name, row in found.items()}
-    assert distance == dict(zip(names, [3.5, 2.0, 0.0, np.inf], strict=True))
+    assert distance == dict(zip(names, [3.5, 2.0, 0.0, *[np.inf] * 5], strict=True))
     found = columns("bfs", "--source", names[0])
     none = "-1" if names[0].isdecimal() else ""
-    assert [found[name]["parent"] for name in names] == [names[0], names[0], names[0], none]
+    assert [found[name]["parent"] for name in names] == [*[names[0]] * 3, *[none] * 5]
     found = columns("cc")
-    together = {found[name]["component"] for name in names[:3]}
-    assert len(together) == 1 and together < set(names[:3]) and found[names[3]]["component"] == names[3]
+    for alike in (names[:3], names[3:4], names[4:]):
+        (together,) = {found[name]["component"] for name in alike}
+        assert together in alike
     kind = "id" if names[0].isdecimal() else "name"
     assert f"--source 1000: {graph} has no node with this {kind}" in refused(
         capsys, "traverse", "bfs", graph, "--source", "1000"
