@@ -16,7 +16,7 @@ from ..data import row_files, schema
 from ..data.atomic_write import check_output
 from ..data.store import GraphFile, open_graph
 from ..errors import InputError
-from ..runtime import backends, cores, exit_code, mpi
+from ..runtime import backends, cores, exit_code, mpi, node_names
 from ..traversal import part as parts
 from ..traversal import runs
 from ..traversal.part import Part
@@ -83,6 +83,7 @@ def process_traverse(
         if comm.rank == 0 and kind == "sssp" and not (weighted or options["random_lengths"] or as_json):
             print(f"{part.name} has no weights: each edge has a length of 1 (--random-lengths draws lengths)")
         if output is not None:
+            of_nodes = node_names.read(comm, graph, *part.bounds[comm.rank : comm.rank + 2].tolist())
             _check_room(part, kind, len(begin) or sources or 1)
         begin = begin or (runs.draw_sources(part, sources or 1, seed) if kind in FROM_SOURCES else [])
         names = _names(comm, graph, begin)
@@ -99,12 +100,8 @@ def process_traverse(
             if comm.rank == 0 and asked and not as_json:
                 costs = [_cost(part, each, verbose) for each in done[-1 if kind in FROM_SOURCES else 0 :]]
                 print("\n".join(_lines(kind, part, run, answers[-1], costs, names)), flush=True)
-    arrays = {} if output is None else _columns(kind, done)
     if output is not None:
-        with mpi.agree(comm), open_graph(graph) as opened:
-            low, high = (int(each) for each in part.bounds[comm.rank : comm.rank + 2])
-            found = row_files.read_names(opened, low, high)
-        arrays |= row_files.name_arrays(comm, named, None if found is None else found[part.order])
+        arrays = _columns(kind, done) | {name: each[part.order] for name, each in of_nodes.items()}
         _write(part, kind, output, arrays, done, names)
     if comm.rank == 0 and as_json:
         of_weights = part.weight is not None and not options.get("random_lengths")
@@ -157,15 +154,11 @@ def _numbers(opened: GraphFile, words: tuple[str, ...]) -> list[int]:
     if not kind:
         found = {number: number for number in wanted.values() if number is not None and number < opened.nodes}
     elif words:
-        held = [each for each in wanted.values() if each is not None]
-        for low in range(0, opened.nodes, row_files.NAMED_ROWS):
-            names = row_files.read_names(opened, low, min(low + row_files.NAMED_ROWS, opened.nodes))
-            assert names is not None
-            for at in np.flatnonzero(np.isin(names, held)) if held else ():
-                row = low + int(at)
-                if schema.PERMUTATION in opened.contents.datasets:
-                    row = int(opened.read(schema.PERMUTATION, row, row + 1)[0])
-                found[names[at].item()] = row
+        found = row_files.rows_of_names(opened, [each for each in wanted.values() if each is not None])
+        if schema.PERMUTATION in opened.contents.datasets:
+            found = {
+                name: int(opened.read(schema.PERMUTATION, row, row + 1)[0]) for name, row in found.items()
+            }
     for word, name in wanted.items():
         if name not in found:
             known = f"nodes 0 to {opened.nodes - 1}" if not kind else f"no node with this {kind}"

@@ -15,6 +15,7 @@ from jobs import blocks, directed_weighted, renumbered
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import from_edges
+from mgg_hpc.runtime import node_names
 from mgg_hpc.tools import traverse
 from mgg_hpc.traversal import checks, part, runs
 from mgg_hpc.traversal.runs import Run
@@ -296,6 +297,12 @@ def test_tables_and_sources_have_the_users_names(tmp_path, monkeypatch, capsys, 
     for alike in (names[:3], names[3:4], names[4:]):
         (together,) = {found[name]["component"] for name in alike}
         assert together in alike
+    monkeypatch.setattr(node_names, "COPIES", 1 << 40)
+    if not names[0].isdecimal():
+        said = refused(capsys, "traverse", "cc", graph, "-o", "more.csv")
+        assert (
+            "longest name of a node has 7 bytes, and with as much for each node a rank needs 57344.0" in said
+        )
     kind = "id" if names[0].isdecimal() else "name"
     assert f"--source 1000: {graph} has no node with this {kind}" in refused(
         capsys, "traverse", "bfs", graph, "--source", "1000"
