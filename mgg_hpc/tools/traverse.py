@@ -17,6 +17,7 @@ from ..data.atomic_write import check_output
 from ..data.store import GraphFile, open_graph
 from ..errors import InputError
 from ..runtime import backends, cores, exit_code, mpi, node_names
+from ..sizes import counted
 from ..traversal import part as parts
 from ..traversal import runs
 from ..traversal.part import Part
@@ -178,8 +179,8 @@ def _check_room(part: Part, kind: str, sources: int) -> None:
     with mpi.agree(part.comm):
         if needed > (free := cores.memory_available()):
             raise InputError(
-                f"results of {sources} sources take {needed / 2**30:.1f} GiB on a rank, and {free / 2**30:.1f} GiB "
-                "are free; write those of fewer sources at a time"
+                f"results of {counted(sources, 'source')} take {needed / 2**30:.1f} GiB on a rank, and "
+                f"{free / 2**30:.1f} GiB are free; write those of fewer sources at a time"
             )
 
 
@@ -238,10 +239,9 @@ def _lines(
 
     run: the last. found: its answer. costs: `_cost` of each run. names: of `_names`.
     """
+    nodes = counted(part.nodes, "node")
     if kind in FROM_SOURCES:
-        reached = (
-            f"source {names.get(run.source, run.source)}: {run.reached:,} of {part.nodes:,} nodes reached"
-        )
+        reached = f"source {names.get(run.source, run.source)}: {run.reached:,} of {nodes} reached"
         last = (
             f"deepest level {found['deepest']:,}"
             if kind == "bfs"
@@ -250,10 +250,9 @@ def _lines(
         yield f"{reached}, {last} ({costs[0]})"
         return
     if kind == "cc":
-        count = f"{found['components']:,} component{'s' if found['components'] != 1 else ''}"
-        yield f"{count}; the largest has {found['largest']:,} of {part.nodes:,} nodes"
+        yield f"{counted(found['components'], 'component')}; the largest has {found['largest']:,} of {nodes}"
     else:
-        yield f"the first of {part.nodes:,} nodes by rank:"
+        yield f"the first of {nodes} by rank:"
         for each in found["first"]:
             yield f"  {names.get(each['node'], str(each['node'])):<12} {each['rank']:.6g}"
     yield from (f"in {cost}" for cost in costs)
@@ -284,7 +283,7 @@ def _cost(part: Part, run: Run, verbose: bool) -> str:
     """Return a run's time as text; with ``verbose`` also its speed, its steps and what crossed between ranks."""
     words = [f"{run.seconds * 1e3:.3f} ms"]
     if verbose:
-        words += [f"{run.edges / run.seconds / 1e6:,.1f} million edges/s", f"{run.steps} steps"]
+        words += [f"{run.edges / run.seconds / 1e6:,.1f} million edges/s", counted(run.steps, "step")]
         words += [f"{run.moved / 2**20:.2f} MiB crossed"] if part.comm.size > 1 else []
     return ", ".join(words)
 

@@ -17,6 +17,7 @@ from ..config import Settings
 from ..data.store import open_graph
 from ..errors import InputError
 from ..runtime import exit_code, mpi
+from ..sizes import counted
 from . import report, run_folder
 from .checkpoints import resume
 from .metrics import METRICS
@@ -125,7 +126,7 @@ def print_scores(summaries: Sequence[dict[str, Any]]) -> None:
         facts[f"{report.SPLIT_NAMES[split]} {title}"] = (
             f"{statistics.mean(scores):.4f} ± {deviation:.4f}, from {min(scores):.4f} to {max(scores):.4f}"
         )
-    report.print_line(f"\n{report.counted(count, 'seed')}, mean ± standard deviation:")
+    report.print_line(f"\n{counted(count, 'seed')}, mean ± standard deviation:")
     report.print_facts(facts)
 
 

@@ -24,6 +24,7 @@ from ..plan.workload import SplitEdges, prefix_sum
 from ..runtime import cores, exchange, mpi
 from ..runtime.backends.base import Backend
 from ..runtime.backends.traversal import LocalGraph, Source, Traversal, own_pages
+from ..sizes import counted
 
 HOT = 1 << 17  # most hot sources: their values of 4 bytes fit the second cache of a core
 
@@ -162,8 +163,8 @@ def _check_memory(comm: Any, path: Path, needed: int) -> None:
     with mpi.agree(comm):
         if together > free:
             raise InputError(
-                f"{path}: traversals take about {together / 2**30:.1f} GiB on a node of {node.Get_size()} ranks, and "
-                f"{free / 2**30:.1f} GiB are free; use more nodes"
+                f"{path}: traversals take about {together / 2**30:.1f} GiB on a node of "
+                f"{counted(node.Get_size(), 'rank')}, and {free / 2**30:.1f} GiB are free; use more nodes"
             )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import sizes
 from ...errors import InputError
 from .. import checks, schema
 from ..atomic_write import check_output
@@ -156,7 +157,7 @@ def _conflicting(imported: Imported, found: Conflicts, dtype: np.dtype[Any], com
         fields = [each for each in dtype.names or () if each != WEIGHT]
         name = next(each for each in fields if first[each].tobytes() != other[each].tobytes())
         what, fix = f"data {name}", "first keeps those of the first, with its weight"
-    count = f"{'' if found.all else 'at least '}{found.edges:,} edge{'s'[: found.edges > 1]}"
+    count = f"{'' if found.all else 'at least '}{sizes.counted(found.edges, 'edge')}"
     return (
         f"{imported.edges.where}: duplicates of {count} have different {what}, such as "
         f"{str(first[name])[:SHOWN]} and {str(other[name])[:SHOWN]} of {_node(imported, found.source)} -> "
@@ -184,14 +185,10 @@ def _nodes(imported: Imported, gatherer: Gatherer) -> int:
         raise InputError(f"{stream.where} holds no edges; expected some, or the number of nodes by --nodes")
     if gatherer.largest > SPARSE_ID * (gatherer.listed + SPARSE_ID):
         raise InputError(
-            f"{stream.where} has the node id {gatherer.largest} but only {_count(gatherer.listed)}; "
+            f"{stream.where} has the node id {gatherer.largest} but only {sizes.counted(gatherer.listed, 'edge')}; "
             "number the nodes from 0 without large gaps, or have them numbered by --map-ids"
         )
     return gatherer.largest + 1
-
-
-def _count(edges: int) -> str:
-    return "1 edge" if edges == 1 else f"{edges:,} edges"
 
 
 def _are_joined(rows: SortedRows) -> bool:

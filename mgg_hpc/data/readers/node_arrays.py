@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...sizes import counted
 from .. import checks, schema
 from ..edge_stream import Rows
 from ..schema import Layout
@@ -84,7 +85,7 @@ def node_rows(
     first, nodes = next(iter(counts.items()), (None, None))
     for path, count in counts.items():
         if count != nodes:
-            raise InputError(f"{path} has {count} rows; {first} has {nodes}")
+            raise InputError(f"{path} has {counted(count, 'row')}; {first} has {nodes}")
         check_nodes(path, count)
     for mask, file in zip(schema.MASKS, masks or (), strict=False):
         if nodes is None:
@@ -129,7 +130,7 @@ def _sparse_features(path: Path) -> tuple[dict[str, Rows], tuple[int, int]]:
     if form != "csr":
         raise InputError(f"{path} is a matrix in the form {form}; expected csr: save its .tocsr()")
     if not 1 <= columns < 2**31:
-        raise InputError(f"{path} has {columns} columns; expected 1 .. {2**31 - 1}")
+        raise InputError(f"{path} has {counted(columns, 'column')}; expected 1 .. {2**31 - 1}")
     check_nodes(path, nodes)
     indices = archive.need("indices", "int", None)
     data = archive.need("data", "any number", len(indices))

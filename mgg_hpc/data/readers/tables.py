@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...sizes import counted
 from .. import checks, native
 from ..edge_stream import Rows
 from ..schema import BOOL, Layout
@@ -89,7 +90,7 @@ def open_table(
             rows, comments = rows + len(piece), comments + left_out
         if notes is not None:
             notes += [head.note] * bool(head.note)
-            notes += [f"{path}: left out {comments} comment line{'s'[: comments > 1]}"] * bool(comments)
+            notes += [f"{path}: left out {counted(comments, 'comment line')}"] * bool(comments)
 
     def pieces() -> Iterator[NDArray[Any]]:
         count = 0
@@ -215,7 +216,9 @@ def _parse_lines(path: Path, block: TextBlock, head: Head, values: NDArray[np.fl
         where = f"{path}:{line.number}"
         words = dialect.words(where, line.text)
         if len(words) != columns:
-            raise InputError(f"{where}: {len(words)} columns; expected {columns}, as in the first line")
+            raise InputError(
+                f"{where}: {counted(len(words), 'column')}; expected {columns}, as in the first line"
+            )
         if head.truth:
             found = [TRUTH.get(word.lower()) for word in words]
         else:
@@ -248,7 +251,7 @@ def open_parquet(path: Path, notes: list[str] | None = None) -> Rows:
             raise InputError(f"{path} holds no rows; expected a table of numbers")
         columns = _matrix(path, first.select(kept), 0).shape[1]
     if not 1 <= columns <= MOST_COLUMNS:
-        raise InputError(f"{path} has {columns} columns; expected 1 .. {MOST_COLUMNS}")
+        raise InputError(f"{path} has {counted(columns, 'column')}; expected 1 .. {MOST_COLUMNS}")
     dtype = np.result_type(*types)
     if index and notes is not None:
         notes.append(f"{path}: left out {', '.join(map(shown, index))}, the index of pandas")
@@ -260,14 +263,14 @@ def open_parquet(path: Path, notes: list[str] | None = None) -> Rows:
                 values = _matrix(path, batch.select(kept), count)
                 if values.shape[1] != columns:
                     raise InputError(
-                        f"{path} has {values.shape[1]} numbers at row {count}; expected {columns}"
+                        f"{path} has {counted(values.shape[1], 'number')} at row {count}; expected {columns}"
                     )
                 if values.dtype.kind == "f" and dtype.kind != "f":
                     raise InputError(f"{path} has a null in row {count} or after it; expected integers")
                 count += len(values)
                 yield values.astype(dtype, copy=False)
         if count != rows:
-            raise InputError(f"{path} has {count} rows; expected {rows}, as its metadata say")
+            raise InputError(f"{path} has {counted(count, 'row')}; expected {rows}, as its metadata say")
 
     return Rows(Layout(dtype, (rows, columns)), pieces)
 

@@ -44,10 +44,10 @@ LINES = {
     "12 3": [
         (b"3 x", "'x' is not a node id; expected a whole number"),
         (b"-3 4", "the node id -3 is negative"),
-        (b"3", "1 columns; expected 2: source, destination"),
+        (b"3", "1 column; expected 2: source, destination"),
         (b"3 4 5", "3 columns; expected 2: source, destination"),
         (b"3 4 # x", "4 columns; expected 2"),
-        (b"3,,4", "1 columns; expected 2: source, destination; --delimiter says"),
+        (b"3,,4", "1 column; expected 2: source, destination; --delimiter says"),
         (b"3 4,5", "'4,5' is not a node id"),
         (b"3 0.5", "'0.5' is not a node id; expected a whole number"),
         (b"3 0.9999999999999999999999", "'0.9999999999999999999999' is not a node id"),
@@ -72,7 +72,7 @@ LINES = {
     ],
     "a b": [
         (b"a b c", "3 columns; expected 2: source, destination"),
-        (b"a", "1 columns; expected 2"),
+        (b"a", "1 column; expected 2"),
         (b"a \xff", "'\ufffd' is not a name; expected UTF-8 without control characters"),
         *((b"a " + word, "is not a name") for word in  # a surrogate, letters too long, beyond the last, cut
           (b"\xed\xa0\x80", b"\xc0\xaf", b"\xe0\x80\xaf", b"\xf4\x90\x80\x80", b"\xe6\x97")),
@@ -80,7 +80,7 @@ LINES = {
         (b"\7a b", r"'\x07a' is not a name"),
     ],
     "a,b": [
-        (b"c d", "1 columns; expected 2: source, destination"),
+        (b"c d", "1 column; expected 2: source, destination"),
         (b"c,,d", "2 columns; expected 2"),
         (b'"c, d,e', "a quote that is not closed, or that more follows"),
         (b'"c, d",e,f', "3 columns; expected 2: source, destination"),
@@ -108,7 +108,7 @@ CR = r": a carriage return \(\\r\) with no newline"
 of_7, from_1 = partial(open_edge_list, nodes=7), partial(open_edge_list, nodes=7, first=1)
 WRONG = [
     (open_edge_list, [
-        ("# header\n7\n8\n", ":2: 1 columns; expected 2: source, destination"),
+        ("# header\n7\n8\n", ":2: 1 column; expected 2: source, destination"),
         ("1 2 3 4 5\n", ":1: 5 columns; expected 4: source, destination, weight and time"),
         ("1,2,3\n1,2;3\n", ":2: 2 columns; expected 3: source, destination and weight"),
         ("1 2 3 now\n", ":1: 'now' is not a time; expected a number"),
