@@ -26,7 +26,7 @@ def process_runs(folder: Path) -> None:
             f"{folder}: holds no runs; 'mgg train' makes them, in runs/ if run.folder names no other"
         )
     table = Table(title=f"{counted(len(found), 'run')} in {folder}")
-    for name in ("run", "model", "graph", "epochs", "validation", "test", "time"):
+    for name in ("run", "model", "graph", "epochs", "validation", "test", "time of epochs"):
         side: Literal["left", "right"] = "left" if name in ("run", "model", "graph") else "right"
         table.add_column(name, justify=side, overflow="fold")
     for path in found:
