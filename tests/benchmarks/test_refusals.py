@@ -26,6 +26,7 @@ pytestmark = pytest.mark.long
         ("streaming", "rmat:4 --ranks=2", "--ranks, or a launcher: for --parts ring alone"),
         ("tiers", "hits rmat:4 nothing", "nothing.npz: no such graph; name the folder of graphs in MGG_DATA"),
         ("tiers", "traffic rmat:4 --fanouts=5,0", "'5,0'; expected such as 15,10,5, each at least 1"),
+        ("tiers", "requests --sizes=1024,1030", "--sizes 1030: expected multiples of 4"),
         ("traversal", "--parts=dfs", "--parts dfs: 'dfs' is not one of bfs, sssp, cc, pagerank"),
         ("traversal", "rmat:4 ring.h5 --peers=none", "ring.h5: no such file"),
         ("traversal", "--device=cuda", "'--device': 'cuda' is not 'cpu'."),

@@ -108,3 +108,14 @@ def test_epochs_with_features_in_the_file_read_what_misses(measured, tmp_path, m
     assert list(found) == ["memory", "tiers", "reads that miss"]
     assert all(row["median_ms"] > 0 for row in found.values())
     assert 0.25 < found["tiers"]["hit_rate"] < 0.95  # a quarter of the rows, read more often than others
+
+
+@pytest.mark.long
+def test_requests_of_a_gather(measured):
+    """A warp's loads of 128 bytes cross a line each, but for the last; those of 512 bytes cross one of four."""
+    words = ("requests", "--sizes=1024,1028,1040", "--count=2000")
+    rows = {row["row_bytes"]: row for row in measured("tiers", *words, picture=False)["rows"]}
+    assert {row["shifted_over_lines"] for row in rows.values()} == {1}
+    assert [rows[1024][f"{reads}_per_row"] for reads in ("lines", "unshifted")] == [8, 8]
+    assert rows[1028]["lines_per_row"] == 9 and 16 < rows[1028]["unshifted_per_row"] < 17.1
+    assert 10 < rows[1040]["unshifted_per_row"] < 11
