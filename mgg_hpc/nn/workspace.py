@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import defaultdict
+from threading import Lock
 from typing import Any
 
 import ml_dtypes
@@ -59,12 +60,15 @@ def as_array(tensor: Tensor | None) -> Any:
 class Workspace:
     """Pool of rows that are ordinary tensors; a buffer is free again when the last tensor over it is gone.
 
+    Any thread may take rows.
+
     varying: use buffers that may be larger than needed, if the number of rows differs from call to call.
     """
 
     def __init__(self, backend: Backend, *, varying: bool = False) -> None:
         self._backend, self._device, self._varying = backend, backend.capabilities.device, varying
         self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+        self._taking = Lock()
 
     def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
         """Return uninitialised rows [count, dim] with the padding that kernels need."""
@@ -72,9 +76,10 @@ class Workspace:
         if self._device != "cpu":
             return _own(torch.empty(count, format.stride, dtype=dtype, device=self._device), dim, dtype)
         size = count * format.row_bytes
-        room = self._room(size) if self._varying else size
-        free = self._free[room]
-        buffer = free.pop() if free else self._allocate(room)
+        with self._taking:
+            room = self._room(size) if self._varying else size
+            free = self._free[room]
+            buffer = free.pop() if free else self._allocate(room)
         carried = np.uint16 if dtype == torch.bfloat16 else format.dtype
         lease: NDArray[Any] = buffer[:size].view(carried).reshape(count, format.stride)
         # torch keeps the array that it was made from for as long as any tensor uses its memory. (NumPy's own

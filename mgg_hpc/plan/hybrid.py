@@ -113,9 +113,11 @@ class Plan:
         for times, overlap in self.overlaps:
             yield from itertools.repeat(overlap, times)
 
-    def program(self) -> Iterator[tuple[bool, int]]:
-        """Yield what the device does, in order: (True, number of a batch to prepare), (False, one to train on)."""
-        first = 0
+    def program(self, first: int = 0) -> Iterator[tuple[bool, int]]:
+        """Yield what the device does, in order: (True, number of a batch to prepare), (False, one to train on).
+
+        first: number of the first batch.
+        """
         for overlap in self.each():
             for number in range(first, first + overlap.device):
                 yield True, number
@@ -126,9 +128,8 @@ class Plan:
                 yield False, number
             first += sum(overlap)
 
-    def of_cpu(self) -> Iterator[int]:
-        """Yield the numbers of the batches that the CPU prepares, in order."""
-        first = 0
+    def of_cpu(self, first: int = 0) -> Iterator[int]:
+        """Yield the numbers of the batches that the CPU prepares, in order. first: as for `program`."""
         for overlap in self.each():
             first += sum(overlap)
             yield from range(first - overlap.cpu, first)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from .traversal import TraversalKernels
 
 @dataclass
 class Meter:
-    """Cost of aggregations over symmetric rows since the last reset.
+    """Cost of aggregations over symmetric rows since the last reset. Threads may count rows.
 
     seconds: sum over the calls that have ended. calls: the same for each (plan, bytes of a row). local_bytes,
     remote_bytes: of rows read from this rank and from others, without padding. messages: rows that were fetched one by
@@ -42,6 +44,7 @@ class Meter:
     stored_bytes: int = 0
     loading: float = 0.0
     later: list[tuple[Plan, RowFormat, Callable[[], float]]] = field(default_factory=list)
+    _counting: Any = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     def took(self, plan: Plan, format: RowFormat, seconds: float) -> None:
         """Add the time of a call over rows of this format."""
@@ -52,20 +55,23 @@ class Meter:
     def count(self, local_rows: int, remote_rows: int, format: RowFormat, messages: int) -> None:
         """Count rows of this format that a call has read, and the messages that brought them."""
         row_bytes = format.dim * format.dtype.itemsize
-        self.local_bytes += local_rows * row_bytes
-        self.remote_bytes += remote_rows * row_bytes
-        self.remote_rows += remote_rows
-        self.messages += messages
+        with self._counting:
+            self.local_bytes += local_rows * row_bytes
+            self.remote_bytes += remote_rows * row_bytes
+            self.remote_rows += remote_rows
+            self.messages += messages
 
     def count_stored(self, rows: int, format: RowFormat, loading: float) -> None:
         """Count rows of this format that came from a store, and the seconds in which they were loaded."""
-        self.stored_bytes += rows * format.dim * format.dtype.itemsize
-        self.loading += loading
+        with self._counting:
+            self.stored_bytes += rows * format.dim * format.dtype.itemsize
+            self.loading += loading
 
     def taken(self) -> Meter:
         """Return a copy of the counts, and reset them."""
-        found = replace(self)
-        vars(self).update(vars(Meter()))
+        with self._counting:
+            found = replace(self)
+            vars(self).update(vars(Meter()), _counting=self._counting)
         return found
 
     def add(self, other: Meter) -> None:
@@ -182,6 +188,16 @@ class Stream(ABC):
     @abstractmethod
     def since(self, stamp: Any) -> Callable[[], float]:
         """Return a function for the seconds from ``stamp`` to now; call it after earlier launches have ended."""
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Send this thread's launches within ``with`` to a second stream; `stamp` and `since` are of that one there.
+
+        Where calls return when they are done, a thread of its own is one.
+        """
+        return nullcontext()
+
+    def wait(self, stamp: Any, *made: Any) -> None:  # noqa: B027
+        """Make later launches wait for a stamp of the other stream, on which the tensors ``made`` were allocated."""
 
     @abstractmethod
     def record(self, launch: Callable[[], None]) -> Recording:
