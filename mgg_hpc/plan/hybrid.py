@@ -323,8 +323,9 @@ def balanced(phases: Phases, batches: int, device: int, most: int) -> list[Plan]
     return list(found.values())
 
 
+@functools.lru_cache(8)
 def plans(phases: Phases, batches: int, most: tuple[int, int] = MOST) -> dict[str, Plan]:
-    """Return the plans "cpu", "device" and "hybrid" of an epoch.
+    """Return the plans "cpu", "device" and "hybrid" of an epoch, the same dictionary each time.
 
     most: largest buffers of the CPU and of the device, at least 1 each. "hybrid" is the fastest for any buffers; of
     those that are nearly as fast, the one with the largest, which even out differences between batches.

@@ -345,6 +345,10 @@ def test_a_job_says_how_its_batches_are_prepared(tmp_path, monkeypatch):
     assert told["bound_ms"] <= told["expected_ms"] * 1.001
     told = found["hybrid"]["sampled"]["prepare"]
     assert sum(told["batches"].values()) == steps and set(told["phases_ms"]) == set(told["variation"])
+    assert call("report", tmp_path / "hybrid", folder=tmp_path).returncode == 0
+    page = (tmp_path / "hybrid" / "latest" / "report.html").read_text()
+    assert f"{told['batches']['cpu']} batches of an epoch prepared by the CPU" in page
+    assert f"<td>device</td><td>{told['busy']['device']:.0%}</td>" in page
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
     from mgg_hpc.training.minibatch.operators import OPERATORS
 
-    OPERATORS["batch"]["device"] = sampled_on_npu
+    OPERATORS["batch"]["device"] = drawn_on_npu
 
 A batch goes through "batch" on "cpu", "transfer" by "copy" and "train" on "device"; or through "batch" on "device",
 "transfer" by "direct" and "train" on "device". Those of the CPU run on threads of a pool, the copy on a thread of its
@@ -12,16 +12,26 @@ own, all others on the thread that trains. Whatever prepares a batch must draw t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...nn.inputs.host import Input
-from ...nn.sampling.batches import Batch, Batches, Drawn
+from ...nn.sampling.batches import Batch, Batches, Block, Drawn
 from ...nn.sampling.source import Source
 from ...nn.workspace import as_array
+
+
+class Prepared(NamedTuple):
+    """A batch on its way: its number, and what `Batches.batch` takes. x: input rows, where they are there already."""
+
+    number: int
+    blocks: list[Block]
+    rows: NDArray[np.int64]
+    x: Input | None
 
 
 @dataclass(frozen=True)
@@ -35,59 +45,45 @@ class Work:
 
     @property
     def gathers_anywhere(self) -> bool:
-        """Whether threads may gather input rows: no call of a communication runtime is needed."""
+        """Whether any thread may gather input rows, since no communication runtime is needed for that."""
         return self.source.comm.size == 1 or self.source.backend.capabilities.reaches_peers
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A batch of this number that was drawn, on its way. x: its input rows in the host's memory, or None."""
-
-    number: int
-    drawn: Drawn
-    x: Input | None = None
-
-    def batch(self, work: Work) -> Batch:
-        """Return the batch that a step takes, with its input rows."""
-        blocks, rows, ahead = self.drawn
-        return work.batches.batch(blocks, rows, ahead if self.x is None else self.x, work.epoch, self.number)
 
 
 def batch_on_cpu(work: Work, number: int) -> Prepared:
     """Draw a batch and, where the device is the CPU, gather its input rows."""
-    prepared, source = Prepared(number, work.sample(number)), work.source
-    blocks, _, x = prepared.drawn
-    if x is None and source.device == "cpu" and work.gathers_anywhere:
-        x = source.input(blocks[0].numbers)
-    return replace(prepared, x=x)
+    prepared = batch_on_device(work, number)
+    if prepared.x is None and work.source.device == "cpu" and work.gathers_anywhere:
+        return prepared._replace(x=work.source.input(prepared.blocks[0].numbers))
+    return prepared
 
 
 def batch_on_device(work: Work, number: int) -> Prepared:
-    """Draw a batch on the thread that trains."""
-    return Prepared(number, work.sample(number))
+    """Draw a batch."""
+    return Prepared(number, *work.sample(number))
 
 
 def transfer_by_copy(work: Work, prepared: Prepared) -> Batch | Prepared:
-    """Return the batch with a copy of its input rows.
+    """Return the batch with a copy of its input rows, or with those that the device gathers now.
 
-    Rows that the device gathers itself are gathered now; but where only the thread that trains may do so, what was
-    prepared is returned.
+    Where only the thread that trains may gather, what was prepared is returned.
     """
     x, source = prepared.x, work.source
+    if x is None and not work.gathers_anywhere:
+        return prepared
     if isinstance(x, Tensor) and source.device == "cpu":
         copied = source.workspace.rows(len(x), x.shape[1], x.dtype)
         np.copyto(as_array(copied), as_array(x))  # by this thread alone
-        prepared = replace(prepared, x=copied)
-    return prepared if x is None and not work.gathers_anywhere else prepared.batch(work)
+        prepared = prepared._replace(x=copied)
+    return transfer_direct(work, prepared)
 
 
 def transfer_direct(work: Work, prepared: Prepared) -> Batch:
-    """Return the batch with the input rows that the device gathers."""
-    return prepared.batch(work)
+    """Return the batch, with input rows that the device gathers where they are missing."""
+    return work.batches.batch(prepared.blocks, prepared.rows, prepared.x, work.epoch, prepared.number)
 
 
 def train_on_device(trainer: Any, batch: Batch) -> bool:
-    """Take a step; return whether its loss and all weights are finite. trainer: a `Trainer`. Collective."""
+    """Take a step of a `Trainer`; return whether its loss and all weights are finite. Collective."""
     finite: bool = trainer.step_on(batch)
     return finite
 
