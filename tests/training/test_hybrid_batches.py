@@ -10,6 +10,7 @@ import time
 from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from jobs import blocks, call, directed_weighted, with_sparse_features, write_job
 from mpi4py import MPI
@@ -267,24 +268,28 @@ def stretched(operators, seconds):
 
 @pytest.mark.parametrize("batch_size", [ROWS, 1000])
 def test_phases_are_measured_by_steps_that_change_nothing(job_of, operators, batch_size, monkeypatch):
+    """Times of operators are as long as these take; means and spreads leave out the first steps of each phase."""
     monkeypatch.setattr(measured, "STEPS", 6)
-    job = job_of(batch_size=batch_size)
+    job, seen, spent = job_of(batch_size=batch_size), {}, Run.spent
     wanted = losses(job, None)
-    times = {
-        ("batch", "cpu"): 0.03,
-        ("transfer", "copy"): 0.02,
-        ("batch", "device"): 0.03,
-        ("transfer", "direct"): 0.02,
-    }
-    stretched(operators, times | {("train", "device"): 0.04})
-    began = time.perf_counter()
+    times = {("batch", "cpu"): 0.03, ("transfer", "copy"): 0.02, ("batch", "device"): 0.03}
+    stretched(operators, times | {("transfer", "direct"): 0.02, ("train", "device"): 0.04})
+
+    def kept(run):
+        found = spent(run)
+        for name, seconds in found.items():
+            seen.setdefault(name, []).extend(seconds)
+        return found
+
+    monkeypatch.setattr(Run, "spent", kept)
     found = measured.measure(job)
-    taken = time.perf_counter() - began
-    phases = found.phases
     for name, seconds in {"cpu": 0.03, "copy": 0.02, "device": 0.05, "train": 0.04}.items():
-        assert seconds <= getattr(phases, name) < seconds + 0.02, found  # other work only adds time
-        assert 0 <= found.spread[name] < 1
-    assert phases.workers == 1 and taken < 3
+        assert min(seen[name]) >= seconds  # other work only adds time
+        counted = seen[name][measured.WARM_UP :]
+        assert len(counted) >= min(6, 2 * job.sampled.steps)
+        assert getattr(found.phases, name) == pytest.approx(np.mean(counted))
+        assert found.spread[name] == pytest.approx(np.std(counted) / np.mean(counted))
+    assert found.phases.workers == 1
     monkeypatch.undo()
     assert losses(job, None) == wanted
 
@@ -391,15 +396,18 @@ def test_buffers_that_do_not_fit_are_refused_with_their_batches(tmp_path, monkey
 
 def test_a_plan_takes_as_long_as_in_the_simulator(job_of, operators):
     """With operators that wait: the device prepares faster than the CPU in one of two settings."""
-    job, real = job_of(batch_size=2), {phase: dict(known) for phase, known in operators.items()}
-    for device, cpu in ((0.004, 0.02), (0.02, 0.008)):
+    job, real = job_of(batch_size=4), {phase: dict(known) for phase, known in operators.items()}
+    for device, cpu in ((0.008, 0.04), (0.04, 0.016)):
         for phase, known in real.items():
             operators[phase] = dict(known)
-        stretched(
-            operators, {("batch", "cpu"): cpu, ("transfer", "copy"): 0.002, ("batch", "device"): device}
-        )
-        for plan in hybrid.plans(Phases(cpu, 0.002, device, 0.006), job.sampled.steps).values():
-            run = run_of(job, plan)
-            for _ in run.batches():
-                time.sleep(0.006)
-            assert plan.seconds * 0.98 <= run.seconds <= plan.seconds * 1.5
+        stretched(operators, {("batch", "cpu"): cpu, ("transfer", "copy"): 4e-3, ("batch", "device"): device})
+        for plan in hybrid.plans(Phases(cpu, 4e-3, device, 0.012), job.sampled.steps).values():
+            for _ in range(10):  # other work on the machine only adds time
+                run = run_of(job, plan)
+                for _ in run.batches():
+                    time.sleep(0.012)
+                assert run.seconds >= plan.seconds * 0.98
+                if run.seconds <= plan.seconds * 1.2:
+                    break
+            else:
+                raise AssertionError(f"{run.seconds} s, and {plan.seconds} s in the simulator: {plan}")
