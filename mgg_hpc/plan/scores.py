@@ -2,17 +2,19 @@
 
 Rows with the highest scores belong into the nearest memory (data tiering: Min, "Fine-grained memory access over I/O
 interconnect for efficient remote sparse data access", dissertation, University of Illinois, 2022, chapter 4). Each is a
-few steps of one operation, ``pull``: pull(f)[u] = sum of f[v] over the edges u -> v, the transposed aggregation of one
-column.
+few steps of one operation, ``pull``: pull(f)[u] = sum of f[v] over the edges u -> v, the transposed aggregation of
+values [n] or [n, k].
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data import native
 from ..errors import InputError
 
 Values = NDArray[np.float64]
@@ -32,14 +34,15 @@ def puller(
     """Return the ``pull`` of a graph that is read block by block.
 
     rows: N. blocks: called for each pull; yields the first row, indptr int64 [n + 1] from 0, and sources [e] of the
-    in-edges of consecutive rows.
+    in-edges of consecutive rows. Raises InputError if the native module does not load.
     """
+    module = native.load()
 
     def pull(values: Values) -> Values:
-        out = np.zeros(rows)
+        out, columns = np.zeros((rows, *values.shape[1:])), math.prod(values.shape[1:])
         for first, indptr, sources in blocks():
-            degree = np.diff(indptr)
-            np.add.at(out, sources, np.repeat(values[first : first + len(degree)], degree))
+            part = values[first : first + len(indptr) - 1].reshape(-1)
+            module.pull(indptr, np.ascontiguousarray(sources), part, columns, out.reshape(-1))
         return out
 
     return pull
@@ -114,16 +117,13 @@ def visits(
     count = _count(train, total)
     groups = min(GROUPS, -(-int(count) // batch))  # no more than batches of an epoch
     group = (ids.astype(np.uint64) * GOLDEN >> np.uint64(32)) % np.uint64(groups)
-    found = np.zeros(len(in_degree))
-    for each in range(groups):
-        chosen = train & (group == each)
-        nodes = total(float(np.count_nonzero(chosen)))
-        read = chosen * min(1.0, batch / max(nodes, 1.0))
-        for fanout in fanouts:
-            drawn = 1.0 if fanout < 0 else np.minimum(1.0, fanout / np.maximum(in_degree, 1))
-            read = -np.expm1(_missed(read) + pull(_missed(drawn * read)))
-        found += nodes / count * read
-    return found
+    chosen = train[:, None] & (group[:, None] == np.arange(groups, dtype=np.uint64))
+    nodes = np.array([total(float(each)) for each in np.count_nonzero(chosen, axis=0)])
+    read = chosen * np.minimum(1.0, batch / np.maximum(nodes, 1))
+    for fanout in fanouts:
+        drawn = np.ones(len(read)) if fanout < 0 else np.minimum(1.0, fanout / np.maximum(in_degree, 1))
+        read = -np.expm1(_missed(read) + pull(_missed(drawn[:, None] * read)))
+    return read @ (nodes / count)
 
 
 def _missed(chance: Values) -> Values:

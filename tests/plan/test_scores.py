@@ -32,6 +32,25 @@ def graph(rng):
     return dense, scores.puller(NODES, blocks)
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("columns", [(), (1,), (5,)])
+def test_a_pull_sums_over_out_edges(rng, kind, columns):
+    made = random_graph(rng, nodes=NODES, edges=900)
+    values, wanted = rng.random((NODES, *columns)), np.zeros((NODES, *columns))
+    for row in range(NODES):
+        for source in made.indices[made.indptr[row] : made.indptr[row + 1]]:
+            wanted[source] += values[row]
+    sources = made.indices.astype(kind)
+    pull = scores.puller(
+        NODES, lambda: [(0, made.indptr, sources), (NODES, np.zeros(1, np.int64), sources[:0])]
+    )
+    np.testing.assert_allclose(pull(values), wanted, rtol=1e-12)
+    for wrong in (-1, NODES):
+        sources[rng.integers(len(sources))] = wrong
+        with pytest.raises(ValueError, match="a source is no row"):
+            pull(values)
+
+
 def test_out_degrees_are_counted(graph):
     dense, pull = graph
     np.testing.assert_array_equal(scores.out_degree(pull, NODES), dense.sum(0))
