@@ -96,7 +96,12 @@ inline void copy_row(char* to, const char* from, int64_t bytes, const char* next
   if (at == bytes) return;
   __builtin_prefetch(next + at);
   if constexpr (STORE == Store::cached) {
-    for (; at + 16 <= bytes; at += 16) store(to + at, load<Pack>(from + at));
+    // The last values may be copied twice.
+    constexpr int64_t wide = sizeof(Wide), pack = sizeof(Pack);
+    for (; at + wide <= bytes; at += wide) store(to + at, load<Wide>(from + at));
+    if (at < bytes && bytes >= wide) return store(to + bytes - wide, load<Wide>(from + bytes - wide));
+    for (; at + pack <= bytes; at += pack) store(to + at, load<Pack>(from + at));
+    if (at < bytes && bytes >= pack) return store(to + bytes - pack, load<Pack>(from + bytes - pack));
     std::memcpy(to + at, from + at, bytes - at);
   } else {
     for (; at + 16 <= bytes; at += 16) stream(to + at, load<Pack>(from + at));
