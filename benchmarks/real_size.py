@@ -124,13 +124,21 @@ def ogb(folder: Folder, edges: int) -> Iterator[Row]:
             shutil.rmtree(source)
 
 
+def rmat_file(target: Path, edges: float, *more: str) -> tuple[Row, str]:
+    """Write a recursive-matrix graph of about so many stored edges; return the columns of `mgg`, and what it has."""
+    scale = max(1, round(np.log2(edges / 25)))
+    factor = max(1, round(edges / 2**scale / 1.92))
+    done = mgg(f"generate rmat --scale {scale} --edge-factor {factor} --memory 2G", *more, "-o", target)
+    with open_graph(target) as opened:
+        return done, f"{opened.nodes:,} nodes, {opened.edges:,} stored edges"
+
+
 def rmat(folder: Folder, edges: int) -> Iterator[Row]:
     """Write a recursive-matrix graph; find its ranges of 8 ranks from indptr alone, and by the command."""
-    target, scale = folder.path / "rmat.h5", max(1, round(np.log2(edges / 25)))
-    factor = max(1, round(edges / 2**scale / 1.92))
-    done = mgg(f"generate rmat --scale {scale} --edge-factor {factor} --memory 2G", "-o", target)
+    target = folder.path / "rmat.h5"
+    done, case = rmat_file(target, edges)
     with open_graph(target) as opened:
-        case, indptr = f"{opened.nodes:,} nodes, {opened.edges:,} stored edges", opened.indptr()
+        indptr = opened.indptr()
     yield {"case": case} | done | folder.floor(0, target.stat().st_size)
     began = time.perf_counter()
     edge_balanced(indptr, RANKS)

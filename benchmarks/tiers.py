@@ -1,13 +1,24 @@
 """Data tiering: which rows mini-batches read, by scores that are computed before training.
 
     python benchmarks/tiers.py hits                                # rmat20, and cnr_2000 and gowalla of MGG_DATA
-    python benchmarks/tiers.py hits rmat:16 --fanouts 10,10 --shares 10
+    python benchmarks/tiers.py hits rmat:16 cnr_2000:directed --shares 1,5,10,25,50 -o hits.png
+    python benchmarks/tiers.py hits --fanouts 10,10 --fanouts 10,10,10 --fanouts 10,10,10,10
+    python benchmarks/tiers.py traffic gowalla_bipartite --row-bytes 1028
     python benchmarks/tiers.py gather --threads 1
     python benchmarks/tiers.py disk --scale 0.1 --columns 1024
+    python benchmarks/tiers.py requests
+    python benchmarks/tiers.py link                                # on a GPU
+    python benchmarks/tiers.py reorder --folder /data/scratch
 
 hits: ``hit_rate`` is the share of a batch's rows that it finds in the nearest memory, if that holds the given percent
-of all rows, those of the highest scores. Training nodes are a random percent. The sampler
-draws the batches of --epochs epochs; "oracle" scores rows by the reads of as many other epochs.
+of all rows, those of the highest scores. Training nodes are a random percent. The sampler draws the batches of --epochs
+epochs; "oracle" scores rows by the reads of as many other epochs. Caches of the same size replay twice --replayed
+batches, row by row: the first half fills them, and the hits of the second half count. Graphs of the data folder are
+symmetric, or have their own edges with ":directed".
+
+traffic: the bytes of requests of 128 for rows in the host's memory, and which share of them goes where each rank has
+the given percent of the rows in GPU memory: on one rank; on --ranks ranks, which replicate half or none of it and put
+the rest into a peers' tier, where each row is on one rank. Modelled from the same batches, not measured.
 
 gather: milliseconds in which torch.index_select, a TieredTensor with a tenth of the rows in its nearest tier, and
 `Backend.gather` of the same rows as those of four ranks copy rows of --mib MiB by number: random ones, or those of
@@ -15,6 +26,14 @@ sampled batches of an R-MAT graph, of which the nearest tier has the highest deg
 
 disk: an epoch begins with no page of the file in memory. "reads that miss" are as many random rows as an epoch reads
 from the file, alone.
+
+requests: requests of a GPU that gathers rows of the host's memory, counted: "lines" of 128 bytes that a row touches;
+"unshifted", rows are read from where they begin; "shifted", from their first whole line on, as the kernel does.
+
+link: times of such gathers, and of a copy of as many bytes; "of copy" is the share of its speed.
+
+reorder: `mgg partition --order visits` on a drawn graph of about --edges edges. floor_seconds are those in which the
+file's bytes are read and written once.
 """
 
 from __future__ import annotations
@@ -22,6 +41,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -34,105 +54,40 @@ import click
 import numpy as np
 import real_graphs
 import torch
-from harness import options, run
+from harness import options, run, shown
 from harness.processes import output
 from numpy.typing import NDArray
+from real_size import Folder, mgg, rmat_file
+from studies.tiering import BATCH, hits, traffic
+from studies.zero_copy import link, requests
 from torch import Tensor
 
 from mgg_hpc import config
-from mgg_hpc.cli.options import Fanouts
+from mgg_hpc.__main__ import SETTINGS
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.nn.tiered import TieredTensor
-from mgg_hpc.plan import scores
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import backends, cores
 from mgg_hpc.runtime.backends.arguments import Options, Rows, TieredRows
 from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.runtime.sampler import Sampler, shuffled
+from mgg_hpc.runtime.sampler import Sampler
 from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
-GRAPHS = ("rmat:20:16", "cnr_2000", "gowalla_bipartite")
-BATCH, SMALL_BATCH = 1024, 64  # training nodes; larger batches read most rows of a graph of
-SMALL = 100_000  # nodes, wherever they lie
-TRAINING_PERCENT = 1
 LARGEST = 20  # scale of the graphs from which gathered rows are sampled
 
 
-def reads(
-    graph: Graph, train: NDArray[np.bool_], fanouts: list[int], batch: int, epochs: range
-) -> NDArray[np.int64]:
-    """Return how many batches of some epochs, counted from 1, read each row, int64 [N]."""
-    sampler, counts = Sampler(graph.indptr, graph.indices), np.zeros(graph.nodes, np.int64)
-    nodes = np.flatnonzero(train)
-    steps = -(-len(nodes) // batch)
-    for epoch in epochs:
-        seeds = nodes[shuffled(nodes, seed=0, epoch=epoch)]
-        for step in range(steps):
-            found = sampler.sample(seeds[step * batch :][:batch], fanouts, seed=0, step=epoch * steps + step)
-            counts[found.nodes] += 1
-    return counts
-
-
-def scored(
-    graph: Graph, train: NDArray[np.bool_], fanouts: list[int], batch: int
-) -> dict[str, NDArray[np.floating]]:
-    """Return each score of a graph's rows, [N], by its name."""
-    degree = np.diff(graph.indptr)
-    pull = scores.puller(graph.nodes, lambda: [(0, graph.indptr, graph.indices)])
-    return {
-        "out-degree": scores.out_degree(pull, graph.nodes),
-        "reverse PageRank": scores.reverse_pagerank(pull, degree),
-        "weighted reverse PageRank": scores.training_pagerank(pull, degree, train),
-        "expected visits": scores.visits(pull, degree, train, fanouts, batch),
-    }
-
-
-@click.group(help=__doc__)
+@click.group(help=shown(__doc__), context_settings=SETTINGS)
 def main() -> None: ...
 
 
-@main.command()
-@click.argument("names", nargs=-1, metavar="[GRAPH]...")
-@click.option("--fanouts", type=Fanouts(), multiple=True, default=("12,12,12", "25,15"), help="Repeatable.")
-@options.numbers("shares", "5,10,25", "Percent of the rows that are near.")
-@click.option("--epochs", type=click.IntRange(1), default=5, help="Epochs that are drawn.")
-@output_files(pictures=False)
-def hits(
-    names: tuple[str, ...],
-    fanouts: tuple[list[int], ...],
-    shares: list[int],
-    epochs: int,
-    files: tuple[Path, ...],
-) -> None:
-    """Print the share of reads that are near, by score."""
-    results = Results("tiers hits", training_percent=TRAINING_PERCENT, epochs=epochs)
-    for name in names or GRAPHS:
-        graph = real_graphs.structure(name)
-        train = np.random.default_rng(0).random(graph.nodes) < TRAINING_PERCENT / 100
-        batch = SMALL_BATCH if graph.nodes < SMALL else BATCH
-        for each in fanouts:
-            dry, counts = (
-                reads(graph, train, each, batch, range(first, first + epochs)) for first in (1, 1 + epochs)
-            )
-            orders = scored(graph, train, each, batch) | {"oracle": dry}
-            for variant, score in orders.items():
-                row = {
-                    "graph": graph.name,
-                    "fanouts": "-".join(map(str, each)),
-                    "batch": batch,
-                    "variant": variant,
-                }
-                order = scores.order(score)
-                for share in shares:
-                    near = order[: graph.nodes * share // 100]
-                    row[f"hit_rate_{share}"] = round(float(counts[near].sum() / counts.sum()), 4)
-                results.rows.append(row)
-    results.write(files)
-    results.show()
+main.add_command(hits)
+main.add_command(traffic)
+main.add_command(requests)
+main.add_command(link)
 
 
 @main.command()
@@ -219,7 +174,7 @@ def disk(
         os.fsync(file)
         trainers, number = {}, itertools.count(1)
         for name in ("memory", "tiers"):
-            train = {"mode": "sampled", "fanouts": [15, 10], "batch_size": BATCH}
+            train = {"mode": "sampled", "fanouts": [15, 10], "batch_size": 1024}
             tree = {"graph": {"file": str(path)}, "model": {"name": "sage", "hidden": 128}, "train": train}
             tree["run"] = {"threads": threads or 0}
             if name == "tiers":
@@ -252,6 +207,27 @@ def disk(
         results.compare(taken, {"tiers": {"hit_rate": round(1 - float(last[-1]), 4)}}, steps=steps)
     results.write(files)
     results.show("variant", *TIMES, "hit_rate")
+
+
+@main.command()
+@click.option("--edges", type=click.FloatRange(100), default=1.05e8, help="Edges that are stored, about.")
+@options.folder()
+@options.turns(3)
+@output_files(pictures=False)
+def reorder(edges: float, folder: Path | None, turns: int, files: tuple[Path, ...]) -> None:
+    """Time `mgg partition --order visits`, and measure the peak of its memory."""
+    with tempfile.TemporaryDirectory(prefix="mgg-bench-", dir=folder) as made:
+        place = Folder(Path(made))
+        source, (_, case) = place.path / "rmat.h5", rmat_file(place.path / "rmat.h5", edges, "--classes=2")
+        results, found = Results("tiers reorder", case=case), []
+        for _ in range(turns):
+            copy = Path(shutil.copy(source, place.path / "ordered.h5"))
+            found.append(mgg("partition --order visits --fanouts 12,12,12 --memory 4G", copy))
+        size = source.stat().st_size
+        peak = {"peak_mib": max(each["peak_mib"] for each in found), **place.floor(size, size)}
+        results.add("mgg partition", [1e3 * each["seconds"] for each in found], **peak)
+    results.write(files)
+    results.show()
 
 
 if __name__ == "__main__":

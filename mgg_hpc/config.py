@@ -76,6 +76,11 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fanouts: list[Fanout] = []  # edges to draw of each row, the last layer's first
     batch_size: Positive = 1024  # training rows of a batch, on all ranks together
     prefetch: Count = 2  # batches that are sampled ahead
+    # What prepares batches: threads of the CPU, the device, both by a plan, or what is fastest by measured times.
+    prepare: Literal["cpu", "device", "hybrid", "auto"] = "cpu"
+    buffer: Annotated[int, msgspec.Meta(ge=1, le=1024)] = (
+        10  # batches that wait on each side, at most; not with "cpu"
+    )
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,7 +158,7 @@ NEEDS = {
     "model.embedding": ("model.input", "learned"),
     **dict.fromkeys(
         [
-            *(f"train.{key}" for key in ("fanouts", "batch_size", "prefetch")),
+            *(f"train.{key}" for key in ("fanouts", "batch_size", "prefetch", "prepare", "buffer")),
             *(f"features.{key}" for key in ("near", "peers", "host", "score")),
         ],
         ("train.mode", "sampled"),

@@ -1,4 +1,4 @@
-"""Sizes of memory as users write them."""
+"""Sizes of memory, and counts, as users read and write them."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def shown(nbytes: float) -> str:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1024
     return f"{nbytes:.1f} TiB"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: "1 rank", "2 ranks"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -24,6 +24,7 @@ DEFAULTS = {
         "epochs": 200, "learning_rate": 0.01, "weight_decay": 5e-4, "weight_decay_layers": "first",
         "normalize_features": "none", "patience": 0, "select": "best", "metric": "auto", "seed": 0,
         "dtype": "float32", "recompute": [], "mode": "full", "fanouts": [], "batch_size": 1024, "prefetch": 2,
+        "prepare": "cpu", "buffer": 10,
     },
     "run": {
         "folder": "", "backend": "auto", "threads": 0, "features": "auto", "share_gpu": False, "cuda_graphs": True,

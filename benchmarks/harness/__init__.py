@@ -15,9 +15,14 @@ from mgg_hpc.__main__ import SETTINGS, main
 
 def command(doc: str | None) -> Callable[[Any], click.Command]:
     """Return the decorator of a script's command, whose help is the script's docstring with its lines as they are."""
-    paragraphs = (doc or "").split("\n\n")
-    shown = ("\b\n" + each if each.startswith("    ") else each for each in paragraphs)
-    return click.command(help="\n\n".join(shown), context_settings=SETTINGS)
+    return click.command(help=shown(doc), context_settings=SETTINGS)
+
+
+def shown(doc: str | None) -> str:
+    """Return a docstring as help, whose indented lines stay as they are."""
+    return "\n\n".join(
+        "\b\n" + each if each.startswith("    ") else each for each in (doc or "").split("\n\n")
+    )
 
 
 def run(command: click.Command) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.tools.bench.results import Results, Row, text
-from mgg_hpc.tools.plots import COLOURS, INK, MAIN, MUTED, OTHER, WIDTH, load
+from mgg_hpc.tools.plots import COLOURS, INK, MAIN, MARKS, MUTED, OTHER, WIDTH, load
 
 LONGEST = 1.3  # times the longest bar: where a whisker ends that one interrupted turn made, with an arrow
 UNITS = {
@@ -155,6 +155,27 @@ def _bars(
     axes.spines[["bottom", "left"]].set_visible(False)
 
 
+def curves(results: Results) -> Any:
+    """Draw shares of reads over the percent of rows (hit_rate_PERCENT), a panel for each graph and fanouts."""
+    plt, panels = load(), panels_of(results.rows, "graph", "fanouts")
+    variants = list(dict.fromkeys(row["variant"] for row in results.rows))
+    height = -(-len(panels) // 2)
+    figure = plt.figure(figsize=(WIDTH, 2.1 * height + 1.6))
+    above, below = figure.subfigures(2, 1, height_ratios=[0.7, 2.1 * height])
+    grid = below.subplots(height, 2, sharex=True, sharey=True, squeeze=False)
+    for axes, (title, rows) in zip(grid.flat, panels.items(), strict=False):
+        for row in rows:
+            at = {int(name[9:]): value for name, value in row.items() if name.startswith("hit_rate_")}
+            style = variants.index(row["variant"])
+            axes.plot(at.keys(), at.values(), color=COLOURS[style], marker=MARKS[style], markersize=4)
+        axes.set_title(title, fontsize=9.5)
+        axes.grid()
+    below.supxlabel("% of the rows", fontsize=9.5)
+    below.supylabel("share of the reads", fontsize=9.5)
+    above.legend(grid[0, 0].lines, variants, loc="center left", ncols=3, fontsize=8.5, frameon=False)
+    return titled(figure, results, "Reads that find rows near, by the score that puts them there")
+
+
 def maps(results: Results) -> Any:
     """Draw times over the fastest as shades, ms as numbers, and the settings that the search measured."""
     plt, rows = load(), [row for row in results.rows if row["variant"] == "map"]
@@ -289,6 +310,7 @@ PICTURES: dict[str, Callable[[Results], Any]] = {
     "partitioning": Bars("One aggregation, by how the work is cut into blocks", ("width",)),
     "interleaving": Bars("One aggregation, by when remote rows are summed", ("width",)),
     "primitives": Bars("One aggregation, by how remote rows are asked for", across="width"),
+    "tiers hits": curves,
     "transfers": Bars(f"One aggregation, {FETCHED}", ("remote_share",), across="width"),
     "scaling": Bars("One aggregation on 1, 2 and 4 ranks", ("variant",), across="width", label="ranks"),
     "epochs": Bars(f"A training epoch, {FETCHED}", ("model",)),

@@ -64,8 +64,8 @@ mgg_stub(_host)
 # Native code for graph files, orders and plans (_graph), on machines of any kind.
 nanobind_add_module(_graph NB_STATIC NOMINSIZE
   cuda/graph/module_graph.cpp cuda/graph/buckets.cpp cuda/graph/generate.cpp cuda/graph/order.cpp
-  cuda/graph/parse/parse.cpp cuda/graph/parse/parse_table.cpp cuda/graph/partition.cpp cuda/graph/split.cpp
-  cuda/graph/symmetry.cpp cuda/graph/blocks.cpp cuda/graph/local_graph.cpp cuda/graph/check_traversal.cpp)
+  cuda/graph/parse/parse.cpp cuda/graph/parse/parse_table.cpp cuda/graph/partition.cpp cuda/graph/scores.cpp
+  cuda/graph/split.cpp cuda/graph/symmetry.cpp cuda/graph/blocks.cpp cuda/graph/local_graph.cpp cuda/graph/check_traversal.cpp)
 target_include_directories(_graph PRIVATE cuda cuda/include)
 target_compile_options(_graph PRIVATE -O3 -Wall -Wextra)
 target_link_libraries(_graph PRIVATE OpenMP::OpenMP_CXX)

@@ -16,5 +16,6 @@ void bind_order(nb::module_& m);      // order.cpp
 void bind_parse(nb::module_& m);      // parse/parse.cpp
 void bind_parse_table(nb::module_& m);  // parse/parse_table.cpp
 void bind_partition(nb::module_& m);  // partition.cpp
+void bind_scores(nb::module_& m);    // scores.cpp
 void bind_split(nb::module_& m);      // split.cpp
 void bind_symmetry(nb::module_& m);   // symmetry.cpp

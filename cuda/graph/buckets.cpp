@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -141,6 +142,50 @@ float weight_of(const uint8_t* payload) {
   return weight;
 }
 
+// What equal edges become, which are taken in the order of the stream.
+class Merged {
+ public:
+  // first: the payload of the first one; it has to stay.
+  Merged(const Rules& rules, const uint8_t* first)
+      : rules_(rules), first_(first), combines_(rules.weighted && rules.copies != Copies::same),
+        adds_(rules.copies == Copies::sum || rules.copies == Copies::mean),
+        combined_(rules.weighted && !adds_ ? weight_of(first) : 0) {}
+
+  // Adds one of them, the first too; false if it has to be the same as the first one and is not.
+  bool take(const uint8_t* other) {
+    const int64_t skipped = rules_.weight_bytes();
+    if (std::memcmp(first_ + skipped, other + skipped, rules_.width - skipped) != 0 ||
+        (rules_.weighted && !combines_ && !(weight_of(first_) == weight_of(other))))
+      return false;
+    if (!combines_) return true;
+    ++count_;
+    const double weight = weight_of(other);
+    if (adds_)
+      combined_ += weight;
+    else  // stays NaN after a weight that is not finite
+      combined_ = (rules_.copies == Copies::max ? std::max(combined_, weight) : std::min(combined_, weight)) +
+                  (weight - weight);
+    return true;
+  }
+
+  // Stores the weight; returns whether it is a whole number that float does not hold.
+  bool store(bool loop, uint8_t* into) {
+    if (!combines_) return false;
+    if (rules_.copies == Copies::sum) combined_ *= rules_.share(loop);
+    if (rules_.copies == Copies::mean) combined_ /= static_cast<double>(count_);
+    const float weight = static_cast<float>(combined_);
+    std::memcpy(into, &weight, sizeof weight);
+    return combined_ == std::nearbyint(combined_) && static_cast<double>(weight) != combined_;
+  }
+
+ private:
+  const Rules rules_;
+  const uint8_t* first_;
+  const bool combines_, adds_;
+  double combined_;
+  int64_t count_ = 0;
+};
+
 // Equal edges whose payloads differ though they have to be the same: their number, counted by pairs of ends, and the
 // first one's ends and two of its payloads.
 struct Conflicts {
@@ -173,6 +218,7 @@ class Bucket {
   }
 
   const Conflicts& conflicts() const { return conflicts_; }
+  int64_t rounded() const { return rounded_; }
 
  private:
   using Edges = typename std::vector<Placed<Id>>::const_iterator;
@@ -224,40 +270,23 @@ class Bucket {
     return sections_[edge.section].payload + edge.edge * rules_.width;
   }
 
-  // Combines the payloads of equal edges, the first of which is in ``into``, in the order of the stream.
+  // Merges equal edges, the first of which is in ``into``. Of an edge and its reverse, one is counted.
   [[gnu::noinline]] void merge(Edges edge, Edges end, Id row, uint8_t* into) {
     if (rules_.copies == Copies::first) return;
-    const uint8_t* first = payload(*edge);
-    const int64_t skipped = rules_.weight_bytes(), count = end - edge;
-    const bool loop = edge->source == row, combines = rules_.weighted && rules_.copies != Copies::same;
-    double combined = rules_.copies == Copies::sum || rules_.copies == Copies::mean ? 0 : weight_of(first);
-    for (auto each = edge; each != end; ++each) {
-      const uint8_t* other = payload(*each);
-      const bool differs = std::memcmp(first + skipped, other + skipped, rules_.width - skipped) != 0 ||
-                           (rules_.weighted && !combines && !(weight_of(first) == weight_of(other)));
-      if (differs) {  // of an edge and its reverse, one is counted
-        if (rules_.directions == 1 || edge->source <= row) conflicts_.add({1, edge->source, row, first, other});
+    const bool counted = rules_.directions == 1 || edge->source <= row;
+    Merged merged(rules_, payload(*edge));
+    for (auto each = edge; each != end; ++each)
+      if (!merged.take(payload(*each))) {
+        if (counted) conflicts_.add({1, edge->source, row, payload(*edge), payload(*each)});
         return;
       }
-      if (!combines) continue;
-      const double weight = weight_of(other);
-      if (rules_.copies == Copies::max)
-        combined = std::max(combined, weight) + (weight - weight);  // stays NaN after a weight that is not finite
-      else if (rules_.copies == Copies::min)
-        combined = std::min(combined, weight) + (weight - weight);
-      else
-        combined += weight;
-    }
-    if (!combines) return;
-    if (rules_.copies == Copies::sum) combined *= rules_.share(loop);
-    if (rules_.copies == Copies::mean) combined /= static_cast<double>(count);
-    const float weight = static_cast<float>(combined);
-    std::memcpy(into, &weight, sizeof weight);
+    rounded_ += merged.store(edge->source == row, into) && counted;
   }
 
   const std::vector<Section<Id>>& sections_;
   const Rules rules_;
   Conflicts conflicts_;
+  int64_t rounded_ = 0;  // weights, by pairs of ends
   std::vector<int64_t> place_, cursor_;
   std::vector<Placed<Id>> placed_;
 };
@@ -269,7 +298,34 @@ Copies copies_of(const std::string& name) {
   return static_cast<Copies>(found - std::begin(names));
 }
 
-using Sorted = std::tuple<int64_t, int64_t, uint64_t, uint64_t, nb::bytes, nb::bytes>;
+// `Merged` for copies of one edge that come in parts.
+class MergedEdge {
+ public:
+  MergedEdge(Flat<const uint8_t> first, const std::string& copies, bool weighted, int directions)
+      : first_(first.data(), first.data() + first.size()),
+        rules_{static_cast<int64_t>(first.size()), copies_of(copies), weighted, directions} {
+    require(rules_.width >= std::max<int64_t>(1, rules_.weight_bytes()), "MergedEdge: payloads have the weight");
+  }
+
+  int64_t take(Flat<const uint8_t> payloads) {
+    const int64_t count = static_cast<int64_t>(payloads.size()) / rules_.width;
+    for (int64_t e = 0; e < count; ++e)
+      if (!merged_.take(payloads.data() + e * rules_.width)) return e;
+    return -1;
+  }
+
+  bool store(bool loop, Flat<uint8_t> into) {
+    require(static_cast<int64_t>(into.size()) == rules_.width, "MergedEdge: the output has one payload");
+    return merged_.store(loop, into.data());
+  }
+
+ private:
+  const std::vector<uint8_t> first_;
+  const Rules rules_;
+  Merged merged_{rules_, first_.data()};
+};
+
+using Sorted = std::tuple<int64_t, int64_t, int64_t, uint64_t, uint64_t, nb::bytes, nb::bytes>;
 
 template <class Id, class Index>
 Sorted sort_buckets(const std::vector<std::tuple<Flat<const Id>, Flat<const Id>, Flat<const uint8_t>,
@@ -299,6 +355,7 @@ Sorted sort_buckets(const std::vector<std::tuple<Flat<const Id>, Flat<const Id>,
           "sort_buckets: the output has room for all edges");
   std::vector<int64_t> kept(buckets, 0);
   Conflicts conflicts;
+  int64_t rounded = 0;
   bool outside = false;
   {
     nb::gil_scoped_release release;
@@ -322,7 +379,10 @@ Sorted sort_buckets(const std::vector<std::tuple<Flat<const Id>, Flat<const Id>,
         outside |= !inside;
       }
 #pragma omp critical
-      conflicts.add(sorter.conflicts());
+      {
+        conflicts.add(sorter.conflicts());
+        rounded += sorter.rounded();
+      }
     }
     int64_t at = 0;  // close the gaps that dropped duplicates have left
     for (int64_t b = 0; b < buckets && rules.distinct() && !outside; ++b) {
@@ -335,7 +395,7 @@ Sorted sort_buckets(const std::vector<std::tuple<Flat<const Id>, Flat<const Id>,
   const auto bytes = [&](const uint8_t* payload) {
     return nb::bytes(reinterpret_cast<const char*>(payload), payload ? width : 0);
   };
-  return {std::accumulate(kept.begin(), kept.end(), int64_t{0}), conflicts.count, conflicts.source,
+  return {std::accumulate(kept.begin(), kept.end(), int64_t{0}), rounded, conflicts.count, conflicts.source,
           conflicts.destination, bytes(conflicts.payload), bytes(conflicts.other)};
 }
 
@@ -367,8 +427,9 @@ since their payloads have to be the same; "sum", "mean", "max" and "min" with th
 have to be the same. weighted: the payload begins with a weight, float32. directions: 2 if the reverse of each edge was
 added, 4 if it was there before; sums count each edge once, and so a self loop.
 
-Returns (kept edges, number of equal edges whose payloads have to be the same and differ, and of the first of them
-source, destination and two payloads); an edge and its reverse count once.)";
+Returns (kept edges, number of combined weights that are whole and float32 does not hold, number of equal edges whose
+payloads have to be the same and differ, and of the first of them source, destination and two payloads); an edge and its
+reverse count once.)";
   m.def("sort_buckets", &sort_buckets<Id, int32_t>, "sections"_a, "width"_a, "first_row"_a, "shift"_a, "copies"_a,
         "weighted"_a, "directions"_a, "degree"_a.noconvert(), "out"_a.noconvert(), "out_payload"_a.noconvert(), help);
   m.def("sort_buckets", &sort_buckets<Id, int64_t>, "sections"_a, "width"_a, "first_row"_a, "shift"_a, "copies"_a,
@@ -386,4 +447,11 @@ void bind_buckets(nb::module_& m) {
   bind_append<uint32_t, uint64_t>(m);
   bind_id<uint32_t>(m);
   bind_id<uint64_t>(m);
+  nb::class_<MergedEdge>(m, "MergedEdge", "Copies of one edge, which become one by the rules of `sort_buckets`.")
+      .def(nb::init<Flat<const uint8_t>, const std::string&, bool, int>(), "first"_a.noconvert(), "copies"_a,
+           "weighted"_a, "directions"_a, "first: the payload of the first copy, which is to be taken too.")
+      .def("take", &MergedEdge::take, "payloads"_a.noconvert(),
+           "Take more copies; return the number of the first that has to be the same as the first copy and is not, or -1.")
+      .def("store", &MergedEdge::store, "loop"_a, "into"_a.noconvert(),
+           "Store the weight in a payload; return whether it is a whole number that float32 does not hold.");
 }

@@ -12,6 +12,7 @@ NB_MODULE(_graph, m) {
   bind_parse(m);
   bind_parse_table(m);
   bind_partition(m);
+  bind_scores(m);
   bind_split(m);
   bind_symmetry(m);
 }

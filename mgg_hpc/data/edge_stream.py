@@ -64,11 +64,13 @@ class Rows:
 
     layout: dtype and shape of the dataset. pieces: starts a pass over the dataset, and yields arrays [rows, ...] of
     some megabytes. A pass raises InputError, naming file and row, for a value that is out of range; whether numbers are
-    finite is checked by the code that writes them.
+    finite is checked by the code that writes them. place: returns where a row is, for messages: its number, or its
+    line.
     """
 
     layout: Layout
     pieces: Callable[[], Iterator[NDArray[Any]]]
+    place: Callable[[int], str] = "row {}".format
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import sizes
 from ..errors import InputError
 from .export import in_imported_order, whole
 from .graph import SPLITS, Graph, SparseRows, from_edges
@@ -148,10 +149,8 @@ def from_scipy(
     ends, values = (entries.row, entries.col), entries.data
     if values.dtype.kind == "b":
         if not values.all():
-            count = len(values) - np.count_nonzero(values)
-            raise InputError(
-                f"{where}: {count} entries are stored as False; remove them by eliminate_zeros()"
-            )
+            count = sizes.counted(len(values) - int(np.count_nonzero(values)), "entry", "entries")
+            raise InputError(f"{where}: {count} stored as False; remove them by eliminate_zeros()")
         values = None
     source, destination = reversed(ends) if transpose else ends
     notes: list[str] = []

@@ -12,6 +12,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ..errors import InputError
@@ -21,6 +22,7 @@ from .store import GraphFile
 
 SUFFIXES = (".h5", ".hdf5", ".npy", ".csv", ".parquet")
 BLOCK = 1 << 16  # rows of a message, and of what is written of a table at a time
+BLOCK_BYTES = 64 << 20  # as far as rows are not larger
 NAMED_ROWS = 1 << 18  # rows whose names are read at a time
 
 NAMES = ("id", "name")  # arrays that say which node a row is
@@ -79,10 +81,11 @@ def write(
             there are any.
         labels: what follows the names of a table's columns of an array [n, k]. [default: 0 .. k - 1]
     """
+    step = _step(arrays)
     if comm.rank != 0:
-        for first in range(0, len(ids), BLOCK):
+        for first in range(0, len(ids), step):
             for array in (ids, *arrays.values()):
-                comm.Send(_plain(np.ascontiguousarray(array[first : first + BLOCK])), 0)
+                comm.Send(_plain(np.ascontiguousarray(array[first : first + step])), 0)
         return
     nodes = int(bounds[-1])
     with ExitStack() as files:  # files are renamed once all of them are written
@@ -101,13 +104,23 @@ def write(
             maps[name][ids] = array
         for rank in range(1, comm.size):
             left = int(bounds[rank + 1] - bounds[rank])
-            for count in (min(BLOCK, left - first) for first in range(0, left, BLOCK)):
+            for count in (min(step, left - first) for first in range(0, left, step)):
                 rows = np.empty(count, np.int64)
                 comm.Recv(rows, rank)
                 for name, array in arrays.items():
                     block = np.empty((count, *array.shape[1:]), array.dtype)
                     comm.Recv(_plain(block), rank)
                     maps[name][rows] = block
+
+
+def _step(arrays: Arrays) -> int:
+    """Return the number of rows of a message, and of what is written of a table at a time."""
+    widest = max((_row_bytes(array) for array in arrays.values()), default=1)
+    return max(1, min(BLOCK, BLOCK_BYTES // max(1, widest)))
+
+
+def _row_bytes(array: NDArray[Any]) -> int:
+    return array.itemsize * int(np.prod(array.shape[1:]))
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
@@ -119,7 +132,7 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
 def _hdf5(
     output: Path, nodes: int, arrays: Arrays, attributes: dict[str, Any]
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    size = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values()) * nodes
+    size = sum(map(_row_bytes, arrays.values())) * nodes
     with replacement(output, force=True, size=size) as temporary:
         offsets = {}
         with hdf5.opened(temporary, "w") as file:
@@ -158,7 +171,8 @@ def _table(
             held = files.enter_context(tempfile.TemporaryFile(dir=output.parent))
             maps[name] = np.memmap(held, array.dtype, "w+", shape=(nodes, *array.shape[1:]))
         yield maps
-        cuts = ((first, min(first + BLOCK, nodes)) for first in range(0, nodes, BLOCK))
+        step = _step(arrays)
+        cuts = ((first, min(first + step, nodes)) for first in range(0, nodes, step))
         blocks = (_columns(maps, *cut, of_nodes, labels) for cut in cuts)
         with replacement(output, force=True, size=0) as temporary:
             (_write_csv if output.suffix == ".csv" else _write_parquet)(temporary, blocks)
@@ -225,10 +239,21 @@ def kind_of_names(held: schema.Contents) -> str:
     return "name" if schema.NAME_TEXT in held.datasets else ""
 
 
-def read_names(opened: GraphFile, lo: int, hi: int) -> NDArray[np.int64] | NDArray[np.bytes_] | None:
-    """Return the names of rows lo .. hi-1: int64 [n], or UTF-8 bytes [n] as long as the longest; None without names.
+def longest_name(opened: GraphFile, lo: int, hi: int) -> int:
+    """Return the bytes of the longest name of rows lo .. hi-1; 0 if they have none, or integers."""
+    if kind_of_names(opened.contents) != "name":
+        return 0
+    offsets = (_offsets(opened, row, min(row + NAMED_ROWS, hi)) for row in range(lo, hi, NAMED_ROWS))
+    return max((int(np.diff(each).max(initial=0)) for each in offsets), default=0)
 
-    Raises InputError for names that are not UTF-8, and for a block whose digest differs.
+
+def read_names(
+    opened: GraphFile, lo: int, hi: int, width: int = 0
+) -> NDArray[np.int64] | NDArray[np.bytes_] | None:
+    """Return the names of rows lo .. hi-1: int64 [n], or UTF-8 bytes [n] of one length; None without names.
+
+    width: this length. [default: of the longest] Raises InputError for names that are not UTF-8, and for a block whose
+    digest differs.
     """
     kind = kind_of_names(opened.contents)
     if kind == "id":
@@ -236,30 +261,52 @@ def read_names(opened: GraphFile, lo: int, hi: int) -> NDArray[np.int64] | NDArr
             return opened.checked(schema.NODE_ID, lo, hi)
     if not kind:
         return None
-    parts = [_words(opened, row, min(row + NAMED_ROWS, hi)) for row in range(lo, hi, NAMED_ROWS)]
-    return np.concatenate(parts) if parts else np.empty(0, "S1")
+    width = width or max(1, longest_name(opened, lo, hi))
+    found = np.zeros((hi - lo, width), np.uint8)
+    for row, offsets, text in _texts(opened, lo, hi):
+        shift = np.arange(row - lo, row - lo + len(offsets) - 1) * width - offsets[:-1]
+        at = np.repeat(shift, np.diff(offsets)) + np.arange(offsets[0], offsets[-1])
+        found.reshape(-1)[at] = text
+    return found.view(f"S{width}").reshape(-1)
 
 
-def name_arrays(comm: Any, kind: str, names: NDArray[Any] | None) -> Arrays:
-    """Return the names of this rank's rows as an array for `write`, text of one length on all ranks. Collective.
+def rows_of_names(opened: GraphFile, names: Sequence[Any]) -> dict[Any, int]:
+    """Return the rows of nodes by their names, integers or UTF-8 bytes, as far as there are such nodes."""
+    found: dict[Any, int] = {}
+    if kind_of_names(opened.contents) == "id":
+        for low in range(0, opened.nodes, NAMED_ROWS):
+            ids = read_names(opened, low, min(low + NAMED_ROWS, opened.nodes))
+            assert ids is not None
+            found |= {int(ids[at]): low + int(at) for at in np.flatnonzero(np.isin(ids, names))}
+        return found
+    for low, offsets, text in _texts(opened, 0, opened.nodes):
+        for name in names:
+            rows = np.flatnonzero(np.diff(offsets) == len(name))
+            if name and len(rows):
+                alike = sliding_window_view(text, len(name))[offsets[rows] - offsets[0]]
+                rows = rows[(alike == np.frombuffer(name, np.uint8)).all(axis=1)]
+            if len(rows):
+                found[name] = low + int(rows[0])
+    return found
 
-    kind: of `kind_of_names`. names: of `read_names`; without them there is no array.
-    """
-    if names is None:
-        return {}
-    return {kind: names.astype(f"S{max(comm.allgather(names.itemsize))}") if kind == "name" else names}
 
-
-def _words(opened: GraphFile, lo: int, hi: int) -> NDArray[np.bytes_]:
-    """Return the words of rows lo .. hi-1 as bytes of one length."""
+def _offsets(opened: GraphFile, lo: int, hi: int) -> NDArray[np.int64]:
+    """Return where the names of rows lo .. hi-1 begin in the text, and the end."""
     total = opened.contents.datasets[schema.NAME_TEXT].shape[0]
     with opened.compared():
         offsets = opened.checked(schema.NAME_OFFSETS, lo, hi + 1)
         checks.offsets(opened.where, schema.NAME_OFFSETS, offsets, row=lo, rows=opened.nodes, total=total)
-        text = opened.checked(schema.NAME_TEXT, int(offsets[0]), int(offsets[-1]))
-        checks.names(opened.where, offsets, text, lo)
-    lengths = np.diff(offsets)
-    longest = max(1, int(lengths.max(initial=0)))
-    found = np.zeros((len(lengths), longest), np.uint8)
-    found[np.arange(longest) < lengths[:, None]] = text
-    return found.view(f"S{longest}").reshape(-1)
+    return offsets
+
+
+def _texts(opened: GraphFile, lo: int, hi: int) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.uint8]]]:
+    """Yield first row, `_offsets` and text of the names of rows lo .. hi-1, in blocks of bounded size."""
+    while lo < hi:
+        offsets = _offsets(opened, lo, min(lo + NAMED_ROWS, hi))
+        rows = max(1, int(np.searchsorted(offsets, offsets[0] + BLOCK_BYTES, side="right")) - 1)
+        offsets = offsets[: rows + 1]
+        with opened.compared():
+            text = opened.checked(schema.NAME_TEXT, int(offsets[0]), int(offsets[-1]))
+            checks.names(opened.where, offsets, text, lo)
+        yield lo, offsets, text
+        lo += rows

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from ..errors import InputError
+from ..sizes import counted
 from . import checks, schema
 from .graph import Graph
 from .store import open_graph
@@ -97,7 +98,7 @@ def check(source: Source, progress: Progress | None = None) -> list[str]:
     for parts in held.partitions:
         path = schema.bounds_path(parts)
         checks.bounds(source.where, path, source.read(path, 0, parts + 1), held.nodes)
-        facts.append(f"the bounds of {parts} parts cover all rows in order")
+        facts.append(f"the bounds of {counted(parts, 'part')} cover all rows in order")
     return facts
 
 
@@ -214,7 +215,8 @@ def _check_labels(source: Source, count: Count) -> list[str]:
     facts = []
     if labelled:
         facts.append(
-            f"labels are those of {held.classes:,} classes" + (", 0 or 1" if held.multilabel else "")
+            f"labels are those of {counted(held.classes, 'class', 'classes')}"
+            + (", 0 or 1" if held.multilabel else "")
         )
     if masked:
         facts.append("no row is in two masks" + (", and each masked row has a label" if labelled else ""))

@@ -6,6 +6,7 @@ The name of the layer comes first: "layer 1 forward: aggregate".
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -61,7 +62,7 @@ def first_order(backward: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 class Clock:
-    """Measures the seconds of each phase of an epoch, on this thread, between `clocked` and its end.
+    """Measures the seconds of each phase of an epoch, on the thread that made it, between `clocked` and its end.
 
     phases: phase of each stage, by the name that `span` is given; other stages count for the phase they run in. whole:
     phases for which all inner stages count, whatever their names. rest: phase of everything outside of stages. seconds:
@@ -71,6 +72,7 @@ class Clock:
     def __init__(self, phases: Mapping[str, str], whole: frozenset[str], rest: str) -> None:
         self.seconds = dict.fromkeys([*phases.values(), rest], 0.0)
         self._phases, self._whole, self._rest = phases, whole, rest
+        self.thread = threading.get_ident()
         self.restart()
 
     def restart(self) -> None:
@@ -133,7 +135,10 @@ class span:  # noqa: N801 - it reads as a statement
     def __enter__(self) -> None:
         self._clock = _clock
         if self._clock is not None:
-            self._clock.enter(self._stage)
+            if self._clock.thread == threading.get_ident():
+                self._clock.enter(self._stage)
+            else:
+                self._clock = None
         self._record = None
         if profiler._is_profiler_enabled:  # torch's own flag; its public function takes 15 us
             self._record = profiler.record_function(self._name)

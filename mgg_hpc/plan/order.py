@@ -17,7 +17,7 @@ from ..errors import InputError
 
 METHODS = ("none", "degree", "rcm", "community")  # of a graph's structure alone; "visits" is in scores.py
 # Bytes of memory for each node, and for each edge.
-MEMORY = {"none": (8, 0), "degree": (40, 0), "rcm": (60, 5), "community": (160, 12), "visits": (64, 0)}
+MEMORY = {"none": (8, 0), "degree": (40, 0), "rcm": (60, 5), "community": (160, 12), "visits": (200, 0)}
 WINDOW = 1024  # rows; with 128 float32 columns these are half a megabyte, which a core's cache holds
 STRIPES = 32  # few enough to fill pages with hubs, enough for ranks to get similar shares
 GROUPS = np.array([0.5, 1, 2, 4, 8, 16, 32])  # bounds of groups, times the mean degree (after Faldu et al.)

@@ -2,17 +2,19 @@
 
 Rows with the highest scores belong into the nearest memory (data tiering: Min, "Fine-grained memory access over I/O
 interconnect for efficient remote sparse data access", dissertation, University of Illinois, 2022, chapter 4). Each is a
-few steps of one operation, ``pull``: pull(f)[u] = sum of f[v] over the edges u -> v, the transposed aggregation of one
-column.
+few steps of one operation, ``pull``: pull(f)[u] = sum of f[v] over the edges u -> v, the transposed aggregation of
+values [n] or [n, k].
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data import native
 from ..errors import InputError
 
 Values = NDArray[np.float64]
@@ -22,6 +24,8 @@ Total = Callable[[float], float]
 DAMPING = 0.85
 TRAINING_STEPS = 5  # of `training_pagerank`
 MOST_STEPS, TOLERANCE = 200, 1e-6
+GROUPS = 4  # of training nodes, in `visits`
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: multiples spread evenly (Knuth)
 
 
 def puller(
@@ -30,14 +34,15 @@ def puller(
     """Return the ``pull`` of a graph that is read block by block.
 
     rows: N. blocks: called for each pull; yields the first row, indptr int64 [n + 1] from 0, and sources [e] of the
-    in-edges of consecutive rows.
+    in-edges of consecutive rows. Raises InputError if the native module does not load.
     """
+    module = native.load()
 
     def pull(values: Values) -> Values:
-        out = np.zeros(rows)
+        out, columns = np.zeros((rows, *values.shape[1:])), math.prod(values.shape[1:])
         for first, indptr, sources in blocks():
-            degree = np.diff(indptr)
-            np.add.at(out, sources, np.repeat(values[first : first + len(degree)], degree))
+            part = values[first : first + len(indptr) - 1].reshape(-1)
+            module.pull(indptr, np.ascontiguousarray(sources), part, columns, out.reshape(-1))
         return out
 
     return pull
@@ -96,20 +101,29 @@ def visits(
     fanouts: Sequence[int],
     batch: int,
     *,
+    ids: NDArray[np.int64],
     total: Total = float,
 ) -> Values:
     """Return the probability that a batch reads each row (vertex-inclusion probability; SALIENT++, MLSys '23).
 
     A batch begins with training nodes. Each hop draws ``fanout`` in-edges of all rows met so far, as the sampler does:
     p'(u) = 1 - (1 - p(u)) * product of 1 - min(1, fanout / in_degree(v)) p(v) over edges u -> v, as if draws were
-    independent. fanouts: as train.fanouts, -1 for all edges. batch: number of training nodes in a batch. Raises
-    InputError without training nodes.
+    independent. They are not where neighbours are met together, because one training node is in the batch. So a batch
+    is taken to be from one of GROUPS parts of the training nodes, of each as likely as it is large.
+
+    fanouts: as train.fanouts, -1 for all edges. batch: number of training nodes in a batch. ids: [n], the user's
+    numbers of these rows, by which training nodes are divided. Raises InputError without training nodes.
     """
-    read = np.minimum(1.0, batch / _count(train, total)) * train
+    count = _count(train, total)
+    groups = min(GROUPS, -(-int(count) // batch))  # no more than batches of an epoch
+    group = (ids.astype(np.uint64) * GOLDEN >> np.uint64(32)) % np.uint64(groups)
+    chosen = train[:, None] & (group[:, None] == np.arange(groups, dtype=np.uint64))
+    nodes = np.array([total(float(each)) for each in np.count_nonzero(chosen, axis=0)])
+    read = chosen * np.minimum(1.0, batch / np.maximum(nodes, 1))
     for fanout in fanouts:
-        drawn = np.ones(len(in_degree)) if fanout < 0 else np.minimum(1.0, fanout / np.maximum(in_degree, 1))
-        read = -np.expm1(_missed(read) + pull(_missed(drawn * read)))
-    return read
+        drawn = np.ones(len(read)) if fanout < 0 else np.minimum(1.0, fanout / np.maximum(in_degree, 1))
+        read = -np.expm1(_missed(read) + pull(_missed(drawn[:, None] * read)))
+    return read @ (nodes / count)
 
 
 def _missed(chance: Values) -> Values:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..sizes import counted
 from . import cores, mpi
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
                 f"take; show each rank its own, or all {len(every)} to every rank ({VISIBLE}, srun --gpus-per-task=1)"
             )
         raise InputError(
-            f"{len(seen)} ranks on this node, but {len(every)} GPU{'s' * (len(every) != 1)}: start at most "
-            f"{len(every)} ranks a node, or have ranks share a GPU (--share-gpu; for tests, since kernels take turns)"
+            f"{counted(len(seen), 'rank')} on this node, but {counted(len(every), 'GPU')}: start at most "
+            f"{len(every)} a node, or have ranks share a GPU (--share-gpu; for tests, since kernels take turns)"
         )
     taken = {rank: uuid for uuid, rank in owner.items()}
     load = dict.fromkeys(every, 0) | dict.fromkeys(owner, 1)

@@ -22,6 +22,7 @@ from ..data import generate, store, writer
 from ..errors import DONE, InputError
 from ..plan.cost_model import TRANSFERS, RowCost, System
 from ..runtime import calibration, cores
+from ..sizes import counted
 from ..training.screen import console
 from . import estimate
 from .bench.results import numbers_of
@@ -69,12 +70,12 @@ def process_calibrate(ranks: str) -> int:
     calibration.check_folder()
     with tempfile.TemporaryDirectory(prefix="mgg-calibrate-") as folder:
         for number in numbers:
-            with waiting(f"measuring with {number} ranks"):
+            with waiting(f"measuring with {counted(number, 'rank')}"):
                 costs, error = fit(observe(number, Path(folder), SHAPES))
             found.append(system(costs, number))
             columns.append([*(f"{1e9 * each:.3g}" for each in costs), f"{100 * error:.0f} %"])
     path = calibration.save(found)
-    table = Table("this host", *(f"{number} ranks" for number in numbers))
+    table = Table("this host", *(counted(number, "rank") for number in numbers))
     for row in zip([*COSTS, "median error of an epoch"], *columns, strict=True):
         table.add_row(*row)
     console().print(table)
@@ -142,10 +143,12 @@ def output(ranks: int, *arguments: str) -> str:
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"measuring with {ranks} ranks did not end in {SECONDS} s") from error
+        raise InputError(f"measuring with {counted(ranks, 'rank')} did not end in {SECONDS} s") from error
     if ended.returncode:
         reason = next(
             (line for line in ended.stderr.splitlines() if "mgg: error" in line), ended.stderr.strip()[-200:]
         )
-        raise InputError(f"measuring with {ranks} ranks failed: {reason}; does 'mgg doctor' find something?")
+        raise InputError(
+            f"measuring with {counted(ranks, 'rank')} failed: {reason}; does 'mgg doctor' find something?"
+        )
     return ended.stdout

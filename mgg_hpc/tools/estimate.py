@@ -197,7 +197,7 @@ def process_model(
         shape = shape_of(file, ModelSettings(**model), features, classes)
         jobs = []
         for number, where in systems.items():
-            with waiting(f"counting for {number} ranks"):
+            with waiting(f"counting for {sizes.counted(number, 'rank')}"):
                 traffic = count(file, bounds_of(file, number), shape, where.halo_rounds)
                 jobs.append(about(shape, where, *traffic))
         found = document(file, shape, system, jobs)
@@ -274,8 +274,9 @@ def show(document: dict[str, Any]) -> None:
     """Print a table with a row for each number of ranks and transfer, and the basis of its figures."""
     graph, model, timed = document["graph"], document["model"], document["system"] != "none"
     title = (
-        f"{model['name']} ({model['layers']} layers, {model['hidden']} hidden) on {graph['name']} "
-        f"({graph['nodes']:,} nodes, {graph['edges']:,} edges), {document['system']}: one training epoch"
+        f"{model['name']} ({sizes.counted(model['layers'], 'layer')}, {model['hidden']} hidden) on {graph['name']} "
+        f"({sizes.counted(graph['nodes'], 'node')}, {sizes.counted(graph['edges'], 'edge')}), {document['system']}: "
+        "one training epoch"
     )
     caption = "* chosen; most: of the busiest rank; balance: most edges over the mean"
     table = Table(title=title, caption=caption)

@@ -10,6 +10,7 @@ from ..data.atomic_write import check_output, replacement
 from ..data.export import Progress, in_imported_order, left_out, node_files, write_mtx, write_npz
 from ..data.store import GraphFile, open_graph
 from ..errors import InputError
+from ..sizes import counted
 from .importing import default_memory
 from .terminal import phases
 
@@ -69,7 +70,7 @@ def _pt(opened: GraphFile, output: Path, force: bool, report: Progress) -> list[
 
 
 def _written(opened: GraphFile, output: Path) -> str:
-    return f"{output}: {opened.name}, {opened.nodes:,} nodes, {opened.edges:,} edges"
+    return f"{output}: {opened.name}, {counted(opened.nodes, 'node')}, {counted(opened.edges, 'edge')}"
 
 
 WRITERS: dict[str, Callable[[GraphFile, Path, bool, Progress], list[str]]] = {

@@ -18,6 +18,7 @@ from ..data.graph import Graph
 from ..data.header import check_structure
 from ..data.store import GraphFile, open_graph
 from ..data.verify import edge_slices, verify
+from ..sizes import counted
 from .terminal import phases
 
 
@@ -134,14 +135,13 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "edges", f"{facts['edges']:,} ({kind}{', weighted' if facts['weighted'] else ''})"
     for name, held in facts["edge_data"].items():
         columns = math.prod(held["shape"])
-        yield f"edge data {name}", f"{held['type']}, {columns:,} value{'s' if columns > 1 else ''} an edge"
+        yield f"edge data {name}", f"{held['type']}, {counted(columns, 'value')} an edge"
     yield (
         "in-degree",
         f"{degrees['min']:,} .. {degrees['max']:,}, mean {degrees['mean']:,.1f}, "
         f"median {degrees['median']:,.0f}",
     )
-    isolated = "1 node" if degrees["isolated"] == 1 else f"{degrees['isolated']:,} nodes"
-    yield "isolated", f"{isolated}; {degrees['self_loops']:,} self loops"
+    yield "isolated", f"{counted(degrees['isolated'], 'node')}; {counted(degrees['self_loops'], 'self loop')}"
     if features:
         form = f"sparse, {features['density']:.2%} stored" if features["sparse"] else "dense"
         yield "features", f"{features['columns']:,} ({features['type']}, {form})"
@@ -158,9 +158,9 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if labels and "train" in labels:
         yield "split", f"{labels['train']:,} train, {labels['val']:,} val, {labels['test']:,} test"
     for part in facts["partitions"]:
-        edges = f"{min(part['edges']):,} .. {max(part['edges']):,} edges"
-        rows = f"{min(part['rows']):,} .. {max(part['rows']):,} nodes"
-        yield f"{part['parts']} parts", f"by {part['method']}: {edges}, {rows} each"
+        edges = f"{min(part['edges']):,} .. {counted(max(part['edges']), 'edge')}"
+        rows = f"{min(part['rows']):,} .. {counted(max(part['rows']), 'node')}"
+        yield f"{counted(part['parts'], 'part')}", f"by {part['method']}: {edges}, {rows} each"
 
 
 def process_verify(path: Path) -> None:
@@ -176,6 +176,7 @@ def process_verify(path: Path) -> None:
 def tell_written(output: Path, held: schema.Contents | Graph) -> None:
     """Print a line about a file that was written."""
     print(
-        f"{output}: {held.name}, {held.nodes:,} nodes, {held.edges:,} edges ({schema.direction(held.directed)}), "
-        f"{held.features:,} features, {held.classes:,} classes"
+        f"{output}: {held.name}, {counted(held.nodes, 'node')}, {counted(held.edges, 'edge')} "
+        f"({schema.direction(held.directed)}), {counted(held.features, 'feature')}, "
+        f"{counted(held.classes, 'class', 'classes')}"
     )

@@ -14,6 +14,7 @@ from ..config import ModelSettings, Settings
 from ..data.atomic_write import replacement
 from ..data.store import open_graph
 from ..errors import InputError
+from ..sizes import counted
 
 KEYS = {
     "model.name": 'or "gin", "sage", "gat"',
@@ -39,9 +40,8 @@ def process_new(graph: Path, output: Path | None, *, force: bool) -> None:
         raise InputError(f"{output}: the name of a job file ends in .toml")
     with open_graph(graph) as opened:
         held = opened.contents
-    sizes = (
-        f"{held.nodes:,} nodes, {held.edges:,} edges, {held.features:,} features, {held.classes:,} classes"
-    )
+    sizes = f"{counted(held.nodes, 'node')}, {counted(held.edges, 'edge')}, "
+    sizes += f"{counted(held.features, 'feature')}, {counted(held.classes, 'class', 'classes')}"
     defaults = Settings()
     if not held.features:
         defaults = msgspec.structs.replace(defaults, model=ModelSettings(input="degree"))

@@ -32,6 +32,7 @@ from ..plan import order, partitioners, scores
 from ..plan.partitioners import SliceOfRows, SymmetricEdges
 from ..plan.row_ranges import edge_balanced, edge_counts
 from ..plan.workload import prefix_sum
+from ..sizes import counted
 from .importing import default_memory
 from .terminal import phases, waiting
 
@@ -233,7 +234,8 @@ def _by_visits(opened: GraphFile, present: Numbers, request: Request, memory: in
     with opened.compared():
         train = opened.checked(schema.TRAIN, 0, opened.nodes).astype(bool)
     pull = scores.puller(opened.nodes, lambda: slices(opened))
-    found = scores.visits(pull, np.diff(opened.indptr()), train, request.fanouts, request.batch)
+    degree = np.diff(opened.indptr())
+    found = scores.visits(pull, degree, train, request.fanouts, request.batch, ids=present)
     score = np.empty(opened.nodes, np.float32)  # the same for any order in which sums were rounded
     score[present] = found
     return scores.order(score)
@@ -316,7 +318,7 @@ def _renumber(opened: GraphFile, request: Request, memory: int) -> Partition | N
     """Renumber the rows, and add ranges; return the ranges that are still to be added if the rows stay as they are."""
     began = time.perf_counter()
     free, label = free_memory(opened, memory), request.label
-    with waiting(f"ordering {opened.edges:,} edges ({label})"):
+    with waiting(f"ordering {counted(opened.edges, 'edge')} ({label})"):
         found = arrange(opened, request, memory=free)
     indptr = prefix_sum(np.diff(opened.indptr())[found.moved])
     ranges = None
@@ -335,7 +337,9 @@ def _renumber(opened: GraphFile, request: Request, memory: int) -> Partition | N
     made = None if ranges is None else len(ranges.edge_counts)
     for count, (name, _) in opened.partitions.items():
         if name != "edges" and count != made:
-            print(f"  dropped the bounds of {count} parts, made by the method {name} for the former numbers")
+            print(
+                f"  dropped the bounds of {counted(count, 'part')}, made by the method {name} for the former numbers"
+            )
     return None
 
 
@@ -390,7 +394,7 @@ def _print_bounds(path: Path, parts: int) -> None:
     with open_graph(path) as opened:
         bounds, (method, counts) = opened.bounds(parts), opened.partitions[parts]
     assert bounds is not None
-    table = Table(title=f"{path}: {parts} parts by {method}", title_style="bold")
+    table = Table(title=f"{path}: {counted(parts, 'part')} by {method}", title_style="bold")
     for heading in ("rank", "first node", "nodes", "edges"):
         table.add_column(heading, justify="right")
     for rank in range(parts):

@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from ..errors import InputError
+from ..sizes import counted
 from ..training import run_folder
 from ..training.screen import console, duration
 from .report.read import Run, read
@@ -24,8 +25,8 @@ def process_runs(folder: Path) -> None:
         raise InputError(
             f"{folder}: holds no runs; 'mgg train' makes them, in runs/ if run.folder names no other"
         )
-    table = Table(title=f"{len(found)} {'run' if len(found) == 1 else 'runs'} in {folder}")
-    for name in ("run", "model", "graph", "epochs", "validation", "test", "time"):
+    table = Table(title=f"{counted(len(found), 'run')} in {folder}")
+    for name in ("run", "model", "graph", "epochs", "validation", "test", "time of epochs"):
         side: Literal["left", "right"] = "left" if name in ("run", "model", "graph") else "right"
         table.add_column(name, justify=side, overflow="fold")
     for path in found:

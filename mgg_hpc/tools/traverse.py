@@ -16,7 +16,8 @@ from ..data import row_files, schema
 from ..data.atomic_write import check_output
 from ..data.store import GraphFile, open_graph
 from ..errors import InputError
-from ..runtime import backends, cores, exit_code, mpi
+from ..runtime import backends, cores, exit_code, mpi, node_names
+from ..sizes import counted
 from ..traversal import part as parts
 from ..traversal import runs
 from ..traversal.part import Part
@@ -67,8 +68,8 @@ def process_traverse(
     comm = mpi.world()
     with mpi.agree(comm):
         weighted, begin, named = _check(kind, graph, nodes, sources, backend, share_gpu, options)
-        names = [*ARRAYS[kind], *filter(None, [named])]
-        paths = {} if output is None else row_files.paths(output, names)
+        written = [*ARRAYS[kind], *filter(None, [named])]
+        paths = {} if output is None else row_files.paths(output, written)
         for path in paths.values() if comm.rank == 0 else ():
             check_output(path, force=force, inputs=[graph])
     threads = mpi.threads(comm)
@@ -83,30 +84,29 @@ def process_traverse(
         if comm.rank == 0 and kind == "sssp" and not (weighted or options["random_lengths"] or as_json):
             print(f"{part.name} has no weights: each edge has a length of 1 (--random-lengths draws lengths)")
         if output is not None:
+            of_nodes = node_names.read(comm, graph, *part.bounds[comm.rank : comm.rank + 2].tolist())
             _check_room(part, kind, len(begin) or sources or 1)
+        begin = begin or (runs.draw_sources(part, sources or 1, seed) if kind in FROM_SOURCES else [])
+        names = _names(comm, graph, begin)
         done: list[Run] = []
         answers: list[dict[str, Any]] = []
-        for number, run in enumerate(_runs(kind, part, begin, sources, seed, repeats, check, options), 1):
+        for number, run in enumerate(_runs(kind, part, begin, seed, repeats, check, options), 1):
             if kind not in FROM_SOURCES:
                 done = [replace(each, arrays={}) for each in done]  # only the last run is written
             # Without a source all runs find the same.
             asked = kind in FROM_SOURCES or number == repeats
             answers.append(answer(kind, part, run) if asked else {})
+            names |= _names(comm, graph, [each["node"] for each in answers[-1].get("first", [])])
             done.append(run if output is not None else replace(run, arrays={}))
             if comm.rank == 0 and asked and not as_json:
                 costs = [_cost(part, each, verbose) for each in done[-1 if kind in FROM_SOURCES else 0 :]]
-                print("\n".join(_lines(kind, graph, part, run, answers[-1], costs)), flush=True)
-    arrays = {} if output is None else _columns(kind, done)
+                print("\n".join(_lines(kind, part, run, answers[-1], costs, names)), flush=True)
     if output is not None:
-        with mpi.agree(comm), open_graph(graph) as opened:
-            found = row_files.read_names(
-                opened, *(int(each) for each in part.bounds[comm.rank : comm.rank + 2])
-            )
-        arrays |= row_files.name_arrays(comm, named, found)
-        _write(part, kind, graph, output, arrays, done)
+        arrays = _columns(kind, done) | {name: each[part.order] for name, each in of_nodes.items()}
+        _write(part, kind, output, arrays, done, names)
     if comm.rank == 0 and as_json:
         of_weights = part.weight is not None and not options.get("random_lengths")
-        document = _document(part, kind, check, done, answers, threads, of_weights)
+        document = _document(part, kind, check, done, answers, threads, of_weights, names)
         print(json.dumps(document | {"files": {name: str(path) for name, path in paths.items()}}, indent=1))
     elif comm.rank == 0:
         for name, path in paths.items():
@@ -155,15 +155,11 @@ def _numbers(opened: GraphFile, words: tuple[str, ...]) -> list[int]:
     if not kind:
         found = {number: number for number in wanted.values() if number is not None and number < opened.nodes}
     elif words:
-        held = [each for each in wanted.values() if each is not None]
-        for low in range(0, opened.nodes, row_files.NAMED_ROWS):
-            names = row_files.read_names(opened, low, min(low + row_files.NAMED_ROWS, opened.nodes))
-            assert names is not None
-            for at in np.flatnonzero(np.isin(names, held)) if held else ():
-                row = low + int(at)
-                if schema.PERMUTATION in opened.contents.datasets:
-                    row = int(opened.read(schema.PERMUTATION, row, row + 1)[0])
-                found[names[at].item()] = row
+        found = row_files.rows_of_names(opened, [each for each in wanted.values() if each is not None])
+        if schema.PERMUTATION in opened.contents.datasets:
+            found = {
+                name: int(opened.read(schema.PERMUTATION, row, row + 1)[0]) for name, row in found.items()
+            }
     for word, name in wanted.items():
         if name not in found:
             known = f"nodes 0 to {opened.nodes - 1}" if not kind else f"no node with this {kind}"
@@ -183,16 +179,15 @@ def _check_room(part: Part, kind: str, sources: int) -> None:
     with mpi.agree(part.comm):
         if needed > (free := cores.memory_available()):
             raise InputError(
-                f"results of {sources} sources take {needed / 2**30:.1f} GiB on a rank, and {free / 2**30:.1f} GiB "
-                "are free; write those of fewer sources at a time"
+                f"results of {counted(sources, 'source')} take {needed / 2**30:.1f} GiB on a rank, and "
+                f"{free / 2**30:.1f} GiB are free; write those of fewer sources at a time"
             )
 
 
 def _runs(
     kind: str,
     part: Part,
-    nodes: list[int],
-    sources: int | None,
+    begin: list[int],
     seed: int,
     repeats: int,
     check: bool,
@@ -202,7 +197,6 @@ def _runs(
         return runs.components(part, repeats=repeats, check=check)
     if kind == "pagerank":
         return runs.pagerank(part, repeats=repeats, check=check, **options)
-    begin = nodes or runs.draw_sources(part, sources or 1, seed)
     if kind == "bfs":
         return runs.bfs(part, begin, check=check)
     return runs.sssp(part, begin, seed=seed, check=check, **options)
@@ -239,12 +233,15 @@ def answer(kind: str, part: Part, run: Run) -> dict[str, Any]:
 
 
 def _lines(
-    kind: str, graph: Path, part: Part, run: Run, found: dict[str, Any], costs: list[str]
+    kind: str, part: Part, run: Run, found: dict[str, Any], costs: list[str], names: dict[int, str]
 ) -> Iterator[str]:
-    """Yield the lines that are printed about runs. run: the last. found: its answer. costs: `_cost` of each run."""
+    """Yield the lines that are printed about runs.
+
+    run: the last. found: its answer. costs: `_cost` of each run. names: of `_names`.
+    """
+    nodes = counted(part.nodes, "node")
     if kind in FROM_SOURCES:
-        source = _names(graph, [run.source]).get(run.source, str(run.source))
-        reached = f"source {source}: {run.reached:,} of {part.nodes:,} nodes reached"
+        reached = f"source {names.get(run.source, run.source)}: {run.reached:,} of {nodes} reached"
         last = (
             f"deepest level {found['deepest']:,}"
             if kind == "bfs"
@@ -253,20 +250,20 @@ def _lines(
         yield f"{reached}, {last} ({costs[0]})"
         return
     if kind == "cc":
-        count = f"{found['components']:,} component{'s' if found['components'] != 1 else ''}"
-        yield f"{count}; the largest has {found['largest']:,} of {part.nodes:,} nodes"
+        yield f"{counted(found['components'], 'component')}; the largest has {found['largest']:,} of {nodes}"
     else:
-        yield f"the first of {part.nodes:,} nodes by rank:"
-        names = _names(graph, [each["node"] for each in found["first"]])
+        yield f"the first of {nodes} by rank:"
         for each in found["first"]:
             yield f"  {names.get(each['node'], str(each['node'])):<12} {each['rank']:.6g}"
     yield from (f"in {cost}" for cost in costs)
 
 
-def _names(graph: Path, nodes: list[int]) -> dict[int, str]:
-    """Return the names of nodes; {} if the graph has none."""
-    with open_graph(graph) as opened:
-        if not row_files.kind_of_names(opened.contents):
+def _names(comm: Any, graph: Path, nodes: list[int]) -> dict[int, str]:
+    """Return the names or ids of nodes; {} if the graph has none, and on ranks other than the first. Collective."""
+    if not nodes:
+        return {}
+    with mpi.agree(comm), open_graph(graph) as opened:
+        if comm.rank or not row_files.kind_of_names(opened.contents):
             return {}
         rows = {node: node for node in nodes}
         if schema.PERMUTATION in opened.contents.datasets:
@@ -286,7 +283,7 @@ def _cost(part: Part, run: Run, verbose: bool) -> str:
     """Return a run's time as text; with ``verbose`` also its speed, its steps and what crossed between ranks."""
     words = [f"{run.seconds * 1e3:.3f} ms"]
     if verbose:
-        words += [f"{run.edges / run.seconds / 1e6:,.1f} million edges/s", f"{run.steps} steps"]
+        words += [f"{run.edges / run.seconds / 1e6:,.1f} million edges/s", counted(run.steps, "step")]
         words += [f"{run.moved / 2**20:.2f} MiB crossed"] if part.comm.size > 1 else []
     return ", ".join(words)
 
@@ -299,11 +296,17 @@ def _document(
     answers: list[dict[str, Any]],
     threads: int,
     weighted: bool,
+    names: dict[int, str],
 ) -> dict[str, Any]:
-    """Return the document that --json prints. weighted: whether the file's weights were used."""
+    """Return the document that --json prints. weighted: whether the file's weights were used. names: of `_names`."""
+
+    def named(key: str, node: int) -> dict[str, str]:
+        return {key: names[node]} if node in names else {}
+
     listed = [
         {
             "source": run.source if run.source >= 0 else None,
+            **named("source_name", run.source),
             "seconds": run.seconds,
             "edges": run.edges,
             "reached": run.reached,
@@ -313,6 +316,8 @@ def _document(
         }
         for run, found in zip(done, answers, strict=True)
     ]
+    for first in (each for found in answers for each in found.get("first", [])):
+        first.update(named("name", first["node"]))
     return {
         "format": "mgg-traversal",
         "version": 1,
@@ -338,9 +343,14 @@ def _columns(kind: str, done: list[Run]) -> dict[str, NDArray[Any]]:
 
 
 def _write(
-    part: Part, kind: str, graph: Path, output: Path, arrays: dict[str, NDArray[Any]], done: list[Run]
+    part: Part,
+    kind: str,
+    output: Path,
+    arrays: dict[str, NDArray[Any]],
+    done: list[Run],
+    names: dict[int, str],
 ) -> None:
-    """Write arrays, with the sources and the seconds of their runs. Collective."""
+    """Write arrays, with the sources and the seconds of their runs. names: of `_names`. Collective."""
     chosen = done if kind in FROM_SOURCES else done[-1:]
     attributes: dict[str, Any] = {
         "format": "mgg-traversal",
@@ -353,9 +363,7 @@ def _write(
     labels: list[object] | None = None
     if kind in FROM_SOURCES:
         attributes["source"] = np.array([run.source for run in chosen], np.int64)
-        sources = attributes["source"].tolist()
-        names = _names(graph, sources)
-        labels = [names.get(source, source) for source in sources]
+        labels = [names.get(run.source, run.source) for run in chosen]
     row_files.write(
         part.comm, output, part.ids, arrays, part.bounds, attributes, of_nodes=OF_NODES, labels=labels
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -27,7 +27,7 @@ from ..nn.graph.transfer import planned, with_edge_values
 from ..nn.inputs.features import input_features
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.sparse import SparseFeatures
-from ..nn.sampling.batches import Batch, Block
+from ..nn.sampling.batches import Block
 from ..nn.streaming.graph import StreamedGraph, Streaming
 from ..nn.workspace import Workspace
 from ..plan.layout import RowFormat
@@ -211,8 +211,8 @@ def _ring(job: Job, rows: int, degree: int) -> Graph:
     return Graph("ring", indptr, indices, x=x, y=y, directed=False, classes=classes, **split)
 
 
-def measure_batches(job: Job) -> int:
-    """Return the peak bytes of a step on a batch and of the batches sampled ahead. Collective.
+def measure_batches(job: Job) -> tuple[int, tuple[int, int]]:
+    """Return the peak bytes of a step on a batch and of the batches that are held, and `Estimate.held`. Collective.
 
     Steps on the first batches are run on a copy of the model. Counted are tensors, rows of the workspace, which keeps
     them for the next batches, and blocks, as often as they are held at a time, with a margin for larger batches.
@@ -223,9 +223,9 @@ def measure_batches(job: Job) -> int:
     model = deepcopy(job.model).to(job.backend.capabilities.device).train()
     held, sizes, peaks = (source.backend, source.workspace), [], []
     source.backend, source.workspace = counted, Workspace(counted, varying=True)
-    batches = cast("Generator[Batch]", sampled.batches.epoch(1))
+    number, keeps_rows = sampled.held(job.settings.train, job.backend.options.threads)
     try:
-        with contextlib.closing(batches), _Allocated() as allocated:
+        with contextlib.closing(sampled.batches.epoch(1)) as batches, _Allocated() as allocated:
             full = sampled.steps - (sampled.steps > 1)  # the last one may have fewer rows
             for batch in itertools.islice(batches, min(MEASURED_BATCHES, full)):
                 allocated.peak.most = allocated.peak.now
@@ -234,12 +234,13 @@ def measure_batches(job: Job) -> int:
                 loss.backward()
                 model.zero_grad()
                 sizes.append(sum(_block_bytes(block, model.kind) for block in batch.blocks))
+                sizes[-1] += batch.x.nbytes if keeps_rows else 0
                 peaks.append(allocated.peak.most)
     finally:
         source.backend, source.workspace = held
     job.backend.stream.meter.taken()  # the meter knows the plans of these blocks
     one, ahead = (max(each) + MARGIN * (max(each) - min(each)) for each in (peaks, sizes))
-    return int(one + counted.peak.most + min(sampled.how.prefetch + 1, sampled.steps) * ahead)
+    return int(one + counted.peak.most + number * ahead), ((number, int(ahead)) if keeps_rows else (0, 0))
 
 
 def _block_bytes(block: Block, kind: str) -> int:

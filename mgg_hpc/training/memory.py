@@ -69,6 +69,7 @@ class Estimate:
     on_host: int = 0  # page-locked rows and activations in the host's memory, for a GPU
     profile: int = 0  # of torch's profiler, its events and the trace
     bound: bool = False  # the peak is at most this
+    held: tuple[int, int] = (0, 0)  # number of batches that wait (train.buffer), and bytes of one
 
     @property
     def to_allocate(self) -> int:
@@ -241,6 +242,9 @@ def check(job: Job, need: Estimate, *, trains: bool = True) -> None:
             "use more GPUs, fewer or narrower layers (model.hidden), "
             'train.dtype = "bfloat16", or run.features = "host"'
         )
+    if need.held[0]:
+        each = f"{need.held[0]} batches of {need.held[1] / 2**20:.1f} MiB"
+        advice = f"lower train.buffer ({each} may be held at once), or {advice}"
     if job.streamed is not None:
         advice = "lower plan.memory, name a plan.scratch, or use narrower layers (model.hidden)"
     with mpi.agree(job.comm):

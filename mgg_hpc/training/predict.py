@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..nn.layers.models import tensor_of
 from ..nn.streaming.rows import StreamedRows
 from ..nn.workspace import accumulator
-from ..runtime import backends, cores, exit_code, mpi
+from ..runtime import backends, cores, exit_code, mpi, node_names
 from . import memory, run_folder
 from .checkpoints import weights
 from .job import Job, build_trained, watchdog
@@ -71,7 +71,9 @@ def process_predict(
         memory.check(job, memory.estimate(job, trains=False), trains=False)
     with watchdog(settings, comm) as dog:
         dog.step("predicting")
-        arrays = _results(job, names) | _names_of_rows(job)
+        bounds = job.part.bounds[comm.rank : comm.rank + 2].tolist()
+        of_nodes = node_names.read(comm, job.part.path, *bounds)
+        arrays = _results(job, names) | of_nodes
     _write(job, output, folder.name, arrays)
     comm.Barrier()
     job.close()
@@ -105,14 +107,6 @@ def _write(job: Job, output: Path, run: str, arrays: dict[str, NDArray[Any]]) ->
     if job.comm.rank == 0:
         for name, path in row_files.paths(output, list(arrays)).items():
             print(f"{path}: {name} {[job.part.nodes, *arrays[name].shape[1:]]}")
-
-
-def _names_of_rows(job: Job) -> row_files.Arrays:
-    """Return the names of this rank's nodes, of one type on all ranks; {} if the graph has none. Collective."""
-    low, high = (int(each) for each in job.part.bounds[job.comm.rank : job.comm.rank + 2])
-    with mpi.agree(job.comm), open_graph(job.part.path) as opened:
-        kind, found = row_files.kind_of_names(opened.contents), row_files.read_names(opened, low, high)
-    return row_files.name_arrays(job.comm, kind, found)
 
 
 def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str, int]:

@@ -18,6 +18,7 @@ from .. import sizes
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.tiered import TieredFeatures
 from ..runtime.exit_code import RANKS
+from ..sizes import counted
 from . import memory
 from .job import Job
 from .metrics import METRICS
@@ -28,13 +29,12 @@ from .tuning.target import shown
 NAMES = 10  # columns of the names of facts about a job
 MANY = 4  # most ranks whose memory is printed in one line
 SPLIT_NAMES = {"train": "training", "val": "validation", "test": "test"}
-INPUTS = {"features": "features", "learned": "learned columns", "degree": "columns for degrees"}
+INPUTS = {
+    "features": ("feature",),
+    "learned": ("learned column",),
+    "degree": ("column for degrees", "columns for degrees"),
+}
 BETWEEN_RANKS = ("wait for peers", "sum gradients")  # phases that one rank does not have
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun: "1 rank", "2 ranks"."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def print_line(text: str) -> None:
@@ -63,11 +63,11 @@ def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> N
     parameters = sum(each.numel() for each in job.model.parameters())
     parameters += part.nodes * part.features if job.learned is not None else 0
     facts = {
-        "graph": f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
-        f"{part.features:,} {INPUTS[model.input]}, {part.classes} classes"
+        "graph": f"{part.name}: {counted(part.nodes, 'node')}, {counted(part.edges, 'edge')}, "
+        f"{counted(part.features, *INPUTS[model.input])}, {counted(part.classes, 'class', 'classes')}"
         + (", several a node" if part.multilabel else ""),
-        "model": f"{model.name}, {counted(model.layers, 'layer')}, {units} hidden units, dropout {model.dropout:g}, "
-        f"{parameters:,} parameters",
+        "model": f"{model.name}, {counted(model.layers, 'layer')}, {units} hidden units, dropout "
+        f"{model.dropout:g}, {counted(parameters, 'parameter')}",
         "splits": ", ".join(
             f"{count:,} {SPLIT_NAMES[split]}" for split, count in job.labels.totals.items() if count
         )
@@ -77,7 +77,7 @@ def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> N
     if job.sampled is not None:
         fanouts = ", ".join("all" if each < 0 else f"{each:,}" for each in job.sampled.how.fanouts)
         facts["batches"] = (
-            f"{job.sampled.steps:,} an epoch, of {job.sampled.how.batch_size:,} nodes, fanouts {fanouts}"
+            f"{job.sampled.steps:,} an epoch, of {counted(job.sampled.how.batch_size, 'node')}, fanouts {fanouts}"
         )
     if isinstance(job.x, TieredFeatures):
         shares = job.x.expected
@@ -125,7 +125,7 @@ def print_choices(job: Job) -> None:
     ]
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(
-            f"the file has no partition for {ranks} ranks: edge-balanced bounds were computed "
+            f"the file has no partition for {counted(ranks, 'rank')}: edge-balanced bounds were computed "
             f"('mgg partition {part.path.name} -n {ranks}' stores them)"
         )
     for line in [*lines, *job.plans.notes]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from ..config import Settings
+from ..config import Settings, TrainSettings
 from ..errors import InputError
 from ..nn.graph.handle import symmetric_bytes
 from ..nn.graph.loading import Part
 from ..nn.graph.matrix import Adjacency
 from ..nn.inputs.host import Input
 from ..nn.inputs.tiered import TieredFeatures
-from ..nn.sampling.batches import Batches, Sampling
+from ..nn.sampling.batches import Batch, Batches, Sampling
 from ..nn.sampling.source import SharedEdges, Source
 from ..nn.workspace import row_format
 from ..runtime import backends
+from .minibatch.executor import Hybrid
 from .start import Base
 
 FANOUTS = (15, 10, 5)  # a usual choice: of the last layer, of the one before it, and of all others
@@ -26,16 +28,31 @@ MOST_STEPS = 1 << 31  # the draws of dropout take a step's number as an int32
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """The batches of a job, and the edges and rows that they are drawn from."""
+    """The batches of a job, and the edges and rows that they are drawn from.
+
+    hybrid: how they are prepared, or None for threads of the CPU alone.
+    """
 
     source: Source
     batches: Batches
     how: Sampling
+    hybrid: Hybrid | None = None
 
     @property
     def steps(self) -> int:
         """Number of batches of an epoch, the same on all ranks."""
         return self.batches.steps
+
+    def held(self, train: TrainSettings, threads: int) -> tuple[int, bool]:
+        """Return the number of batches that are held at once, and whether with their input rows."""
+        alone = train.prepare == "cpu"
+        return min(self.steps, train.prefetch + 1 if alone else 2 * train.buffer + threads + 1), not alone
+
+    def epoch(self, epoch: int, first: int) -> Generator[Batch]:
+        """Yield the batches of an epoch, counted from 1, from batch ``first`` on. Threads end with the generator."""
+        if self.hybrid is None or self.hybrid.name == "cpu":
+            return self.batches.epoch(epoch, first)
+        return self.hybrid.epoch(self.source, self.batches, epoch, first)
 
 
 def check(settings: Settings) -> None:

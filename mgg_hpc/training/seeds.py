@@ -17,6 +17,7 @@ from ..config import Settings
 from ..data.store import open_graph
 from ..errors import InputError
 from ..runtime import exit_code, mpi
+from ..sizes import counted
 from . import report, run_folder
 from .checkpoints import resume
 from .metrics import METRICS
@@ -34,10 +35,13 @@ def process_seeds(path: Path, overrides: tuple[str, ...], count: int, options: S
     """
     comm = begin()
     with mpi.agree(comm):
-        jobs = settings_of(config.load(path, overrides), count)
-        if comm.rank == 0:
-            for job in jobs:
-                _check(job)
+        settings = config.load(path, overrides)
+        jobs = settings_of(settings, count)
+        found = [_check(job) for job in jobs if comm.rank == 0]
+        if any(found) and settings.run.resume != "auto":
+            report.print_line(
+                f'--seeds goes on with the runs in {settings.run.folder}, as run.resume = "auto"'
+            )
     summaries: list[dict[str, Any]] = []
     for job in jobs:
         label = f"seed {job.train.seed}, epoch"
@@ -72,11 +76,11 @@ def settings_of(settings: Settings, count: int) -> list[Settings]:
     ]
 
 
-def _check(job: Settings) -> None:
-    """Raise InputError if the latest run of a seed is not of this job: its scores would be counted."""
+def _check(job: Settings) -> bool:
+    """Return whether a seed has a run. Raises InputError if it is of another job: its scores would be counted."""
     run = run_folder.latest(Path(job.run.folder))
     if run is None:
-        return
+        return False
     advice = "put it back, or name another run.folder"
     before = config.load(run / run_folder.JOB, of_run=True)
     resume.check_settings(run, before, job, advice)
@@ -90,6 +94,7 @@ def _check(job: Settings) -> None:
         with open_graph(Path(job.graph.file)) as opened:
             if _summary(run)["graph"]["uuid"] != opened.uuid:
                 raise InputError(f"{run}: was trained on another graph than {opened.path}; {advice}")
+    return True
 
 
 def _summary(run: Path) -> dict[str, Any]:
@@ -121,7 +126,7 @@ def print_scores(summaries: Sequence[dict[str, Any]]) -> None:
         facts[f"{report.SPLIT_NAMES[split]} {title}"] = (
             f"{statistics.mean(scores):.4f} ± {deviation:.4f}, from {min(scores):.4f} to {max(scores):.4f}"
         )
-    report.print_line(f"\n{report.counted(count, 'seed')}, mean ± standard deviation:")
+    report.print_line(f"\n{counted(count, 'seed')}, mean ± standard deviation:")
     report.print_facts(facts)
 
 

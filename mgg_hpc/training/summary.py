@@ -103,6 +103,7 @@ def _sampled(job: Job, history: History) -> dict[str, Any]:
         return {}
     edges, rows = _summed(job.comm, counts.edges, counts.rows)
     epochs, how = max(1, counts.batches) / job.sampled.steps, job.sampled.how
+    hybrid = job.sampled.hybrid
     return {
         "sampled": {
             "fanouts": list(how.fanouts),
@@ -110,6 +111,7 @@ def _sampled(job: Job, history: History) -> dict[str, Any]:
             "edges": round(edges / epochs),
             "rows": round(rows / epochs),
             "wait_ms": 1e3 * max(job.comm.allgather(counts.waited)) / epochs,
+            **({} if hybrid is None else {"prepare": hybrid.summary(job.sampled.steps)}),
         }
     }
 

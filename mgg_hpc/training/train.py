@@ -25,6 +25,7 @@ from .checkpoints.saver import Saver
 from .history import History
 from .job import Job, build, resolved, watchdog
 from .metrics import F1, SPLITS
+from .minibatch import measured
 from .profile import profiler
 from .profile.phases import Phases
 from .screen import Screen
@@ -325,7 +326,8 @@ def _estimate(job: Job, *, profile: bool) -> memory.Estimate:
     if job.sampled is not None:
         # Before a batch is run. Rows are kept for the next batch, and those of evaluation for the next one: both count.
         memory.check(job, need)
-        need = memory.estimate(job, batches=footprint.measure_batches(job))
+        nbytes, held = footprint.measure_batches(job)
+        need = replace(memory.estimate(job, batches=nbytes), held=held)
     if profile:
         need = replace(need, profile=memory.PROFILE)
     job.phases.end("estimate")
@@ -349,6 +351,9 @@ def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
             report.print_plan(job)
         report.print_memory(job, need)
     memory.check(job, need)
+    measured.prepare(job)
+    if opens and job.sampled is not None and job.sampled.hybrid is not None:
+        report.print_facts(job.sampled.hybrid.facts(job.sampled.steps), report.NAMES)
     if options.dry_run:
         return
     peak = memory.Peak()

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 import torch
@@ -32,6 +31,7 @@ from .cuda_graph import Replayed
 from .history import BatchCounts
 from .job import Job
 from .metrics import Scores, loss_of_rows, loss_sum
+from .minibatch.operators import OPERATORS
 
 # Gradients of rows are divided by the number of training rows, and float16 underflows at 6e-8. Powers of 2 are exact.
 FLOAT16_SCALE = 1024.0
@@ -138,14 +138,12 @@ class Trainer:
         if epoch != self._epoch:
             self._epoch, self.so_far = epoch, SoFar()
         so_far = self.so_far
-        # A generator, whose threads end with it.
-        batches = cast("Generator[Batch]", self.job.sampled.batches.epoch(epoch, so_far.batches))
-        with contextlib.closing(batches):
+        with contextlib.closing(self.job.sampled.epoch(epoch, so_far.batches)) as batches:
             while True:
                 began = time.perf_counter()
                 self._batch = next(batches)
                 self.counts.waited += time.perf_counter() - began
-                finite = self._step_on(self._batch)
+                finite = self.take(self._batch)
                 so_far.seconds += time.perf_counter() - began
                 if self._batch.last or not finite:
                     break
@@ -156,7 +154,13 @@ class Trainer:
         seconds = so_far.seconds
         self.cost = EpochCost(lambda: seconds, so_far.moved, so_far.before)
 
-    def _step_on(self, batch: Batch) -> bool:
+    def take(self, batch: Batch) -> bool:
+        """Take a step on a batch by the operator for it; return whether loss and weights are finite. Collective."""
+        self._batch = batch
+        finite: bool = OPERATORS["train"]["device"](self, batch)
+        return finite
+
+    def step_on(self, batch: Batch) -> bool:
         """Take a step on a batch; return whether its loss and all weights are finite. Collective."""
         assert self.counts is not None
         self.step(self._number(batch.epoch))
@@ -214,7 +218,8 @@ class Trainer:
 
     def _begin(self) -> None:
         """Prepare buffers, model and gradients for a training pass."""
-        self.graph.restart()
+        if self._batch is None:
+            self.graph.restart()
         self.job.model.train()
         self._flat.zero_()
         if self.job.learned is not None and self.job.learned.grad is not None:

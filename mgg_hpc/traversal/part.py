@@ -24,6 +24,7 @@ from ..plan.workload import SplitEdges, prefix_sum
 from ..runtime import cores, exchange, mpi
 from ..runtime.backends.base import Backend
 from ..runtime.backends.traversal import LocalGraph, Source, Traversal, own_pages
+from ..sizes import counted
 
 HOT = 1 << 17  # most hot sources: their values of 4 bytes fit the second cache of a core
 
@@ -33,10 +34,11 @@ class Part:
     """One rank's rows of a graph file, ready to be traversed.
 
     name, uuid, nodes, edges, directed: of the whole graph. bounds: int64 [P + 1], rows of each rank. ids: int64 [n],
-    original ids of this rank's rows, in the order of ``graph``; names: int64 [S], original ids of its sources. weight:
-    float32 [E] in the order of ``graph.indices``, or None if they were not read, or the file has none. out_place: int64
-    [E], position of each edge of ``graph.out_indices`` among ``graph.indices``; None if both have the same order.
-    engine: the traversals. comm: all ranks.
+    original ids of this rank's rows, in the order of ``graph``; order: int32 [n], their positions among the rank's rows
+    of the file. names: int64 [S], original ids of its sources. weight: float32 [E] in the order of ``graph.indices``,
+    or None if they were not read, or the file has none. out_place: int64 [E], position of each edge of
+    ``graph.out_indices`` among ``graph.indices``; None if both have the same order. engine: the traversals. comm: all
+    ranks.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Part:
     directed: bool
     bounds: NDArray[np.int64]
     ids: NDArray[np.int64]
+    order: NDArray[np.int32]
     names: NDArray[np.int64]
     weight: NDArray[np.float32] | None
     out_place: NDArray[np.int64] | None
@@ -125,6 +128,7 @@ def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edge
         directed=file.directed,
         bounds=bounds,
         ids=ids,
+        order=order,
         names=np.zeros(0, np.int64),
         weight=weight,
         out_place=out_place,
@@ -159,8 +163,8 @@ def _check_memory(comm: Any, path: Path, needed: int) -> None:
     with mpi.agree(comm):
         if together > free:
             raise InputError(
-                f"{path}: traversals take about {together / 2**30:.1f} GiB on a node of {node.Get_size()} ranks, and "
-                f"{free / 2**30:.1f} GiB are free; use more nodes"
+                f"{path}: traversals take about {together / 2**30:.1f} GiB on a node of "
+                f"{counted(node.Get_size(), 'rank')}, and {free / 2**30:.1f} GiB are free; use more nodes"
             )
 
 

@@ -87,7 +87,7 @@ def sssp(
 
     Lengths are the part's weights, or 1 where it has none. width: distance that a bucket spans. [default: the mean
     length] random_lengths: draw lengths by ``seed`` instead, integers from 8 to 72. Raises InputError for a negative
-    weight.
+    weight, and for a distance beyond float32.
     """
     lengths = _lengths(part, seed if random_lengths else None)
     sums = part.comm.allgather((float(lengths.sum(dtype=np.float64)), len(lengths)))
@@ -98,6 +98,7 @@ def sssp(
     for node in nodes:
         source = part.find(node)
         seconds, moved, steps = _timed(part, partial(part.engine.sssp, source, distance))
+        _check_range(part, node, lengths, distance)
         if check:
             checks.sssp(part, source, lengths, distance)
         arrays = {"distance": distance.copy()}
@@ -193,6 +194,28 @@ def _lengths(part: Part, seed: int | None) -> NDArray[np.float32]:
     lengths = np.empty(len(graph.indices), np.float32)
     native.load().lengths(graph.indptr, graph.indices, part.ids, part.names, part.directed, seed, lengths)
     return lengths
+
+
+def _check_range(part: Part, node: int, lengths: NDArray[np.float32], distance: NDArray[np.float32]) -> None:
+    """Raise InputError if some paths from a node are longer than float32 holds: their ends seem unreached. Collective.
+
+    lengths: [E], in the order of ``graph.indices``.
+    """
+    graph, largest = part.graph, float(np.finfo(np.float32).max)
+    mine = float(distance.max(initial=0, where=np.isfinite(distance))), float(lengths.max(initial=0))
+    if sum(map(max, *part.comm.allgather(mine), (0.0, 0.0))) <= largest:
+        return
+    beyond = np.repeat(
+        np.isinf(distance), np.diff(graph.indptr)
+    )  # edges from a reached node to one that seems not
+    beyond &= np.isfinite(part.halo_of(distance))[graph.indices]
+    with mpi.agree(part.comm):
+        if beyond.any():
+            row = np.searchsorted(graph.indptr, int(beyond.argmax()), side="right") - 1
+            raise InputError(
+                f"{part.name}: the paths from node {node} to node {part.ids[row]} are longer than float32 holds "
+                f"({largest:.3g}); divide the weights by a constant"
+            )
 
 
 def _prepare(part: Part, kind: str) -> None:

@@ -71,6 +71,19 @@ def test_a_bar_s_whisker_ends_at_the_least_and_the_most_or_with_an_arrow():
     assert list(disturbed.get_xdata()) == [1.5, plots.LONGEST * 2] and arrow.get_marker() == 5
 
 
+def test_curves_go_through_the_shares_of_their_rows(rng):
+    results = Results("tiers hits")
+    rates = rng.random((2, 3, 4)).round(4)
+    for graph, of_graph in zip("gh", rates, strict=True):
+        for variant, rate in zip("abc", of_graph, strict=True):
+            at = {f"hit_rate_{share}": value for share, value in zip((1, 5, 10, 50), rate, strict=True)}
+            results.rows.append({"graph": graph, "fanouts": "5-5", "variant": variant, **at})
+    panels = plots.draw(results).get_axes()
+    assert [axes.get_title("left") for axes in panels] == ["g, 5-5", "h, 5-5"]
+    drawn = [[list(line.get_ydata()) for line in axes.lines] for axes in panels]
+    assert drawn == rates.tolist() and list(panels[0].lines[0].get_xdata()) == [1, 5, 10, 50]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)
 def test_each_kept_table_has_its_picture_drawn_from_it_alone(table):

@@ -113,6 +113,19 @@ def test_each_format_combines_or_refuses(name, rng, capsys):
             assert len(file["graph/indices"]) == stored.sum()
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_edges_that_are_listed_both_ways_are_not_added_to_their_reverses(name, rng, capsys):
+    """Each one's reverse has the same weight; some are listed more than once."""
+    ends, weight = rng.integers(NODES, size=(2, 100)), rng.integers(1, 9, size=100) / 8
+    ends, weight = np.append(ends, ends[::-1], axis=1), np.append(weight, weight)
+    listed = sp.coo_array((weight, tuple(ends)), shape=(NODES, NODES)).toarray()
+    options = FORMATS[name](tuple(ends), weight)
+    assert mgg("import", *options, "--symmetric", "--combine", "sum", "-o", "g.h5") == 0
+    assert np.array_equal(mgg_hpc.to_scipy("g.h5").toarray(), listed)
+    said = " lists each edge in both directions, with the same weight: a sum counts both as one\n"
+    assert said in capsys.readouterr().out
+
+
 def test_a_symmetric_matrix_is_not_added_to_itself():
     dense = np.triu(np.arange(1.0, 17).reshape(4, 4))
     dense += np.triu(dense, 1).T

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from mgg_hpc.data import row_files, schema
 from mgg_hpc.data.graph import Graph, from_edges
-from mgg_hpc.data.row_files import kind_of_names, read_names
+from mgg_hpc.data.row_files import kind_of_names, longest_name, read_names, rows_of_names
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.verify import verify
 from mgg_hpc.data.writer import write, write_bounds
@@ -114,6 +115,7 @@ def as_csr(words: list[bytes]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_names_are_read_in_slices(path, monkeypatch, rows):
     monkeypatch.setattr(row_files, "NAMED_ROWS", rows)
+    monkeypatch.setattr(row_files, "BLOCK_BYTES", 2 * rows)
     for kind, arrays, wanted in [
         ("name", as_csr([word.encode() for word in WORDS]), [word.encode() for word in WORDS]),
         ("id", {schema.NODE_ID: np.arange(8) * 10**12}, list(range(0, 8 * 10**12, 10**12))),
@@ -125,9 +127,30 @@ def test_names_are_read_in_slices(path, monkeypatch, rows):
             for low in range(8):
                 for high in range(low, 9):
                     assert read_names(opened, low, high).tolist() == wanted[low:high]
+            absent = [b"b", "grö🜚er".encode()] if kind == "name" else [-1, 5]
+            found = rows_of_names(opened, wanted + absent)
+            assert found.keys() == set(wanted) and all(wanted[row] == name for name, row in found.items())
+            assert rows_of_names(opened, []) == {}
     write(path, eight(), force=True)
     with open_graph(path) as opened:
         assert kind_of_names(opened.contents) == "" and read_names(opened, 0, 8) is None
+
+
+def test_one_long_name_takes_little_memory_to_search(path):
+    words = [b"%d" % row for row in range(4000)]
+    words[1234] = b"x" * 50_000
+    write_with(path, from_edges(np.arange(4000), np.arange(4000), 4000), as_csr(words))
+    tracemalloc.start()
+    with open_graph(path) as opened:
+        assert rows_of_names(opened, [b"77", b"3999", words[1234], b"4000"]) == {
+            b"77": 77,
+            b"3999": 3999,
+            words[1234]: 1234,
+        }
+        assert longest_name(opened, 0, 4000) == 50_000 and longest_name(opened, 2000, 4000) == 4
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20  # names of one length would take 200 MB
 
 
 LETTERS = [b"a"] * 8

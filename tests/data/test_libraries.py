@@ -155,7 +155,7 @@ def test_zeros_of_a_matrix():
     stored = sp.csr_array((np.array([0.0, 2.0]), np.array([1, 0]), np.array([0, 1, 2])), shape=(2, 2))
     assert edges_of(from_scipy(stored)) == [(0, 1, 0), (1, 0, 2)]
     assert edges_of(from_scipy(stored.tobsr((2, 2)))) == [(1, 0, 2)]
-    with refused("from_scipy: 1 entries are stored as False"):
+    with refused("from_scipy: 1 entry stored as False"):
         from_scipy(stored.astype(bool))
 
 

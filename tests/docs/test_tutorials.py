@@ -27,15 +27,15 @@ def test_the_index_lists_every_page():
 @pytest.mark.parametrize(
     ("text", "output"),
     [
-        ("loss 0.5, 12 nodes\n", "loss 1.75e-05, 9,999 nodes\n"),
-        ("...\ntest 0.8\n", "epoch 1\nepoch 2\ntest 0.7"),
+        ("loss 0.5, 1,2,0.1, 9,999 nodes\n", "loss 5.1e-01, 1,2,0.11, 9,999 nodes\n"),
+        ("...\ntest 0.8\n", "epoch 1\nepoch 2\ntest 0.79"),
         ("first\n...\nlast\n", "first\nlast\n"),
         ("time 0.5 s, test 1\n", "time 1 min 05 s, test 1\n"),
         ("a .../b.txt c\n", "a /one/two/b.txt c"),
         ("│ epoch │ 1.5 ms │\n", "│ epoch   │  2 s    │\n"),
     ],
 )
-def test_a_page_shows_an_output_with_other_numbers(text, output):
+def test_a_page_shows_an_output_with_other_times_and_near_numbers(text, output):
     assert pages.shows(text, output)
 
 
@@ -43,13 +43,17 @@ def test_a_page_shows_an_output_with_other_numbers(text, output):
     ("text", "output"),
     [
         ("loss 0.5\n", "loss nan\n"),
+        ("loss 0.5\n", "loss 0.6\n"),
+        ("12 nodes\n", "13 nodes\n"),
+        ("0,1,0.5\n", "0,2,0.5\n"),
+        ("...\ntest 0.8\n", "epoch 1\ntest 0.7\n"),
         ("loss 0.5\n", "loss 0.5, accuracy 0.7\n"),
         ("loss 0.5\naccuracy 0.7\n", "loss 0.5\n"),
         ("first\n...\nlast\n", "last\nfirst\n"),
         ("...\ntest 0.8\n", "validation 0.8\n"),
     ],
 )
-def test_a_page_does_not_show_an_output_with_other_words(text, output):
+def test_a_page_does_not_show_an_output_with_other_words_or_numbers(text, output):
     assert not pages.shows(text, output)
 
 

@@ -71,6 +71,7 @@ BENCHES = {
         "rmat:22:16 uniform:22:16 {real} --sources 8",
         "rmat:6:4 --sources 1",
     ),
+    "gather": Bench("tiers link", shim="--mib 1 --count 60 --turns 2 --sizes 1024,1028"),
 }
 DRAWN = ("aggregate", "half-rows", "overlap", "epoch")
 

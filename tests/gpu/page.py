@@ -161,8 +161,20 @@ def _bandwidth(found: Found) -> Read:
     return f"least {said}; copies {copies:.1f} GB/s", least >= 0.93
 
 
+def _gathers(found: Found) -> Read:
+    """Of rows that are lines, and of rows that are not, by all multiprocessors; and with a tenth of them."""
+    whole, tenth = (
+        {row["row_bytes"]: row["of_copy"] for row in found.rows("gather", name)}
+        for name in ("gather by the whole GPU", "gather")
+    )
+    said = ", ".join(f"{whole[size]:.2f} ({tenth[size]:.2f})" for size in (1024, 1028))
+    reached = whole[1024] >= 0.95 and whole[1028] >= 0.9
+    return said, reached and all(tenth[size] >= 0.9 * whole[size] for size in (1024, 1028))
+
+
 TRAINING, SANITIZERS = "make gpu-test TESTS=tests/gpu/test_ranks.py", "test_sanitizers"
 START = "from start to the end of the first epoch, beyond reading the file"
+GATHERS = "bandwidth of gathers from the host's memory over that of copies, rows of 1,024 and of 1,028 bytes (bounded)"
 SEARCHES = "bandwidth of searches, edges in the host's memory, over that of copies"
 # What, what it should reach, the command or the part of gpu-bench that measures it, and what reads it: a LookupError or
 # a ValueError says that it was not measured.
@@ -198,6 +210,7 @@ FIGURES: list[tuple[str, str, str, Callable[[Found], Read]]] = [
     ),
     (START, "30 s", "start", _start),
     (SEARCHES, "0.93", "traversal", _bandwidth),
+    (GATHERS, "0.95, 0.9 (0.9 of these)", "gather", _gathers),
 ]
 
 

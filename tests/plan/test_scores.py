@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import numpy as np
 import pytest
 from data.graphs import random_graph
@@ -27,6 +30,25 @@ def graph(rng):
             yield first, indptr - indptr[0], made.indices[indptr[0] : indptr[-1]]
 
     return dense, scores.puller(NODES, blocks)
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("columns", [(), (1,), (5,)])
+def test_a_pull_sums_over_out_edges(rng, kind, columns):
+    made = random_graph(rng, nodes=NODES, edges=900)
+    values, wanted = rng.random((NODES, *columns)), np.zeros((NODES, *columns))
+    for row in range(NODES):
+        for source in made.indices[made.indptr[row] : made.indptr[row + 1]]:
+            wanted[source] += values[row]
+    sources = made.indices.astype(kind)
+    pull = scores.puller(
+        NODES, lambda: [(0, made.indptr, sources), (NODES, np.zeros(1, np.int64), sources[:0])]
+    )
+    np.testing.assert_allclose(pull(values), wanted, rtol=1e-12)
+    for wrong in (-1, NODES):
+        sources[rng.integers(len(sources))] = wrong
+        with pytest.raises(ValueError, match="a source is no row"):
+            pull(values)
 
 
 def test_out_degrees_are_counted(graph):
@@ -62,7 +84,7 @@ def test_visits_are_the_chances_of_draws_in_a_tree(rng, fanouts):
     indptr, indices, _ = csr_from_edges(np.arange(1, nodes), parent, nodes, symmetric=False)
     train = np.arange(nodes) == 0
     pull = scores.puller(nodes, lambda: [(0, indptr, indices)])
-    wanted = scores.visits(pull, np.diff(indptr), train, fanouts, batch=7)
+    wanted = scores.visits(pull, np.diff(indptr), train, fanouts, 7, ids=np.arange(nodes))
     sampler, counts = Sampler(indptr, indices), np.zeros(nodes)
     for step in range(steps):
         counts[sampler.sample(np.zeros(1, np.int64), fanouts, seed=5, step=step).nodes] += 1
@@ -71,9 +93,31 @@ def test_visits_are_the_chances_of_draws_in_a_tree(rng, fanouts):
     assert ((wanted > 0.05) & (wanted < 0.95)).sum() > 5  # or this shows little
 
 
+def test_visits_know_that_neighbours_are_met_together(rng):
+    """In cliques, whose nodes a batch reads if one of their training nodes is in it, and on any numbering of rows."""
+    nodes, clique, count, batch = 4000, 8, 400, 100
+    ids = rng.permutation(nodes)
+    corner = np.arange(nodes) // clique
+    ends = np.array([(v, v // clique * clique + other) for v in range(nodes) for other in range(clique)])
+    train = np.isin(np.arange(nodes), rng.choice(nodes, count, replace=False))
+    inside = np.bincount(corner, train)[corner].astype(int)
+    chance = np.array([1 - math.comb(count - each, batch) / math.comb(count, batch) for each in inside])
+
+    def found(place: np.ndarray) -> np.ndarray:
+        indptr, indices, _ = csr_from_edges(*place[ends].T, nodes, symmetric=False)
+        old = np.argsort(place)
+        pull = scores.puller(nodes, lambda: [(0, indptr, indices)])
+        return scores.visits(pull, np.diff(indptr), train[old], [-1, -1], batch, ids=ids[old])[place]
+
+    visits = found(np.arange(nodes))
+    assert visits.sum() == pytest.approx(chance.sum(), rel=0.05)
+    np.testing.assert_allclose(found(rng.permutation(nodes)), visits, rtol=1e-12)
+
+
 def test_scores_of_training_nodes_need_some(graph):
     dense, pull = graph
-    for score in (scores.training_pagerank, lambda *given: scores.visits(*given, [5], 10)):
+    visits = partial(scores.visits, fanouts=[5], batch=10, ids=np.arange(NODES))
+    for score in (scores.training_pagerank, visits):
         with pytest.raises(InputError, match="has none"):
             score(pull, dense.sum(1), np.zeros(NODES, bool))
 

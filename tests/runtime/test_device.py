@@ -67,7 +67,7 @@ def test_as_launchers_show_them(seen, share, taken):
 @pytest.mark.parametrize(
     ("seen", "message"),
     [
-        ([["a", "b"]] * 3, "3 ranks on this node, but 2 GPUs: start at most 2 ranks a node.*--share-gpu"),
+        ([["a", "b"]] * 3, "3 ranks on this node, but 2 GPUs: start at most 2 a node.*--share-gpu"),
         ([["a"]] * 2, "2 ranks on this node, but 1 GPU: "),
         ([["a"], ["a"], ["b", "c"]], "rank 1 of it sees a, which others take; .* or all 3"),
     ],

@@ -10,15 +10,12 @@ import pytest
 import scipy.sparse as sp
 from gpu.pes.engine import Engine
 from gpu.pes.played import Played
-from world import SMALL
+from gpu.pes.tiered import tables
 
-from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.arguments import Options, Tier, TieredRows
+from mgg_hpc.runtime.backends.arguments import TieredRows
 from mgg_hpc.runtime.backends.host.components import aligned_zeros, padded
-from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.sampler import take_csr
-from mgg_hpc.runtime.tiers.files import FileRows
 
 
 @pytest.mark.parametrize("reached", ["all", "own"])
@@ -100,46 +97,6 @@ def test_bad_arguments_are_refused_and_nothing_is_written(rng):
     assert (out == 7).all()
 
 
-def tables(rng, folder, x, backends, *, mapped, reached):
-    """(each rank's table of x [N, dim] in all kinds of tiers and a file, the tier of each row, and its place there).
-
-    Tiers: a copy on each rank, rows on all ranks in turn, rows on ranks 2 and 0 in turn, an array of rank 0. mapped:
-    rows have slots. reached: whether pointers lead to other ranks' rows; else these are got.
-    """
-    count, format, ranks = len(x), RowFormat(x.dtype, x.shape[1]), len(backends)
-    cuts = np.sort(rng.integers(0, count + 1, 4))
-    slots = rng.permutation(count) if mapped else np.arange(count)
-    near, turns, pairs, host, filed = np.split(x[np.argsort(slots)], cuts)
-    skipped, offset = (int(rng.integers(0, 50)) for _ in range(2))
-    behind = np.zeros((skipped + len(filed), x.shape[1]), x.dtype)
-    behind[skipped:] = filed
-    (folder / "rows").write_bytes(bytes(offset) + behind.tobytes())
-    wide = np.zeros((len(host), x.shape[1] + 3), x.dtype)
-    wide[:, 1:-2] = host
-    made = {}
-    for name, rows, owners in (("turns", turns, np.arange(ranks)), ("pairs", pairs, np.array([2, 0]))):
-        counts = np.full(ranks, len(rows))
-        made[name] = owners, [backend.rows(counts, format, symmetric=True) for backend in backends]
-        for place, owner in enumerate(owners):
-            held = rows[place :: len(owners)]
-            made[name][1][owner].local[: len(held)] = held
-    found = []
-    for rank in range(ranks):
-        tiers = [Tier.of_array("near", near.copy(), rank)]
-        for name, (owners, rows) in made.items():
-            mine = rows[rank]
-            addresses = np.where((owners == rank) | reached, mine.addresses[owners], 0)
-            held = len(turns if name == "turns" else pairs)
-            own = int(mine.addresses[rank])
-            tiers.append(Tier(name, held, addresses, owners, format.row_bytes, own, mine))
-        tiers.append(Tier.of_array("host", wide[:, 1:-2]))
-        file = FileRows(folder / "rows", offset, len(behind), x.shape[1], x.dtype)
-        given = slots.astype(rng.choice([np.int32, np.int64])) if mapped else None
-        found.append(TieredRows(count, format, tiers, file, slots=given, first=skipped))
-    tier = np.searchsorted(cuts, slots, "right")
-    return found, tier, slots - np.append(0, cuts)[tier]
-
-
 @pytest.mark.parametrize("reached", [True, False])
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("kind", ["f4", "f8", "f2", "u1", "i8", "bfloat16"])
@@ -147,10 +104,10 @@ def test_rows_of_tiers_come_by_number(rng, tmp_path, kind, mapped, reached):
     """Rows of every tier and the file, into rows that may be padded, and how many of each."""
     count = int(rng.choice([0, 1, 2, 300]))
     for width in (1, 5, 16, 33, 1000):
-        world = World(3)
-        backends = [SerialBackend(rank, world, Options(SMALL, 2)) for rank in range(3)]
+        engine = Engine.host()
+        backends = engine.backends(World(3))
         x = rng.integers(0, 99, (count, width)).astype(kind)
-        found, tier, place = tables(rng, tmp_path, x, backends, mapped=mapped, reached=reached)
+        found, tier, place = tables(engine, backends, rng, tmp_path, x, mapped=mapped, reached=reached)
         for rank, (backend, table) in enumerate(zip(backends, found, strict=True)):
             ids = rng.integers(0, count, 1500 if count else 0)
             room = np.full((len(ids) + 1, width + int(rng.integers(0, 3))), 7, x.dtype)

@@ -109,6 +109,7 @@ def sparse_directed() -> Graph:
 
 
 GAT = {"name": "gat", "hidden": 4, "heads": 2, "attention_dropout": 0.2}
+TIERS = {"features": {"near": 1000, "peers": 500, "host": 2000}}
 STREAMED = "transfer stream (plan.memory is 300K)"
 ON_HOST = {"train": {"normalize_features": "row"}, "run": {"features": "host"}}
 # The first layer aggregates first where that is the wider one. Without pointers to peers ("far") rows arrive before the
@@ -127,6 +128,9 @@ RUNS = {
     "batches of gat": Run(1, jobs.blocks, batches(GAT)),
     # Sparse features lie in memory that a node shares.
     "batches of gin, sparse": Run(2, sparse, batches({"name": "gin"}), alone=True),
+    # Some rows on each GPU, on GPUs in turn, in the host's memory that ranks share, in the file.
+    "batches of tiers": Run(2, jobs.blocks, batches({"name": "sage"}) | TIERS),
+    "batches of tiers, far": Run(2, jobs.directed_weighted, batches({"name": "gcn"}) | TIERS, "far"),
     "batches, maxima": Run(1, jobs.blocks, batches({"name": "sage", "aggr": "max"})),
     "far, auto": Run(2, jobs.blocks, far("auto"), "far"),
     "far, get": Run(2, jobs.blocks, far("get"), "far"),

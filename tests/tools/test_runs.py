@@ -33,9 +33,9 @@ def test_runs_are_listed_with_their_scores(tmp_path, monkeypatch, capsys):
     shown.write_text("\n".join([head, *rest, ""]))
     capsys.readouterr()
     assert mgg("runs") == 0
-    lines = [
-        [cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()
-    ]
+    printed = capsys.readouterr().out
+    assert "┃ time of epochs ┃" in printed  # mgg train prints those of the start as well
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines()]
     found = {name: cells for name, *cells in filter(None, lines)}
     assert list(found) == ["first/001", "second/001", "stopped", "ties", "wrong"]
     assert found["ties"][3:5] == [

@@ -15,6 +15,7 @@ from jobs import blocks, directed_weighted, renumbered
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import from_edges
+from mgg_hpc.runtime import node_names
 from mgg_hpc.tools import traverse
 from mgg_hpc.traversal import checks, part, runs
 from mgg_hpc.traversal.runs import Run
@@ -63,6 +64,10 @@ def test_the_first_nodes_have_their_names(tmp_path, monkeypatch, capsys):
         assert [line.split()[0] for line in first] == ["hub", "x", "y", "a", "b"]
         ranks = [float(line.split()[1]) for line in first]
         assert ranks == sorted(ranks, reverse=True) and ranks[1] == pytest.approx(1 / 7, rel=1e-4)
+        assert mgg("traverse", "pagerank", "g.h5", "--json") == 0
+        (run,) = json.loads(capsys.readouterr().out)["runs"]
+        nodes = [(1, "hub"), (5, "x"), (6, "y"), (0, "a"), (2, "b")]
+        assert [(each["node"], each["name"]) for each in run["first"]] == nodes
 
 
 def test_several_sources_have_a_column_each(graph):
@@ -190,13 +195,7 @@ def run_of(source=9):
     return Run(source, {}, seconds=0.25, edges=3_000_000, moved=5 << 20, reached=77, steps=8)
 
 
-@pytest.fixture
-def unnamed(monkeypatch):
-    """Nodes have no names, without a file."""
-    monkeypatch.setattr(traverse, "_names", lambda *_: {})
-
-
-def test_a_line_for_each_run_and_a_document_of_all(unnamed):
+def test_a_line_for_each_run_and_a_document_of_all():
     facts = {"nodes": 11, "edges": 22, "directed": True}
     part = SimpleNamespace(name="g", comm=SimpleNamespace(size=33), **facts)
     costs = [traverse._cost(part, run_of(), verbose) for verbose in (False, True)]
@@ -210,22 +209,23 @@ def test_a_line_for_each_run_and_a_document_of_all(unnamed):
     }
     for kind, lines in wanted.items():
         given = costs if kind == "cc" else costs[1:]
-        assert list(traverse._lines(kind, Path("g.h5"), part, run_of(), found, given)) == lines
+        assert list(traverse._lines(kind, part, run_of(), found, given, {})) == lines
     answers = [{"deepest": 55}, {}]
-    told = traverse._document(part, "bfs", True, [run_of(), run_of(-1)], answers, threads=44, weighted=False)
+    given = [run_of(), run_of(-1)], answers
+    told = traverse._document(part, "bfs", True, *given, threads=44, weighted=False, names={})
     about = {"format": "mgg-traversal", "version": 1, "traversal": "bfs", "graph": "g", "checked": True}
     numbers = {"seconds": 0.25, "edges": 3_000_000, "reached": 77, "steps": 8, "bytes": 5 << 20}
     runs = [{"source": 9} | numbers | answers[0], {"source": None} | numbers]
     assert told == about | facts | {"weighted": False, "ranks": 33, "threads": 44, "runs": runs}
 
 
-def test_a_file_has_a_column_and_a_time_for_each_source(tmp_path, unnamed, rng):
+def test_a_file_has_a_column_and_a_time_for_each_source(tmp_path, rng):
     """In the user's numbering, each array under its name."""
     ids, comm = rng.permutation(5), SimpleNamespace(rank=0, size=1)
     part = SimpleNamespace(comm=comm, ids=ids, bounds=np.array([0, 5]), name="g", graph_uuid="u", uuid="u")
     arrays = {s: {"parent": 10 * s + np.arange(5), "depth": 100 * s + np.arange(5)} for s in (3, 4)}
     done = [Run(source, arrays[source], source / 8, 0, 0, 0, 0) for source in (3, 4)]
-    traverse._write(part, "bfs", tmp_path / "g.h5", tmp_path / "out.h5", traverse._columns("bfs", done), done)
+    traverse._write(part, "bfs", tmp_path / "out.h5", traverse._columns("bfs", done), done, {})
     with h5py.File(tmp_path / "out.h5") as file:
         assert file.attrs["format"] == "mgg-traversal" and file.attrs["seconds"].tolist() == [0.375, 0.5]
         assert file.attrs["source"].tolist() == [3, 4]
@@ -255,17 +255,26 @@ def test_what_was_reached_is_of_all_ranks():
     assert found == Run(5, {"a": 1}, 0.5, 3 * 101 + 21000, 6, 3 * 2 + 21000, 7)
 
 
-@pytest.mark.parametrize("names", [["Bern", "Basel", "Chur", "Genf é"], ["700", "20", "3", "12"]])
-def test_tables_and_sources_have_the_users_names(tmp_path, monkeypatch, capsys, rng, names):
-    """Also those of parents and components, and in whatever order the rows lie."""
+@pytest.mark.parametrize("order", ["", "degree"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["Bern", "Basel", "Chur", "Genf é", "Hub", "x", "y", "z"],
+        ["700", "20", "3", "12", "1", "2", "4", "5"],
+    ],
+    ids=["names", "ids"],
+)
+def test_tables_and_sources_have_the_users_names(tmp_path, monkeypatch, capsys, rng, names, order):
+    """Also those of parents and components, and in whatever order the rows lie: a hub comes first in memory."""
     monkeypatch.chdir(tmp_path)
-    edges = rng.permutation([(0, 1, 1.5), (1, 2, 2.0), (0, 2, 5.0)])
+    of_hub = [(4, 5, 1.0), (4, 6, 1.0), (4, 7, 1.0)]
+    edges = rng.permutation([(0, 1, 1.5), (1, 2, 2.0), (0, 2, 5.0), (3, 3, 1.0), *of_hub])
     lines = [f"{names[int(u)]};{names[int(v)]};{length}" for u, v, length in edges]
-    (tmp_path / "g.csv").write_text("\n".join([*lines, f"{names[3]};{names[3]};1"]) + "\n")
+    (tmp_path / "g.csv").write_text("\n".join([*lines, ""]))
     graph, table = tmp_path / "g.h5", tmp_path / "out.csv"
     words = ["--map-ids", "--delimiter", ";", "--symmetric", "-o", graph]
     assert mgg("import", tmp_path / "g.csv", *words) == 0
-    assert mgg("partition", graph, "--order", "degree") == 0
+    assert not order or mgg("partition", graph, "--order", order) == 0
 
     def columns(*words: object) -> dict[str, dict[str, str]]:
         capsys.readouterr()
@@ -275,15 +284,25 @@ def test_tables_and_sources_have_the_users_names(tmp_path, monkeypatch, capsys, 
 
     found = columns("sssp", "--source", names[2], "--source", names[3])
     assert set(found) == set(names)
-    assert f"source {names[2]}: 3 of 4 nodes reached, farthest distance 3.5" in capsys.readouterr().out
+    assert f"source {names[2]}: 3 of 8 nodes reached, farthest distance 3.5" in capsys.readouterr().out
+    assert mgg("traverse", "bfs", graph, "--source", names[2], "--source", names[3], "--json") == 0
+    told = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["source_name"] for run in told] == [names[2], names[3]]
     distance = {name: float(row[f"distance_{names[2]}"]) for name, row in found.items()}
-    assert distance == dict(zip(names, [3.5, 2.0, 0.0, np.inf], strict=True))
+    assert distance == dict(zip(names, [3.5, 2.0, 0.0, *[np.inf] * 5], strict=True))
     found = columns("bfs", "--source", names[0])
     none = "-1" if names[0].isdecimal() else ""
-    assert [found[name]["parent"] for name in names] == [names[0], names[0], names[0], none]
+    assert [found[name]["parent"] for name in names] == [*[names[0]] * 3, *[none] * 5]
     found = columns("cc")
-    together = {found[name]["component"] for name in names[:3]}
-    assert len(together) == 1 and together < set(names[:3]) and found[names[3]]["component"] == names[3]
+    for alike in (names[:3], names[3:4], names[4:]):
+        (together,) = {found[name]["component"] for name in alike}
+        assert together in alike
+    monkeypatch.setattr(node_names, "COPIES", 1 << 40)
+    if not names[0].isdecimal():
+        said = refused(capsys, "traverse", "cc", graph, "-o", "more.csv")
+        assert (
+            "longest name of a node has 7 bytes, and with as much for each node a rank needs 57344.0" in said
+        )
     kind = "id" if names[0].isdecimal() else "name"
     assert f"--source 1000: {graph} has no node with this {kind}" in refused(
         capsys, "traverse", "bfs", graph, "--source", "1000"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import sizes
 from ...errors import InputError
 from .. import checks, schema
 from ..atomic_write import check_output
@@ -77,15 +78,19 @@ def build_graph(
     rules = f"{stream.nodes} {symmetric} {simple} {combine} {index} {imported.directed}"
     with WorkFolder(output, None if key is None else f"{key} {rules}") as work:
         check = partial(_check_combine, stream.where, combine)
-        gatherer = Gatherer(work, free, symmetric=symmetric, loops=not simple, check=check)
+        adds = symmetric and combine == "sum" and imported.directed is not True
+        gatherer = Gatherer(work, free, symmetric=symmetric, loops=not simple, detect=adds, check=check)
         gatherer.gather(stream, report)
+        paired = adds and gatherer.imbalance == 0
+        if adds and not paired and imported.directed is False:
+            raise InputError(_unpaired(stream.where))
         with SortedRows(
             work,
             NO_DATA if gatherer.dtype is None else gatherer.dtype,
             _nodes(imported, gatherer),
             memory=free,
             copies=(combine or "same") if symmetric or simple else "all",
-            directions=1 if not symmetric else 4 if imported.directed is False else 2,
+            directions=1 if not symmetric else 4 if paired else 2,
             detect=imported.directed is not True and not symmetric,
             most=sum(run.count for run in gatherer.runs),
             index=index,
@@ -120,6 +125,11 @@ def build_graph(
                 for path, pieces in _datasets(stream.where, rows, of_nodes, held.classes):
                     writer.put(path, counted(pieces))
         work.remove()
+    if paired and imported.directed is None:
+        imported.notes.append(
+            f"{stream.where} lists each edge in both directions, with the same weight: a sum counts both as one"
+        )
+    gatherer.rounded[WEIGHT] += rows.rounded
     for name, count in gatherer.rounded.items():
         if count:
             what = "the weights" if name == WEIGHT else f"the edge data {name}"
@@ -147,7 +157,7 @@ def _conflicting(imported: Imported, found: Conflicts, dtype: np.dtype[Any], com
         fields = [each for each in dtype.names or () if each != WEIGHT]
         name = next(each for each in fields if first[each].tobytes() != other[each].tobytes())
         what, fix = f"data {name}", "first keeps those of the first, with its weight"
-    count = f"{'' if found.all else 'at least '}{found.edges:,} edge{'s'[: found.edges > 1]}"
+    count = f"{'' if found.all else 'at least '}{sizes.counted(found.edges, 'edge')}"
     return (
         f"{imported.edges.where}: duplicates of {count} have different {what}, such as "
         f"{str(first[name])[:SHOWN]} and {str(other[name])[:SHOWN]} of {_node(imported, found.source)} -> "
@@ -175,14 +185,10 @@ def _nodes(imported: Imported, gatherer: Gatherer) -> int:
         raise InputError(f"{stream.where} holds no edges; expected some, or the number of nodes by --nodes")
     if gatherer.largest > SPARSE_ID * (gatherer.listed + SPARSE_ID):
         raise InputError(
-            f"{stream.where} has the node id {gatherer.largest} but only {_count(gatherer.listed)}; "
+            f"{stream.where} has the node id {gatherer.largest} but only {sizes.counted(gatherer.listed, 'edge')}; "
             "number the nodes from 0 without large gaps, or have them numbered by --map-ids"
         )
     return gatherer.largest + 1
-
-
-def _count(edges: int) -> str:
-    return "1 edge" if edges == 1 else f"{edges:,} edges"
 
 
 def _are_joined(rows: SortedRows) -> bool:
@@ -196,11 +202,14 @@ def _directed(imported: Imported, rows: SortedRows, symmetric: bool) -> bool:
     if symmetric:
         return False
     if imported.directed is False and rows.imbalance:
-        raise InputError(
-            f"{imported.edges.where}: the graph is said to be undirected, but some edge has no equal one in the other "
-            "direction"
-        )
+        raise InputError(_unpaired(imported.edges.where))
     return imported.directed is True or rows.imbalance != 0
+
+
+def _unpaired(where: str) -> str:
+    return (
+        f"{where}: the graph is said to be undirected, but some edge has no equal one in the other direction"
+    )
 
 
 def _contents(

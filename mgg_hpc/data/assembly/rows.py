@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,8 @@ class SortedRows:
     detect: compute the imbalance. most: number of edges of all runs. index: type of indices. [default: the narrowest]
 
     Attributes: degree: int64, degrees of the rows so far. indices, data: of their edges; the weight's name is WEIGHT.
-    imbalance: sum of `symmetry.imbalance`. conflicts: equal edges that cannot be merged, None without.
+    imbalance: sum of `symmetry.imbalance`. rounded: number of combined weights that are whole and float32 does not
+    hold; an edge and its reverse count once. conflicts: equal edges that cannot be merged, None without.
     """
 
     def __init__(
@@ -58,11 +60,12 @@ class SortedRows:
     ) -> None:
         self._work, self.dtype, self._nodes = work, dtype, nodes
         self._detect, self._memory = detect, memory
-        self._copies, self._directions, self._weighted = copies, directions, WEIGHT in (dtype.names or ())
+        self._copies, self._directions = copies, directions
+        self._rules = copies, WEIGHT in (dtype.names or ()), directions  # as the native module takes them
         self.conflicts: Conflicts | None = None
-        start = {"bucket": 0, "rows": 0, "edges": 0, "imbalance": 0}
+        start = {"bucket": 0, "rows": 0, "edges": 0, "imbalance": 0, "rounded": 0}
         self._state: dict[str, Any] = work.state.get("rows") or start
-        self.imbalance = int(self._state["imbalance"])
+        self.imbalance, self.rounded = int(self._state["imbalance"]), int(self._state["rounded"])
         self._resumable, self._parts = work.made, 0
         # Without a folder so far all runs are in memory; their CSR may be too large for it all the same.
         self._filed = work.made or 8 * nodes + most * (4 + dtype.itemsize) > memory // 4
@@ -91,7 +94,8 @@ class SortedRows:
                 return
             lengths = {"rows": self.degree.length, "edges": self.indices.length}
             if self._resumable:
-                self._work.keep(rows={"bucket": bucket, "imbalance": self.imbalance, **lengths})
+                sums = {"imbalance": self.imbalance, "rounded": self.rounded}
+                self._work.keep(rows={"bucket": bucket, **sums, **lengths})
             progress("sorting", done, total)
 
     def _column(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], length: int) -> ColumnFile:
@@ -161,34 +165,19 @@ class SortedRows:
         return found
 
     def _merged(self, parts: Iterator[Columns]) -> Columns:
-        """Return copies of one edge, which together do not fit into memory, as one; by the rules of `sort_buckets`."""
-        first, width, copies = next(parts), self.dtype.itemsize, self._copies
+        """Return copies of one edge, which together do not fit into memory, as one."""
+        first, width = next(parts), self.dtype.itemsize
         target, source, data = first[0][:1], first[1][:1], first[2][:width].copy()
-        columns: Columns | None = first
-        skipped = 4 if self._weighted else 0  # bytes of the weight, which comes first
-        total, count = {"max": -np.inf, "min": np.inf}.get(copies, 0.0), 0
-        while columns is not None and width and copies != "first":
-            rows = columns[2].reshape(-1, width)
-            differs = (rows[:, skipped:] != data[skipped:]).any(axis=1)
-            weight = columns[2].view(self.dtype)[WEIGHT] if skipped else np.zeros(0)
-            if skipped and copies == "same":
-                differs |= weight != data.view(self.dtype)[WEIGHT]
-            if differs.any():
-                other = rows[int(differs.argmax())].tobytes()
-                self._add(
-                    int(self._directions == 1 or source <= target), source, target, data.tobytes(), other
-                )
-                break
-            if copies in ("sum", "mean"):  # one by one, in the order of the stream
-                total = float(np.cumsum(np.append(total, weight.astype(np.float64)))[-1])
-            elif copies != "same":
-                total = float(getattr(np.append(total, weight), copies)())
-            count, columns = count + len(weight), next(parts, None)
-        if count and copies != "same":
-            halved = self._directions == 4 or (self._directions == 2 and source == target)
-            total *= 0.5 if halved and copies == "sum" else 1
-            with np.errstate(over="ignore"):  # refused where it is written
-                data.view(self.dtype)[WEIGHT] = total / (count if copies == "mean" else 1)
+        if not width or self._copies == "first":
+            return target, source, data
+        counted = self._directions == 1 or bool(source <= target)  # of an edge and its reverse, one
+        merged = native.load().MergedEdge(data, *self._rules)
+        for _, _, copies in chain([first], parts):
+            if (at := merged.take(copies)) >= 0:
+                other = copies[at * width : (at + 1) * width].tobytes()
+                self._add(int(counted), source, target, data.tobytes(), other)
+                return target, source, data
+        self.rounded += merged.store(bool(source == target), data) and counted
         return target, source, data
 
     def _add(self, count: int, source: Any, target: Any, first: bytes, other: bytes) -> None:
@@ -229,10 +218,10 @@ class SortedRows:
         total = sum(len(each[0]) for each in parts)
         indices, data = np.empty(total, self.indices.dtype), np.empty(total * width, np.uint8)
         if total:
-            rules = self._copies, self._weighted, self._directions
-            kept, *conflicts = native.load().sort_buckets(
-                parts, width, first, shift, *rules, degree, indices, data
+            kept, rounded, *conflicts = native.load().sort_buckets(
+                parts, width, first, shift, *self._rules, degree, indices, data
             )
+            self.rounded += rounded
             indices, data = indices[:kept], data[: kept * width]
             self._add(*conflicts)
         values = unpacked(data, self.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from .. import native
+from .. import native, symmetry
 from ..edge_stream import EdgeBlock, EdgeStream
 from .work import Progress, WorkFolder, read_column
 
@@ -129,10 +129,12 @@ class Gatherer:
     """Gathers a stream's edges in runs of bounded memory.
 
     Args: memory: bytes for a run and its grouped copy. symmetric: add each edge's reverse. loops: keep self loops.
-    check: called with the type of the edges' data before they are gathered; may raise InputError.
+    detect: compute the imbalance. check: called with the type of the edges' data before they are gathered; may raise
+    InputError.
 
     Attributes: runs: runs so far. listed: edges of the stream so far. smallest, largest: of the ids so far, -1 without
-    edges. dtype: `data_type` of the edges, None before the first. rounded: as in `EdgeBlock`, of the edges so far.
+    edges. dtype: `data_type` of the edges, None before the first. imbalance: sum of `symmetry.imbalance` of the listed
+    edges, without reverses that are added. rounded: as in `EdgeBlock`, of the edges so far.
     """
 
     def __init__(
@@ -142,14 +144,15 @@ class Gatherer:
         *,
         symmetric: bool,
         loops: bool,
+        detect: bool,
         check: Callable[[np.dtype[Any]], None],
     ) -> None:
         self._work, self._memory, self._symmetric, self._loops = work, memory, symmetric, loops
-        self._check = check
+        self._detect, self._check = detect, check
         self.runs: list[Run] = []
         self.rounded = Counter[str]()
         self.dtype: np.dtype[Any] | None = None
-        self.smallest, self.largest, self.listed = -1, -1, 0
+        self.smallest, self.largest, self.listed, self.imbalance = -1, -1, 0, 0
         self._ids: np.dtype[Any] = np.dtype(np.uint32)
         self._at, self._columns = 0, self._room()
 
@@ -159,7 +162,7 @@ class Gatherer:
         if state.get("runs") is not None:
             self.runs = [described(self._work, facts) for facts in state["runs"]]
             self.smallest, self.largest, self.listed = state["smallest"], state["largest"], state["listed"]
-            self.rounded = Counter(state["rounded"])
+            self.rounded, self.imbalance = Counter(state["rounded"]), state["imbalance"]
             self.dtype = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in state["data"]])
         if state.get("gathered"):
             return
@@ -192,6 +195,10 @@ class Gatherer:
             self._flush(None)
             self._ids = np.dtype(np.uint64)
         sources, destinations = _plain(block.sources, block.destinations)
+        if self._detect:
+            ends = destinations.astype(np.int64, copy=False), sources.astype(np.int64, copy=False)
+            self.imbalance += symmetry.imbalance(symmetry.EdgeSlice(*ends, block.weight))
+            self.imbalance %= 2**64
         copies, done = 2 if self._symmetric else 1, 0
         most = max(1, PACKED // max(1, dtype.itemsize))
         while done < len(block):
@@ -237,6 +244,7 @@ class Gatherer:
                 smallest=self.smallest,
                 largest=self.largest,
                 listed=self.listed,
+                imbalance=self.imbalance,
                 rounded=self.rounded,
                 data=[[name, each[0].base.str, list(each[0].shape)] for name, each in fields.items()],
                 mark=mark,

@@ -29,7 +29,7 @@ from ..atomic_write import replacement, sync
 
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
 
-FORMAT, VERSION = "mgg-build", 3
+FORMAT, VERSION = "mgg-build", 4
 MANIFEST = "manifest.json"
 KEEP_SECONDS = 20.0  # between two writings of the manifest
 _OWN = re.compile(r"manifest\.json|\.manifest\.json\..*\.tmp|(run|part|data)\d+|degree|indices")  # its files

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import sizes
 from ...errors import InputError
 from .. import native, schema
 from ..edge_stream import EdgeBlock, Imported, Rows
@@ -158,7 +159,9 @@ class _NamedEdges(_NumberedEdges):
         self.nodes = len(self._names)
         if self._expected not in (None, self.nodes):
             reason = f", since {self._rules.counted}" if self._rules.counted else ""
-            raise InputError(f"{self.where} names {self.nodes} nodes; expected {self._expected}{reason}")
+            raise InputError(
+                f"{self.where} names {sizes.counted(self.nodes, 'node')}; expected {self._expected}{reason}"
+            )
 
     def rows(self) -> Mapping[str, Rows]:
         """Return the dataset of ids where all names are whole numbers that fit int64; otherwise the two of names.
@@ -395,7 +398,7 @@ class LineRules:
     def note_comments(self, comments: int) -> None:
         """Add the number of comments that were left out to the lines to print."""
         if comments:
-            self.note(f"{self.where}: left out {comments} comment line{'s'[: comments > 1]}")
+            self.note(f"{self.where}: left out {sizes.counted(comments, 'comment line')}")
 
     def parse(self, block: TextBlock, columns: int) -> tuple[Edges, int, int]:
         """Return the edges of a block, and the numbers of comments and of rounded weights in it.
@@ -428,7 +431,7 @@ class LineRules:
             names = self.names[:columns]
             named = f"{', '.join(names[:-1])} and {names[-1]}" if columns > 2 else ", ".join(names)
             hint = "; --delimiter says what is between them" if len(words) == 1 else ""
-            raise InputError(f"{where}: {have} columns; expected {columns}: {named}{hint}")
+            raise InputError(f"{where}: {sizes.counted(have, 'column')}; expected {columns}: {named}{hint}")
 
     def _edge(self, where: str, line: str, columns: int) -> tuple[int, int, float]:
         """Return source, destination and weight (1 without one) of a line. Raises InputError where it is wrong."""

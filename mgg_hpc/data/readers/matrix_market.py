@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
+from ...sizes import counted
 from .. import checks
 from ..edge_stream import EdgeBlock, Imported
 from . import ENTRIES
@@ -105,7 +106,7 @@ class _Entries:
                 progress(block.done)
         if entries < self._expected:
             raise InputError(
-                f"{self.where}: the file ends after {entries} entries; expected {self._expected}"
+                f"{self.where}: the file ends after {counted(entries, 'entry', 'entries')}; expected {self._expected}"
             )
 
     def _line(self, block: TextBlock, entry: int) -> tuple[int, str]:

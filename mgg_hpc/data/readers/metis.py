@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...sizes import counted
 from .. import native
 from ..edge_stream import EdgeBlock, Imported
 from .compressed import head_lines, text_blocks, text_size
@@ -89,8 +90,8 @@ class _Neighbours:
             )
         if edges != 2 * self._expected:
             raise InputError(
-                f"{self.where}: the vertices have {edges} neighbours; expected {2 * self._expected}, two for each of "
-                f"{self._expected} edges"
+                f"{self.where}: the vertices have {counted(edges, 'neighbour')}; expected {2 * self._expected}, two "
+                f"for each of {counted(self._expected, 'edge')}"
             )
 
     def _parse(self, text: NDArray[np.uint8], line: int, position: Position) -> tuple[Edges, Position, int]:

@@ -15,19 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...sizes import counted
 from .. import checks, schema
 from ..edge_stream import Rows
 from ..schema import Layout
 from .array_edges import count_rounded, in_range, offset_runs, rounding
 from .dialect import Dialect
-from .limits import check_memory
+from .limits import check_memory, shown
 from .npy import NUMBERS, PIECE, Archive, Array, open_array
 from .tables import Head, open_parquet, open_table, table_head
 
 PACKED = (".gz", ".zst")
 TABLES = (".csv", ".tsv", ".txt")
+NAMES = "; leave out a column of names: rows are in the order of nodes"
+CLASSES = "; classes are 0, 1, ..., and -1 for none, in the order of nodes: pandas.factorize numbers words"
+LEAST_IDS = 4  # rows whose first column may be ids
 
 Pieces = Iterator[NDArray[Any]]
+Place = Callable[[int], str]  # of `Rows`
 
 
 def node_rows(
@@ -53,10 +58,10 @@ def node_rows(
     fields: dict[str, Any] = {}
     counts: dict[Path, int] = {}
 
-    def numbers_of(path: Path, *, mask: bool = False) -> Rows:
+    def numbers_of(path: Path, *, mask: bool = False, hint: str = "") -> Rows:
         if not is_text(path):
             return _open_numbers(path, notes)
-        head = table_head(path, dialect or Dialect(), mask=mask)
+        head = table_head(path, dialect or Dialect(), mask=mask, hint=hint)
         if heads is not None and not mask:
             heads[path] = head
         return open_table(path, head=head, notes=notes)
@@ -70,16 +75,17 @@ def node_rows(
         rows |= found
         counts[features] = fields["sparse_shape"][0]
     elif features is not None:
-        rows[schema.X] = feature_rows(str(features), numbers_of(features), np.dtype(dtype), notes)
+        numbers = _without_ids(str(features), numbers_of(features, hint=NAMES))
+        rows[schema.X] = feature_rows(str(features), numbers, np.dtype(dtype), notes)
         counts[features] = rows[schema.X].layout.shape[0]
     if labels is not None:
-        rows[schema.Y], more = label_rows(str(labels), numbers_of(labels))
+        rows[schema.Y], more = label_rows(str(labels), numbers_of(labels, hint=CLASSES))
         fields |= more
         counts[labels] = rows[schema.Y].layout.shape[0]
     first, nodes = next(iter(counts.items()), (None, None))
     for path, count in counts.items():
         if count != nodes:
-            raise InputError(f"{path} has {count} rows; {first} has {nodes}")
+            raise InputError(f"{path} has {counted(count, 'row')}; {first} has {nodes}")
         check_nodes(path, count)
     for mask, file in zip(schema.MASKS, masks or (), strict=False):
         if nodes is None:
@@ -124,7 +130,7 @@ def _sparse_features(path: Path) -> tuple[dict[str, Rows], tuple[int, int]]:
     if form != "csr":
         raise InputError(f"{path} is a matrix in the form {form}; expected csr: save its .tocsr()")
     if not 1 <= columns < 2**31:
-        raise InputError(f"{path} has {columns} columns; expected 1 .. {2**31 - 1}")
+        raise InputError(f"{path} has {counted(columns, 'column')}; expected 1 .. {2**31 - 1}")
     check_nodes(path, nodes)
     indices = archive.need("indices", "int", None)
     data = archive.need("data", "any number", len(indices))
@@ -181,7 +187,7 @@ class RowReader:
 
 
 def _converted(
-    pieces: Callable[[], Pieces],
+    rows: Rows,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     convert: Callable[[NDArray[Any], int], NDArray[Any]],
@@ -190,14 +196,48 @@ def _converted(
 
     def converted() -> Pieces:
         row = 0
-        for piece in pieces():
+        for piece in rows.pieces():
             yield convert(piece, row).astype(dtype, copy=False)
             row += len(piece)
 
-    return Rows(Layout(dtype, shape), converted)
+    return Rows(Layout(dtype, shape), converted, rows.place)
 
 
-def _in_type(where: str, values: NDArray[Any], row: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _without_ids(where: str, rows: Rows) -> Rows:
+    """Return a table, passes over which raise InputError if its first column has the numbers of all rows, once each."""
+    shape, kind = rows.layout.shape, rows.layout.dtype.kind
+    if len(shape) != 2 or shape[0] < LEAST_IDS or shape[1] < 2 or kind not in "iuf":
+        return rows
+
+    def pieces() -> Pieces:
+        row, sums = 0, {0: 0, 1: 0}  # by the first number
+        for piece in rows.pieces():
+            ids = piece[:, 0]
+            if sums and ((ids >= 0) & (ids <= shape[0]) & (ids == np.floor(ids))).all():
+                for first in sums:
+                    sums[first] += _mixed(ids) - _mixed(np.arange(row + first, row + first + len(ids)))
+            else:
+                sums = {}
+            row += len(piece)
+            yield piece
+        if any(each % 2**64 == 0 for each in sums.values()):
+            raise InputError(
+                f"{where}: the first column has the numbers of all {row} rows, as ids of nodes; leave it out, and put "
+                "the rows in the order of nodes (a feature may be any other column)"
+            )
+
+    return Rows(rows.layout, pieces, rows.place)
+
+
+def _mixed(ids: NDArray[Any]) -> int:
+    """Return the sum of hashes of whole numbers (mod 2**64)."""
+    mixed = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return int(((mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)).sum())
+
+
+def _in_type(
+    where: str, values: NDArray[Any], row: int, dtype: np.dtype[Any], place: Place = Rows.place
+) -> NDArray[Any]:
     """Return finite numbers [n] or [n, F] in another type. Raises InputError for one that is not finite in it."""
     with np.errstate(over="ignore"):
         found = values.astype(dtype, copy=False)
@@ -210,7 +250,7 @@ def _in_type(where: str, values: NDArray[Any], row: int, dtype: np.dtype[Any]) -
     column = checks.first(bad[at]) or 0
     value = values[at, column]
     reason = f", which {dtype.name} does not hold" if np.isfinite(value) else "; expected finite numbers"
-    raise InputError(f"{where} has {value} at row {row + at}, column {column}{reason}")
+    raise InputError(f"{where} has {value} at {place(row + at)}, column {column}{reason}")
 
 
 def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any], notes: list[str] | None = None) -> Rows:
@@ -226,41 +266,51 @@ def feature_rows(where: str, rows: Rows, dtype: np.dtype[Any], notes: list[str] 
 
     def convert(piece: NDArray[Any], row: int) -> NDArray[Any]:
         nonlocal rounded
-        found = _in_type(where, piece, row, dtype)
+        found = _in_type(where, piece, row, dtype, rows.place)
         rounded = (rounded if row else 0) + count_rounded(piece, found)
         if rounded and notes is not None and row + len(piece) == layout.shape[0]:
             notes.append(f"{where}: {rounding('the features', rounded, dtype)}")
         return found
 
-    return _converted(rows.pieces, layout.shape, dtype, convert)
+    return _converted(rows, layout.shape, dtype, convert)
 
 
 def label_rows(where: str, rows: Rows, *, unlabelled: bool = False) -> tuple[Rows, dict[str, Any]]:
     """Return labels, and the fields of `Imported` that belong to them: int64 [N], or float32 [N, C] of 0 and 1.
 
     Numbers [N] and [N, 1] are classes, which are counted in a pass: whole numbers of any type, -1 where unlabelled, or
-    bool. Numbers [N, C] are left to be checked as they are written. unlabelled: NaN stands for a missing label.
+    bool. unlabelled: NaN stands for a missing label.
 
     Raises InputError for other types and shapes, and for a number that is no class.
     """
     layout = rows.layout
     shape, kind = layout.shape, layout.dtype.kind
     if len(shape) == 2 and shape[1] > 1 and kind in NUMBERS:
-        several = _converted(rows.pieces, shape, schema.FLOAT32, lambda piece, _: piece)
-        return several, {"classes": shape[1], "multilabel": True}
+
+        def several(piece: NDArray[Any], row: int) -> NDArray[Any]:
+            if (at := checks.first(((piece != 0) & (piece != 1)).any(axis=1))) is not None:
+                raise InputError(
+                    f"{where} has {shown(str(piece[at].tolist()))} at {rows.place(row + at)}; expected 0 and 1, "
+                    "several labels of a node, or one column of classes"
+                )
+            return piece
+
+        return _converted(rows, shape, schema.FLOAT32, several), {"classes": shape[1], "multilabel": True}
     if len(shape) not in (1, 2) or math.prod(shape[1:]) != 1 or kind not in NUMBERS:
         raise InputError(f"{where} is {layout}; expected integers [nodes], or 0 and 1 [nodes, classes]")
     found = _converted(
-        rows.pieces,
+        rows,
         shape[:1],
         schema.INT64,
-        lambda piece, row: _classes(where, piece.reshape(-1), row, unlabelled),
+        lambda piece, row: _classes(where, piece.reshape(-1), row, unlabelled, rows.place),
     )
     highest = max((int(piece.max(initial=-1)) for piece in found.pieces()), default=-1)
     return found, {"classes": max(highest, 0) + 1, "multilabel": False}
 
 
-def _classes(where: str, values: NDArray[Any], row: int, unlabelled: bool) -> NDArray[np.int64]:
+def _classes(
+    where: str, values: NDArray[Any], row: int, unlabelled: bool, place: Place = Rows.place
+) -> NDArray[np.int64]:
     """Return the classes of row ``row`` and following. Raises InputError for a number that is none."""
     most, floats = schema.MOST_CLASSES, values.dtype.kind == "f"
     if floats:  # float16 has no odd numbers from 2048 on
@@ -272,7 +322,7 @@ def _classes(where: str, values: NDArray[Any], row: int, unlabelled: bool) -> ND
         at = checks.first(~((values >= -1) & (values < most) & (values == np.floor(values)) | missing))
     if at is not None:
         raise InputError(
-            f"{where} has the label {values[at]} at row {row + at}; expected a class, 0 .. {most - 1}, or -1"
+            f"{where} has the label {values[at]} at {place(row + at)}; expected a class, 0 .. {most - 1}, or -1"
         )
     return np.where(missing, -1, values).astype(np.int64)
 
@@ -293,8 +343,8 @@ def mask_rows(where: str, rows: Rows, nodes: int) -> Rows:
             at = checks.first(~((piece == 0) | (piece == 1)).reshape(-1))
             if at is not None:
                 raise InputError(
-                    f"{where} has {piece.reshape(-1)[at]} at row {row + at}; expected 0 or 1, or true or false, for "
-                    f"each of {nodes} nodes, or fewer node numbers"
+                    f"{where} has {piece.reshape(-1)[at]} at {rows.place(row + at)}; expected 0 or 1, or true or "
+                    f"false, for each of {nodes} nodes, or fewer node numbers"
                 )
             if (
                 numbers
@@ -305,7 +355,7 @@ def mask_rows(where: str, rows: Rows, nodes: int) -> Rows:
                     f"{where} may be a mask, or the numbers of all nodes; expected bool, or true and false in text"
                 )
             row += len(piece)
-        return _converted(rows.pieces, (nodes,), schema.BOOL, lambda piece, _: piece.reshape(-1))
+        return _converted(rows, (nodes,), schema.BOOL, lambda piece, _: piece.reshape(-1))
     mask_of_nodes(where, rows, nodes)  # errors come before the edges are read
     return Rows(Layout(schema.BOOL, (nodes,)), lambda: of_array(mask_of_nodes(where, rows, nodes)).pieces())
 
@@ -319,7 +369,7 @@ def mask_of_nodes(where: str, rows: Rows, nodes: int) -> NDArray[np.bool_]:
             at = checks.first(~((numbers >= 0) & (numbers < nodes) & (numbers == np.floor(numbers))))
         if at is not None:
             raise InputError(
-                f"{where} has {numbers[at]} at row {row + at}; expected node numbers, 0 .. {nodes - 1}"
+                f"{where} has {numbers[at]} at {rows.place(row + at)}; expected node numbers, 0 .. {nodes - 1}"
             )
         mask[numbers.astype(np.int64)] = True
         row += len(numbers)
@@ -345,13 +395,13 @@ def sparse_rows(indptr: Array, indices: Array, data: Array, columns: int) -> dic
     return {
         schema.X_INDPTR: Rows(Layout(schema.INT64, (len(indptr),)), of_offsets),
         schema.X_INDICES: _converted(
-            indices.rows().pieces,
+            indices.rows(),
             (stored,),
             schema.INT32,
             lambda piece, low: in_range(indices, piece, low, columns),
         ),
         schema.X_DATA: _converted(
-            data.rows().pieces,
+            data.rows(),
             (stored,),
             schema.FLOAT32,
             lambda piece, low: _in_type(data.where, piece, low, schema.FLOAT32),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...sizes import counted
 from .. import checks, native
 from ..edge_stream import Rows
 from ..schema import BOOL, Layout
@@ -33,7 +34,7 @@ BATCH_BYTES = 8 << 20  # of a Parquet file's numbers that are converted at a tim
 BUFFER = 1 << 20  # bytes that are read of a column of Parquet at a time
 MOST_COLUMNS = 1 << 20
 TRUTH = {"true": 1.0, "false": 0.0}  # words of masks
-ID = re.compile("((node|vertex)?[ _-]?(id|index))|node|vertex")  # names of columns that number rows
+ID = re.compile("((node|vertex)?[ _-]?(id|index))|node|vertex|.*[ _-]id")  # names of columns of ids
 
 
 class Head(NamedTuple):
@@ -42,7 +43,7 @@ class Head(NamedTuple):
     Fields: dialect: with its delimiter. columns: their number. offset, line: of `text_blocks` that begin with the first
     row. first: words of the first row, unless a header is above it. note: what was passed over, kept or taken for a
     header, to print; "" for nothing. comments: their number before the first row. truth: rows are the words true and
-    false.
+    false. hint: ends messages about words that are no numbers.
     """
 
     dialect: Dialect
@@ -53,6 +54,7 @@ class Head(NamedTuple):
     note: str = ""
     comments: int = 0
     truth: bool = False
+    hint: str = ""
 
     @property
     def numbered(self) -> bool:
@@ -88,7 +90,7 @@ def open_table(
             rows, comments = rows + len(piece), comments + left_out
         if notes is not None:
             notes += [head.note] * bool(head.note)
-            notes += [f"{path}: left out {comments} comment line{'s'[: comments > 1]}"] * bool(comments)
+            notes += [f"{path}: left out {counted(comments, 'comment line')}"] * bool(comments)
 
     def pieces() -> Iterator[NDArray[Any]]:
         count = 0
@@ -100,11 +102,24 @@ def open_table(
         if count != rows:
             raise InputError(f"{path} has {'more' if count > rows else count} rows; expected {rows}")
 
-    return Rows(Layout(BOOL if head.truth else FLOAT64, (rows, head.columns)), pieces)
+    def place(row: int) -> str:
+        for block in text_blocks(path, offset=head.offset, line=head.line):
+            lines: Sequence[int] = range(block.line, block.line + block.lines)
+            marks = any(mark.encode() in bytes(block.text) for mark in head.dialect.comments)
+            if marks or native.load().count_rows(block.text) != block.lines:
+                lines = [line.number for line in head.dialect.lines(block.text, block.line)]
+            if row < len(lines):
+                return f"line {lines[row]}"
+            row -= len(lines)
+        return "its end"
+
+    return Rows(Layout(BOOL if head.truth else FLOAT64, (rows, head.columns)), pieces, place)
 
 
-def table_head(path: Path, dialect: Dialect, *, mask: bool = False) -> Head:
-    """Read the first lines of a table. mask: true and false are values; with a header, numbers in the first line are.
+def table_head(path: Path, dialect: Dialect, *, mask: bool = False, hint: str = "") -> Head:
+    """Read the first lines of a table.
+
+    mask: true and false are values; with a header, numbers in the first line are. hint: of `Head`.
 
     Raises InputError for a first line that may be a header or not, and for a header without all names.
     """
@@ -138,17 +153,21 @@ def table_head(path: Path, dialect: Dialect, *, mask: bool = False) -> Head:
             note = f"{where}: {shown(first.text)} was {taken}"
         if passed:
             check_header(where, words)
-            if len(words) > 1 and ID.fullmatch(words[0].lower()):
-                raise InputError(
-                    f"{where}: the column {shown(words[0])} would be a feature; leave it out: rows are "
-                    "in the order of nodes"
-                )
+            _check_names(where, words)
             offset, line = block.offset + first.end, first.number + 1
             words = []
         row = words or (found.words(where, texts[1]) if texts[1:] else [])
         truth = mask and bool(row) and row[0].lower() in TRUTH
-        return Head(found, columns, offset, line, words, note, comments, truth)
+        return Head(found, columns, offset, line, words, note, comments, truth, hint)
     return Head(replace(dialect, delimiter=" "), 1)
+
+
+def _check_names(where: str, names: Sequence[str]) -> None:
+    """Raise InputError for a table whose first column has ids, by its name."""
+    if len(names) > 1 and ID.fullmatch(names[0].lower()):
+        raise InputError(
+            f"{where}: the column {shown(names[0])} would be a feature; leave it out: rows are in the order of nodes"
+        )
 
 
 def _fits(dialect: Dialect, words: Words) -> bool:
@@ -167,8 +186,7 @@ def _parsed(path: Path, head: Head) -> Iterator[tuple[NDArray[np.float64], int]]
             form = columns, dialect.delimiter, values.reshape(-1)
             _, irregular = native.load().parse_table(block.text, *form)
         if irregular >= 0:
-            words = TRUTH if head.truth else None
-            count, comments = _parse_lines(path, block, dialect, values, words)
+            count, comments = _parse_lines(path, block, head, values)
             values = values[:count]
         if len(values) or comments:
             yield values.astype(bool) if head.truth else values, comments
@@ -191,33 +209,24 @@ def _check_gaps(path: Path, block: TextBlock, dialect: Dialect, gap: int) -> int
     return gap
 
 
-def _parse_lines(
-    path: Path,
-    block: TextBlock,
-    dialect: Dialect,
-    values: NDArray[np.float64],
-    truth: Mapping[str, float] | None,
-) -> tuple[int, int]:
-    """Fill the first rows of ``values`` [rows, columns] with a block; return their number and that of comments.
-
-    truth: values of words, in small letters, that are not numbers. [default: all are numbers]
-    """
-    columns, row, left_out = values.shape[1], 0, list[int]()
+def _parse_lines(path: Path, block: TextBlock, head: Head, values: NDArray[np.float64]) -> tuple[int, int]:
+    """Fill the first rows of ``values`` [rows, columns] with a block; return their number and that of comments."""
+    dialect, columns, row, left_out = head.dialect, values.shape[1], 0, list[int]()
     for line in dialect.lines(block.text, block.line, left_out):
         where = f"{path}:{line.number}"
         words = dialect.words(where, line.text)
         if len(words) != columns:
-            raise InputError(f"{where}: {len(words)} columns; expected {columns}, as in the first line")
-        if truth is None:
-            found = [number(dialect.point(word)) if word else np.nan for word in words]
+            raise InputError(
+                f"{where}: {counted(len(words), 'column')}; expected {columns}, as in the first line"
+            )
+        if head.truth:
+            found = [TRUTH.get(word.lower()) for word in words]
         else:
-            found = [truth.get(word.lower()) for word in words]
+            found = [number(dialect.point(word)) if word else np.nan for word in words]
         if None in found:
             at = found.index(None)
-            expected = (
-                "is not a number" if truth is None else f"is not {' or '.join(truth)}, as other rows are"
-            )
-            raise InputError(f"{where}: {shown(words[at])} in column {at} {expected}")
+            expected = f"{' or '.join(TRUTH)}, as other rows are" if head.truth else f"a number{head.hint}"
+            raise InputError(f"{where}: {shown(words[at])} in column {at} is not {expected}")
         values[row] = found
         row += 1
     return row, len(left_out)
@@ -235,13 +244,14 @@ def open_parquet(path: Path, notes: list[str] | None = None) -> Rows:
     with _parquet(path) as file:
         rows, index = file.metadata.num_rows, _index_columns(file.schema_arrow)
         kept = [at for at, name in enumerate(file.schema_arrow.names) if name not in index]
+        _check_names(str(path), [file.schema_arrow.names[at] for at in kept])
         types = [_number_type(path, file.schema_arrow.field(at)) for at in kept]
         first = next(file.iter_batches(1, use_threads=False), None) if rows and kept else None
         if first is None or not first.num_rows:
             raise InputError(f"{path} holds no rows; expected a table of numbers")
         columns = _matrix(path, first.select(kept), 0).shape[1]
     if not 1 <= columns <= MOST_COLUMNS:
-        raise InputError(f"{path} has {columns} columns; expected 1 .. {MOST_COLUMNS}")
+        raise InputError(f"{path} has {counted(columns, 'column')}; expected 1 .. {MOST_COLUMNS}")
     dtype = np.result_type(*types)
     if index and notes is not None:
         notes.append(f"{path}: left out {', '.join(map(shown, index))}, the index of pandas")
@@ -253,14 +263,14 @@ def open_parquet(path: Path, notes: list[str] | None = None) -> Rows:
                 values = _matrix(path, batch.select(kept), count)
                 if values.shape[1] != columns:
                     raise InputError(
-                        f"{path} has {values.shape[1]} numbers at row {count}; expected {columns}"
+                        f"{path} has {counted(values.shape[1], 'number')} at row {count}; expected {columns}"
                     )
                 if values.dtype.kind == "f" and dtype.kind != "f":
                     raise InputError(f"{path} has a null in row {count} or after it; expected integers")
                 count += len(values)
                 yield values.astype(dtype, copy=False)
         if count != rows:
-            raise InputError(f"{path} has {count} rows; expected {rows}, as its metadata say")
+            raise InputError(f"{path} has {counted(count, 'row')}; expected {rows}, as its metadata say")
 
     return Rows(Layout(dtype, (rows, columns)), pieces)
 

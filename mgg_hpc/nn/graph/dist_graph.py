@@ -20,6 +20,7 @@ from ...plan.workload import Plan, prefix_sum
 from ...runtime import exchange, mpi
 from ...runtime.backends.base import Backend
 from ...runtime.watchdog import collective
+from ...sizes import counted
 from .. import spans
 from ..autograd.losses import check_classes, loss_of, mean_of_all, totals
 from ..inputs.features import input_features
@@ -153,7 +154,7 @@ class DistGraph(GraphHandle):
 
     def __repr__(self) -> str:
         x = "" if self.x is None else f", x={list(self.x.shape)}"
-        sizes = f"{self.num_nodes:,} nodes, {self.num_edges:,} edges{x}"
+        sizes = f"{counted(self.num_nodes, 'node')}, {counted(self.num_edges, 'edge')}{x}"
         return f"Graph({sizes}, rank {self.rank} of {self.ranks}{', closed' * self._closed})"
 
     @property

@@ -16,6 +16,7 @@ from ...plan.layout import RowFormat
 from ...plan.workload import Plan, SplitEdges
 from ...runtime import exchange, mpi, row_costs
 from ...runtime.backends.base import Backend
+from ...sizes import counted
 from .handle import buffer_bytes, signal_bytes
 from .matrix import Adjacency, EdgeValues, LoopFill, Unplanned, index, ordered
 from .plan_cache import PlanCache
@@ -86,7 +87,9 @@ def choose_transfer(
 def _check_requested(each: tuple[str, ...], layers: int, backend: Backend, by_edge: bool) -> None:
     """Raise InputError for transfers that the backend lacks, or if there is not one for each layer."""
     if len(each) != layers:
-        raise InputError(f"plan.transfer names {len(each)} transfers, and the model has {layers} layers")
+        raise InputError(
+            f"plan.transfer names {counted(len(each), 'transfer')}, and the model has {counted(layers, 'layer')}"
+        )
     if "direct" in each and not backend.capabilities.reaches_peers:
         raise InputError(
             'plan.transfer is "direct", but ranks on other nodes are out of reach of pointers; '

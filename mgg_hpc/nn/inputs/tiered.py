@@ -57,7 +57,8 @@ class Reads:
         def total(value: float) -> float:
             return float(sum(comm.allgather(value)))
 
-        visits = whole(scores.visits(pull, degree, self.train, self.fanouts, self.batch, total=total))
+        how = (self.fanouts, self.batch)
+        visits = whole(scores.visits(pull, degree, self.train, *how, ids=rows.ids, total=total))
         if self.score == "visits":
             return visits, visits
         if self.score == "pagerank":
@@ -87,7 +88,7 @@ class TieredFeatures(HostFeatures):
         sizes: Mapping[str, int | str],
         reads: Reads | None = None,
     ) -> None:
-        self._backend, self._comm, self._device = backend, comm, backend.capabilities.device
+        self._backend, self._comm = backend, comm
         self._first, self.shape = int(part.bounds[comm.rank]), (len(part.slice.ids), part.features)
         self._normalize, self.dtype, self._dropout, self.on_device = normalize, dtype, None, False
         with mpi.agree(comm):
@@ -165,7 +166,8 @@ class TieredFeatures(HostFeatures):
     @property
     def by_pointers(self) -> bool:
         """Whether any thread may gather: the host reads all rows through pointers, or from the file."""
-        return self._device == "cpu" and all(bool(each.addresses.all()) for each in self._table.tiers)
+        on_host = self._backend.memory.holds_stores
+        return on_host and all(bool(each.addresses.all()) for each in self._table.tiers)
 
     def gather(self, numbers: NDArray[np.int64], workspace: Workspace) -> Tensor:
         """Return rows of any ranks by number, [k, F], in the type of all rows and normalised."""

@@ -8,10 +8,10 @@ backward.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ from .source import LOOP, SCALE, WEIGHT, Source
 
 MOST_STEPS = 1 << 32  # steps of a training that have different draws
 MOST_DRAWN = 1 << 30  # edges of a row
+# Blocks of a batch, the first layer's first; this rank's rows of it, int64 [b]; input rows, or None.
+Drawn = tuple[list["Block"], NDArray[np.int64], Input | None]
 LOOPS = {"gcn": "missing", "attention": "one", "edges": "none"}  # self loops of each kind of adjacency
 
 
@@ -310,33 +312,38 @@ class Batches:
             )
         self._in_order = None if how.shuffle else np.argsort(self._ids)
 
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, first: int = 0) -> Generator[Batch]:
         """Yield the batches of an epoch, counted from 1, from batch ``first`` on; threads sample the next ones."""
-        if epoch * self.steps >= MOST_STEPS:
-            raise InputError(
-                f"epoch {epoch} of {self.steps} batches: at most 2^32 batches have draws of their own"
-            )
-        order, threads = self._in_order, self._source.backend.options.threads
-        if order is None:
-            order = shuffled(self._ids, self._how.seed, epoch, threads)
-        ahead = self._how.prefetch
+        sample, ahead, threads = (
+            self.sampling(epoch),
+            self._how.prefetch,
+            self._source.backend.options.threads,
+        )
         with ThreadPoolExecutor(max(1, min(ahead, threads)), "sample") as pool:
-            waiting: deque[Future[tuple[list[Block], NDArray[np.int64], Input | None]]] = deque()
+            waiting: deque[Future[Drawn]] = deque()
             try:
                 for number in range(first, self.steps):
                     for later in range(number + len(waiting), min(self.steps, number + ahead + 1)):
-                        waiting.append(pool.submit(self._sampled, order, epoch, later))
+                        waiting.append(pool.submit(sample, later))
                     with span("sample"):
-                        blocks, rows, x = waiting.popleft().result()
-                    yield self._batch(blocks, rows, x, epoch, number)
+                        sampled = waiting.popleft().result()
+                    yield self.batch(*sampled, epoch, number)
             finally:
                 for future in waiting:
                     future.cancel()
 
-    def _sampled(
-        self, order: NDArray[np.int64], epoch: int, number: int
-    ) -> tuple[list[Block], NDArray[np.int64], Input | None]:
-        """Return the blocks of a batch, the first layer's first, this rank's rows of it, and their input (`ahead`)."""
+    def sampling(self, epoch: int) -> Callable[[int], Drawn]:
+        """Return the function that samples a batch of an epoch by its number. For any thread."""
+        if epoch * self.steps >= MOST_STEPS:
+            raise InputError(
+                f"epoch {epoch} of {self.steps} batches: at most 2^32 batches have draws of their own"
+            )
+        order = self._in_order
+        if order is None:
+            order = shuffled(self._ids, self._how.seed, epoch, self._source.backend.options.threads)
+        return partial(self._sampled, order, epoch)
+
+    def _sampled(self, order: NDArray[np.int64], epoch: int, number: int) -> Drawn:
         size, how = self._how.batch_size, self._how
         chosen = order[number * size : (number + 1) * size] - self._first
         chosen = chosen[(chosen >= 0) & (chosen < len(self._own))]
@@ -355,10 +362,10 @@ class Batches:
         rows = seeds - int(source.bounds[source.comm.rank])
         return blocks[::-1], rows, source.ahead(blocks[-1].numbers)
 
-    def _batch(
+    def batch(
         self, blocks: list[Block], rows: NDArray[np.int64], x: Input | None, epoch: int, number: int
     ) -> Batch:
-        """Return the batch with its input rows and labels. x: input rows, if they are there already."""
+        """Return a batch that was sampled, with its labels and, where they are not there yet, its input rows."""
         size, y = self._how.batch_size, self._y
         return Batch(
             blocks=blocks,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
@@ -187,6 +188,16 @@ class Stream(ABC):
     @abstractmethod
     def since(self, stamp: Any) -> Callable[[], float]:
         """Return a function for the seconds from ``stamp`` to now; call it after earlier launches have ended."""
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Send this thread's launches within ``with`` to a second stream; `stamp` and `since` are of that one there.
+
+        Where calls return when they are done, a thread of its own is one.
+        """
+        return nullcontext()
+
+    def wait(self, stamp: Any, *made: Any) -> None:  # noqa: B027
+        """Make later launches wait for a stamp of the other stream, on which the tensors ``made`` were allocated."""
 
     @abstractmethod
     def record(self, launch: Callable[[], None]) -> Recording:

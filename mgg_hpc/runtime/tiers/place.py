@@ -15,7 +15,7 @@ from ... import sizes
 from ...errors import InputError
 from ...plan import scores
 from ...plan.layout import RowFormat
-from .. import cores, mpi
+from .. import backends, cores, mpi
 from ..backends.arguments import Options, Rows, Tier, TieredRows
 from ..backends.base import Backend
 from ..backends.host.components import aligned_zeros, padded
@@ -107,22 +107,30 @@ class Placed:
         self._node = None if self._comm is None else mpi.node(self._comm)
         self._rank, self._ranks = backend.collectives.rank, backend.collectives.size
         self._ends: list[Callable[[], object]] = []
+        with backends.closed_on_error(self.close):
+            self.table = self._placed(source, room, score, score if reads is None else reads, places, reserve)
+
+    def _placed(
+        self,
+        source: Source,
+        room: Mapping[str, int],
+        score: NDArray[Any] | None,
+        reads: NDArray[Any] | None,
+        places: Callable[[], Slots] | None,
+        reserve: Callable[[int], None] | None,
+    ) -> TieredRows:
+        """Return the table. Collective. Arguments as for the class."""
+        backend = self._backend
         file, array = (source, None) if isinstance(source, FileRows) else (None, source)
         self._format = format_of(source)
         count = len(source)
         # Rows are copied by the host, whatever reads the table.
         self._host = SerialBackend(0, World(1), Options(backend.options.geometry, backend.options.threads))
-        self._whole = TieredRows(
-            count,
-            self._format,
-            [] if array is None else [Tier.of_array(ARRAY, array)],
-            file,
-        )
+        held = [] if array is None else [Tier.of_array(ARRAY, array)]
+        self._whole = TieredRows(count, self._format, held, file)
         lies = None if places is None else self._once(count, slot_type(count), places)
         order = None if score is None or not self._leads else scores.order(score)
-        pool, self.rows = self._divided(
-            room, count, order, score if reads is None else reads, reserve, mapped=score is not None
-        )
+        pool, self.rows = self._divided(room, count, order, reads, reserve, mapped=score is not None)
         self.pool_bytes = 0 if pool.symmetric else len(pool.buffer)
         kept = sum(self.rows.values())
 
@@ -135,14 +143,17 @@ class Placed:
             assert order is not None
             return placed(order, kept, lies)
 
+        mapped, before = score is not None and kept > 0, len(self._ends)
         copied = self._once(kept, np.int64, first)
-        mapped = score is not None and kept > 0
+        done, self._ends[before:] = self._ends[before:], []
         tiers = self._filled(pool, copied)
+        for end in done:
+            end()
         if array is not None:
             rest = array if mapped else array[kept:]
             self._lock(rest)
             tiers.append(Tier.of_array(ARRAY, rest, self._rank))
-        self.table = TieredRows(
+        return TieredRows(
             count,
             self._format,
             tiers,
@@ -162,7 +173,7 @@ class Placed:
             return aligned_zeros(nbytes), lambda: None
         with agreed(self._comm):
             window = mpi.SharedWindow(self._node, nbytes, one=True)
-        self._ends.append(window.free)
+            self._ends.append(window.free)
 
         def settle() -> None:
             window.sync()
@@ -217,10 +228,8 @@ class Placed:
     def _check_room(self, rows: dict[str, int], mapped: int) -> None:
         """Raise InputError where tiers need more memory than there is. rows: of each rank, and of a node for HOST."""
         nbytes = {name: count * self._format.row_bytes for name, count in rows.items()}
-        mine, on_host = (
-            nbytes[NEAR] + nbytes[PEERS],
-            nbytes[HOST] + mapped * np.dtype(slot_type(mapped)).itemsize,
-        )
+        mine = nbytes[NEAR] + nbytes[PEERS]
+        on_host = nbytes[HOST] + mapped * np.dtype(slot_type(mapped)).itemsize
         free, ranks = self._backend.memory.free(), 1 if self._node is None else self._node.size
         if free is None:
             on_host += ranks * mine
@@ -237,11 +246,7 @@ class Placed:
 
     def _costs(self, pool: Rows, comm: Any) -> dict[str, float]:
         """Return the seconds of a row of each tier, of the slowest rank. Collective."""
-        rng, format, next_rank = (
-            np.random.default_rng(self._rank),
-            self._format,
-            (self._rank + 1) % self._ranks,
-        )
+        rng, format, rank = np.random.default_rng(self._rank), self._format, self._rank
         rows = int(pool.counts[self._rank])
         probe = padded(min(max(rows, 1), 1 << 16), format)
         probe[:] = 0
@@ -261,20 +266,22 @@ class Placed:
             return TieredRows(rows, format, [_tier(NEAR, pool, 0, rows, np.array([rank]))])
 
         unlock = self._backend.memory.lock(probe.ctypes.data, len(probe) * format.row_bytes)
-        found = [
-            seconds(of_rank(self._rank)),
-            seconds(of_rank(next_rank)),
-            seconds(TieredRows(len(probe), format, [Tier.of_array(HOST, probe, self._rank)])),
-        ]
+        tables = [of_rank(rank), of_rank((rank + 1) % self._ranks)]
+        tables.append(TieredRows(len(probe), format, [Tier.of_array(HOST, probe, rank)]))
+        if self._whole.file is not None:
+            tables.append(self._whole)
+        with agreed(comm):
+            found = [seconds(each) for each in tables]
         unlock()
-        found.append(seconds(self._whole) if self._whole.file is not None else found[-1])
+        found += [found[-1]] * (4 - len(found))
         slowest = np.max(comm.allgather(found), axis=0)
         return dict(zip((NEAR, PEERS, HOST, FILE), slowest.tolist(), strict=True))
 
     def _filled(self, pool: Rows, places: Slots) -> list[Tier]:
         """Copy rows into their tiers; return these. places: [kept], in the source. Collective."""
         near, peers, host = (self.rows[name] for name in (NEAR, PEERS, HOST))
-        node, format = (0, 1) if self._node is None else (self._node.rank, self._node.size), self._format
+        rank, ranks = (0, 1) if self._node is None else (self._node.rank, self._node.size)
+        format = self._format
         memory, settle = self._shared(host * format.row_bytes)
         on_host = memory.view(format.dtype).reshape(host, format.stride)[:, : format.dim]
         of_peers = places[near : near + peers][self._rank :: self._ranks]
@@ -282,7 +289,7 @@ class Placed:
             self._copy(places[:near], pool.local[:near])
             self._copy(of_peers, pool.local[near : near + len(of_peers)])
             # Each rank of a node copies a part of what they share.
-            part = slice(*(host * (node[0] + each) // node[1] for each in (0, 1)))
+            part = slice(host * rank // ranks, host * (rank + 1) // ranks)
             self._copy(places[near + peers :][part], on_host[part])
         if pool.symmetric:
             self._backend.publish(pool)

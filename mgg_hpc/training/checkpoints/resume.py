@@ -32,7 +32,7 @@ from .state import State, on_host
 from .weights import LEARNED
 
 # Keys that may differ from the run's start; the graph is known by its content, not by its path.
-FREE = {"train.epochs", "train.patience", "train.prefetch"}
+FREE = {f"train.{key}" for key in ("epochs", "patience", "prefetch", "prepare", "buffer")}
 FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
 
 ADVICE = 'put it back, or begin another run (mgg train, run.resume = "never")'

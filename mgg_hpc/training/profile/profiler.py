@@ -18,9 +18,10 @@ from torch.profiler import ProfilerActivity
 from ...nn.graph.handle import GraphHandle
 from ...runtime import mpi
 from ...runtime.watchdog import Watchdog
+from ...sizes import counted
 from .. import run_folder
 from ..job import Job
-from ..report import counted, print_line
+from ..report import print_line
 from ..screen import console
 from . import overlap, trace
 

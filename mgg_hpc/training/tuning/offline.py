@@ -17,6 +17,7 @@ from ...plan.cost_model import TRANSFERS, choose_each
 from ...runtime import backends, cores, exit_code, leftovers, mpi, signals
 from ...runtime.backends.arguments import Geometry
 from ...runtime.watchdog import Watchdog
+from ...sizes import counted
 from .. import memory, report
 from ..job import Job, build, watchdog
 from ..screen import console
@@ -124,7 +125,7 @@ def _search(settings: Settings, transfer: str, comm: Any) -> list[Found]:
                 signals.check(comm, NOTHING)
         job.backend.memory.close()
     if comm.rank == 0:
-        report.print_line(f"{transfer}: {epoch} epochs")
+        report.print_line(f"{transfer}: {counted(epoch, 'epoch')}")
     return [_found(target) for target in tuner.targets if target.search is not None]
 
 

@@ -26,6 +26,7 @@ from ...runtime import cores
 from ...runtime.backends import DEFAULT_GEOMETRY
 from ...runtime.backends.arguments import BY_WIDTH, Geometry, rows_ahead
 from ...runtime.backends.base import Meter
+from ...sizes import counted
 from .. import report, run_folder
 from ..cuda_graph import Replayed
 from ..job import Exchange, Job
@@ -232,7 +233,7 @@ def report_found(tuner: Tuner, *, first: bool, verbose: bool) -> list[dict[str, 
         if target.source == "table":
             report.print_line(f"{found}, known from an earlier run")
         elif target.source == "measured":
-            report.print_line(f"{found}, found in {WARM_UP + len(target.epochs)} epochs")
+            report.print_line(f"{found}, found in {counted(WARM_UP + len(target.epochs), 'epoch')}")
         elif target.search is not None:
             report.print_line(f"{target.label}: the search for ps, dist and wpb had not ended")
     chosen = [target for target in tuner.targets if target.source != "default"]

@@ -159,14 +159,9 @@ def test_a_file_equals_that_of_all_edges_at_once(rng, path, built, kind, asked, 
     verify(path)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("marked", [True, False])
-@pytest.mark.parametrize("where", ["reading", "sorting", "writing"])
-def test_a_build_that_was_stopped_goes_on_where_it_was(rng, path, built, monkeypatch, where, marked):
-    monkeypatch.setattr(work, "KEEP_SECONDS", float(rng.choice([0, 1e9])))  # or only as it ends
-    listed, phases = uniform(rng, weighted=True, marked=marked), []
-    left, remaining = work.folder_of(path), int(rng.integers(1, 6))
-    options: dict[str, Any] = {"symmetric": True, "combine": "first", "key": "k"}
+def stop(rng, built, listed: Listed, where: str, **options: Any) -> None:
+    """Stop a build in this phase, after up to five reports of its progress."""
+    remaining = int(rng.integers(1, 6))
 
     def stopping(phase, done, total):
         nonlocal remaining
@@ -176,6 +171,17 @@ def test_a_build_that_was_stopped_goes_on_where_it_was(rng, path, built, monkeyp
 
     with pytest.raises(KeyboardInterrupt):
         built(listed, **options, progress=stopping)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("where", ["reading", "sorting", "writing"])
+def test_a_build_that_was_stopped_goes_on_where_it_was(rng, path, built, monkeypatch, where, marked):
+    monkeypatch.setattr(work, "KEEP_SECONDS", float(rng.choice([0, 1e9])))  # or only as it ends
+    listed, phases = uniform(rng, weighted=True, marked=marked), []
+    left = work.folder_of(path)
+    options: dict[str, Any] = {"symmetric": True, "combine": "first", "key": "k"}
+    stop(rng, built, listed, where, **options)
     assert left.is_dir() == (marked or where != "reading")  # what is of no use is gone
     assert not path.exists()
     built(listed, **options, progress=lambda phase, done, total: phases.append((phase, done)))
@@ -214,14 +220,15 @@ def grouped_by_arrow(listed: Listed, combine: str, symmetric: bool, simple: bool
 @pytest.mark.parametrize("asked", [name for name in ASKED if ASKED[name]])
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_of_duplicates_are_those_of_groups(rng, path, built, kind, asked, combine):
-    """In any memory with the same bits; within rounding to float32 those of pyarrow."""
+    """In any memory with the same bits; within rounding to float32 those of pyarrow. Rounded whole ones are counted."""
     nodes, edges = int(rng.integers(2, 40)), int(rng.integers(1, 400))
     listed = Listed(*KINDS[kind](rng, nodes, edges), nodes=nodes)
-    listed.weight = rng.normal(size=edges).astype(np.float32)
-    found = {
-        built(listed, memory=memory, force=True, combine=combine, **ASKED[asked]).read_bytes()
-        for memory in (600, 3000, 1 << 20)
-    }
+    drawn = rng.integers(2**24, size=edges) if rng.random() < 0.5 else rng.normal(size=edges)
+    listed.weight = drawn.astype(np.float32)
+    found, counted = set[bytes](), list[str]()
+    for memory in (600, 3000, 1 << 20):
+        rules = {"combine": combine, **ASKED[asked]}
+        found.add(built(listed, memory=memory, force=True, notes=counted, **rules).read_bytes())
     assert len(found) == 1
     verify(path)
     options = {"symmetric": False, "simple": False, **ASKED[asked]}
@@ -232,6 +239,9 @@ def test_weights_of_duplicates_are_those_of_groups(rng, path, built, kind, asked
     assert np.array_equal(rows.indices, u)
     weight = np.zeros(0) if rows.weight is None else rows.weight
     np.testing.assert_allclose(weight, w, rtol=1e-6, atol=1e-6)
+    rounded = (w == np.round(w)) & (w != w.astype(np.float32)) & ((u <= v) | (not options["symmetric"]))
+    line = f"listed: {rounded.sum()} of the weights w"
+    assert len(counted) == 3 * rounded.any() and all(each.startswith(line) for each in counted)
 
 
 @pytest.mark.parametrize("combine", ["sum", "mean", "max"])
@@ -255,21 +265,18 @@ def test_many_threads_combine_weights_as_one(rng, tmp_path, combine):
 @pytest.mark.parametrize("combine", ["sum", "mean", "min"])
 def test_a_build_that_was_stopped_combines_all_weights(rng, path, built, monkeypatch, where, combine):
     monkeypatch.setattr(work, "KEEP_SECONDS", 0.0)
-    listed, remaining = uniform(rng, weighted=True), int(rng.integers(1, 6))
-    options: dict[str, Any] = {"symmetric": True, "combine": combine, "key": "k"}
-    whole = built(listed, **options).read_bytes()
+    one_way = uniform(rng, 1500)
+    ends = one_way.sources, one_way.destinations
+    weight = rng.integers(2**22, 2**24, size=1500).astype(np.float32)
+    listed = Listed(np.append(*ends), np.append(*ends[::-1]), np.append(weight, weight), nodes=50)
+    options: dict[str, Any] = {"symmetric": True, "combine": combine, "directed": None, "key": "k"}
+    notes: list[list[str]] = [[], []]
+    whole = built(listed, notes=notes[0], **options).read_bytes()
     path.unlink()
-
-    def stopping(phase, done, total):
-        nonlocal remaining
-        remaining -= phase == where
-        if not remaining:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        built(listed, **options, progress=stopping)
+    stop(rng, built, listed, where, **options)
     assert work.folder_of(path).is_dir()
-    assert built(listed, **options).read_bytes() == whole
+    assert built(listed, notes=notes[1], **options).read_bytes() == whole
+    assert notes[0] == notes[1] and len(notes[0]) == 2 * (combine == "sum")
 
 
 @pytest.mark.parametrize("memory", [3000, 1 << 20])
@@ -314,13 +321,25 @@ def test_duplicates_that_differ_are_refused(rng, built, symmetric, memory):
 
 
 def test_a_sum_counts_each_edge_once(built):
-    """Where both directions are listed, and of self loops; a weight beyond float32 is refused."""
+    """Also a self loop, and one of which all have their reverse listed; a weight beyond float32 is refused."""
     ends = np.array([0, 1, 0, 1, 2]), np.array([1, 0, 1, 0, 2])
-    listed = Listed(*ends, weight=np.array([1, 1, 3, 3, 7], np.float32), nodes=3)
-    for directed, wanted in [(False, [4, 4, 7]), (None, [8, 8, 7])]:
-        options = {"directed": directed, "symmetric": True, "combine": "sum", "force": True}
-        with open_graph(built(listed, **options)) as opened:
-            assert opened.slice(0, 3).weight.tolist() == wanted and not opened.directed
+    listed = Listed(*ends, weight=np.array([1, 1, 3, 3, 7], np.float32), nodes=3, step=2)
+    other = replace(listed, weight=np.array([1, 1, 3, 2, 7], np.float32))
+    pairs = ["listed lists each edge in both directions, with the same weight: a sum counts both as one"]
+    for given, directed, wanted, said in [
+        (listed, False, [4, 4, 7], []),
+        (listed, None, [4, 4, 7], pairs),
+        (listed, True, [8, 8, 7], []),
+        (other, None, [7, 7, 7], []),
+    ]:
+        for memory in (80, 1 << 20):
+            notes: list[str] = []
+            options = {"directed": directed, "symmetric": True, "combine": "sum", "force": True}
+            with open_graph(built(given, memory=memory, notes=notes, **options)) as opened:
+                assert opened.slice(0, 3).weight.tolist() == wanted and not opened.directed
+            assert notes == said
+    with refused("listed: the graph is said to be undirected, but some edge has no equal one"):
+        built(other, directed=False, symmetric=True, combine="sum", force=True)
     large = replace(listed, weight=np.full(5, 3e38, np.float32))
     with refused("listed: /graph/weight has inf at row 0; expected finite"):
         built(large, symmetric=True, combine="sum", force=True)

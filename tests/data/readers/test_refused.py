@@ -6,6 +6,7 @@ import gzip
 import os
 import re
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -18,7 +19,7 @@ from mgg_hpc.data.readers.array_edges import open_edge_arrays
 from mgg_hpc.data.readers.edge_list import open_edge_list
 from mgg_hpc.data.readers.matrix_market import open_matrix_market
 from mgg_hpc.data.readers.metis import open_metis
-from mgg_hpc.data.readers.node_arrays import node_rows
+from mgg_hpc.data.readers.node_arrays import is_text, node_rows
 from mgg_hpc.data.readers.npz import open_npz, read_npz
 
 from .formats import (
@@ -43,10 +44,10 @@ LINES = {
     "12 3": [
         (b"3 x", "'x' is not a node id; expected a whole number"),
         (b"-3 4", "the node id -3 is negative"),
-        (b"3", "1 columns; expected 2: source, destination"),
+        (b"3", "1 column; expected 2: source, destination"),
         (b"3 4 5", "3 columns; expected 2: source, destination"),
         (b"3 4 # x", "4 columns; expected 2"),
-        (b"3,,4", "1 columns; expected 2: source, destination; --delimiter says"),
+        (b"3,,4", "1 column; expected 2: source, destination; --delimiter says"),
         (b"3 4,5", "'4,5' is not a node id"),
         (b"3 0.5", "'0.5' is not a node id; expected a whole number"),
         (b"3 0.9999999999999999999999", "'0.9999999999999999999999' is not a node id"),
@@ -71,7 +72,7 @@ LINES = {
     ],
     "a b": [
         (b"a b c", "3 columns; expected 2: source, destination"),
-        (b"a", "1 columns; expected 2"),
+        (b"a", "1 column; expected 2"),
         (b"a \xff", "'\ufffd' is not a name; expected UTF-8 without control characters"),
         *((b"a " + word, "is not a name") for word in  # a surrogate, letters too long, beyond the last, cut
           (b"\xed\xa0\x80", b"\xc0\xaf", b"\xe0\x80\xaf", b"\xf4\x90\x80\x80", b"\xe6\x97")),
@@ -79,7 +80,7 @@ LINES = {
         (b"\7a b", r"'\x07a' is not a name"),
     ],
     "a,b": [
-        (b"c d", "1 columns; expected 2: source, destination"),
+        (b"c d", "1 column; expected 2: source, destination"),
         (b"c,,d", "2 columns; expected 2"),
         (b'"c, d,e', "a quote that is not closed, or that more follows"),
         (b'"c, d",e,f', "3 columns; expected 2: source, destination"),
@@ -107,7 +108,7 @@ CR = r": a carriage return \(\\r\) with no newline"
 of_7, from_1 = partial(open_edge_list, nodes=7), partial(open_edge_list, nodes=7, first=1)
 WRONG = [
     (open_edge_list, [
-        ("# header\n7\n8\n", ":2: 1 columns; expected 2: source, destination"),
+        ("# header\n7\n8\n", ":2: 1 column; expected 2: source, destination"),
         ("1 2 3 4 5\n", ":1: 5 columns; expected 4: source, destination, weight and time"),
         ("1,2,3\n1,2;3\n", ":2: 2 columns; expected 3: source, destination and weight"),
         ("1 2 3 now\n", ":1: 'now' is not a time; expected a number"),
@@ -234,7 +235,8 @@ def test_values_that_are_not_finite_are_named(rng, tmp_path, blocks, ending, val
     x = rng.normal(size=(50, 4))
     x[33, 2] = value
     path = write(tmp_path / f"x.{ending}", TABLES[ending](x))
-    with refused(f"x.{ending} has {reason}"):
+    line = re.sub("row 33", "line 34", reason) if is_text(path) else reason
+    with refused(f"x.{ending} has {line}"):
         whole(node_rows(features=path, dtype=dtype)[1]["node/x"])
 
 
@@ -247,7 +249,14 @@ FILES = [
     ("x.csv", b"\x0b\n1 2\n", ":2: 2 columns; expected 1, as in the first line"),
     ("x.csv", b"1,2\n3,1_0\n", ":2: '1_0' in column 1 is not a number"),
     ("x.csv", b"1,2\n3,\xff\n", ":2: .* in column 1 is not a number"),
-    ("x.csv", b"1,2\n3,\n", " has nan at row 1, column 1; expected finite"),
+    ("x.csv", b"1,2\n3,\n", " has nan at line 2, column 1; expected finite"),
+    ("x.csv", b"# c\na,b\n1,2\n# c\n3,inf\n", " has inf at line 5, column 1; expected finite"),
+    ("x.csv", b"a,1\nb,2\n", ":1: 'a' in column 0 is not a number; leave out a column of names: rows are in the ord"),
+    ("x.csv", b"3,5\n0,5\n2,5\n1,5\n", ": the first column has the numbers of all 4 rows, as ids of nodes; leave i"),
+    ("x.csv", b"1 5\n" * 997 + b"3 5\n4 5\n2 5\n1 5\n", None),
+    ("x.csv", b"user_id,age\n7,5\n9,4\n", ":1: the column 'user_id' would be a feature; leave it out: rows are"),
+    ("x.parquet", table({"user_id": [7, 9], "age": [5, 4]}), ": the column 'user_id' would be a feature"),
+    ("x.parquet", table({"n": [3, 4, 2, 1], "age": [5.5, 4, 3, 3]}), ": the first column has the numbers of all 4"),
     ("x.csv", b"", " is of no nodes"),
     ("x.csv", b"a,b\n", " is of no nodes"),
     ("x.csv", b"1" * (10 << 20), ":1: the line is longer than"),
@@ -286,7 +295,7 @@ FILES = [
 def test_what_is_wrong_with_an_array_or_a_table_is_named(tmp_path, blocks, at):
     name, content, reason = FILES[at]
     path = tmp_path / name if content is None else write(tmp_path / name, content)
-    with refused(rf"{name}({reason})"):
+    with refused(rf"{name}({reason})") if reason else nullcontext():
         if name.startswith("x."):
             whole(node_rows(features=path)[1]["node/x"])
         else:
@@ -314,8 +323,10 @@ def test_node_files_that_do_not_go_together(rng, tmp_path):
 FEATURES = "1,2,3,4,5\n" * 29
 FOLDERS = [
     ("nodes.npy", "y.npy", np.repeat([0, -2, 1], [17, 1, 32]), r" has the label -2 at row 17; expected a class, 0"),
-    ("nodes.csv", "y.csv", "0\n" * 49 + "1.5\n", r" has the label 1\.5 at row 49"),
-    ("nodes.csv", "y.csv", "0\n" * 49 + '""\n', " has the label nan at row 49"),
+    ("nodes.csv", "y.csv", "0\n" * 49 + "1.5\n", r" has the label 1\.5 at line 50"),
+    ("nodes.csv", "y.csv", "0\n" * 49 + '""\n', " has the label nan at line 50"),
+    ("nodes.csv", "y.csv", "colour\n" + "0\n" * 49 + "red\n", ":51: 'red' in column 0 is not a number; classes are 0"),
+    ("nodes.csv", "y.csv", "0,1\n" * 49 + "7,1\n", r" has '\[7.0, 1.0\]' at line 50; expected 0 and 1, several labels"),
     ("nodes.npy", "y.npy", np.full(50, 0.5), " has the label 0.5 at row 0; expected a class"),
     ("nodes.npy", "y.npy", np.zeros(49, int), r" has 49 rows; .*x\.npy has 50"),
     ("nodes.npy", "val.npy", np.array([0, 50]), r" has 50 at row 1; expected node numbers, 0 \.\. 49"),
@@ -333,11 +344,11 @@ FOLDERS = [
     ("ogbn_arxiv", "raw/edge.csv.gz", "0,1\n" * 100 + "60,1\n", ":101: the node id 60"),
     ("ogbn_arxiv", "raw/node-feat.csv.gz", FEATURES + "1,2,x,4,5\n", ":30: 'x' in column 2 is not a number"),
     ("ogbn_arxiv", "raw/node-feat.csv.gz", FEATURES + "1,2,,4,5\n" + FEATURES + "1,2,3,4,5\n",
-     " has nan at row 29, column 2; expected"),
+     " has nan at line 30, column 2; expected"),
     ("ogbn_arxiv", "raw/node-feat.csv.gz", "1,2\n" * 30 + "1,2,3\n", ":31: 3 columns; expected 2"),
-    ("ogbn_arxiv", "raw/node-label.csv.gz", "1\n" * 59 + "1.5\n", r" has the label 1\.5 at row 59; expected a class"),
+    ("ogbn_arxiv", "raw/node-label.csv.gz", "1\n" * 59 + "1.5\n", r" has the label 1\.5 at line 60; expected a class"),
     ("ogbn_arxiv", "raw/num-node-dict.csv.gz", "a,b\n1,2\n", "|raw has nodes of several types"),
-    ("ogbn_arxiv", "split/time/valid.csv.gz", "0\n60\n", r" has 60\.0 at row 1; expected node numbers, 0 \.\. 59"),
+    ("ogbn_arxiv", "split/time/valid.csv.gz", "0\n60\n", r" has 60\.0 at line 2; expected node numbers, 0 \.\. 59"),
     ("ogbn_arxiv", "split/time/test.csv.gz", None, " is missing"),
     ("ogbn_arxiv", "split/other/train.csv.gz", "0\n", "|split has several splits: other, time"),
     ("ogbn_arxiv", "raw/", None, "|has no folder raw; expected a dataset of OGB"),

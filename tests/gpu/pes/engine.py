@@ -8,7 +8,7 @@ import functools
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,12 @@ class HostArrays:
     def since(self, stamp):
         taken = time.perf_counter() - stamp
         return lambda: taken
+
+    def beside(self):
+        return contextlib.nullcontext()
+
+    def wait(self, stamp, made):
+        """Launches are done when they return."""
 
     def record(self, launch):
         raise RuntimeError("the shim records nothing")
@@ -267,21 +273,32 @@ class Engine:
             self.arrays.finish()
         elif self.device == "shim":
             seed = self._seed
-            for made in world.allocations:
-                self.module.shim_symmetric(made.addresses.diagonal().tolist(), made.nbytes)
-            self.module.shim_hold()
-            try:
-                self._launch(turns, lambda rank: self.module.shim_set(seed, rank, 1 + seed % 5))
-                self.module.shim_release()
-            finally:
-                self.module.shim_drop()
-                self.module.shim_forget()
+            with self.symmetric(world):
+                self.module.shim_hold()
+                try:
+                    self._launch(turns, lambda rank: self.module.shim_set(seed, rank, 1 + seed % 5))
+                    self.module.shim_release()
+                finally:
+                    self.module.shim_drop()
         else:
             import torch
 
             with nothing_freed():
                 self._launch(turns, self._stream)
             torch.cuda.synchronize()
+
+    @contextlib.contextmanager
+    def symmetric(self, world: Any) -> Iterator[None]:
+        """Tell the shim of the symmetric memory of a world that one process plays, within ``with``."""
+        if self.device != "shim" or world is self.job:
+            yield
+            return
+        for made in world.allocations:
+            self.module.shim_symmetric(made.addresses.diagonal().tolist(), made.nbytes)
+        try:
+            yield
+        finally:
+            self.module.shim_forget()
 
     def _launch(self, turns: Sequence[Sequence[Call]], of: Callable[[int], Any]) -> None:
         for calls in turns:

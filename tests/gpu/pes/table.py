@@ -25,6 +25,7 @@ from .edges import attention, maxima_back, over_a_halo, values_by_head
 from .engine import DTYPES, Engine
 from .played import MARGIN, Played, drawn_reach
 from .tapes import propagated
+from .tiered import rows_of_tiers
 from .traversals import traversals
 
 ANY = 0  # a width that is drawn each time
@@ -33,6 +34,7 @@ OTHERS = ("traversals",)  # of no rows
 FEW_WIDTHS = (1, 31, 129)  # a lane in part, a worker in part, several passes of a warp in float32
 ONE_PROCESS = ("halo in turns", "large", "traversals")  # which plays the PEs
 TRANSFERS = ("direct", "get", "halo")
+TIERS = "gather of tiers"
 RANKS = 3
 CALLS = 5  # of a pipeline: the third waits for a credit
 HOST = (
@@ -82,12 +84,12 @@ def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
             continue
         widths = cases.WIDTHS if whole or operation in ("sum", "weighted") else FEW_WIDTHS
         few = {"dropout": FEW_WIDTHS, "same bits": FEW_WIDTHS}
-        widths = {"large": (64, 513), **few}.get(operation, widths)
+        widths = {"large": (64, 513), TIERS: (1, 33, 257, 600), **few}.get(operation, widths)
         for dtype in DTYPES:
             if operation in ("get", "halo", "halo in turns"):  # each takes many calls
                 widths = FEW_WIDTHS[1:2] if not whole else FEW_WIDTHS if dtype != "float32" else cases.WIDTHS
             for width in widths:
-                for case in ("ordinary",) if operation in ("large", "dropout") else cases.CASES:
+                for case in ("ordinary",) if operation in ("large", "dropout", TIERS) else cases.CASES:
                     yield Entry(operation, dtype, width, case)
 
 
@@ -394,6 +396,7 @@ OPERATIONS: dict[str, Callable[..., float]] = {
     "same bits": same_bits,
     "sddmm": dots,
     "gather": gathers,
+    TIERS: rows_of_tiers,
     "dropout": dropouts,
     "large": large,
     "attention": on_any_pes(attention),

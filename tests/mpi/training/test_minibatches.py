@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,9 @@ from test_training import GRAPHS, TOLERANCE, with_flow
 from mgg_hpc import config
 from mgg_hpc.config import FeaturesSettings
 from mgg_hpc.errors import InputError
+from mgg_hpc.plan.hybrid import Phases
 from mgg_hpc.training.job import build
+from mgg_hpc.training.minibatch.executor import Hybrid
 
 pytestmark = pytest.mark.mpi
 
@@ -65,6 +68,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(comm, stored, kind, model, 
     np.testing.assert_allclose(losses(chosen, comm, 4), alone, rtol=TOLERANCE[dtype], atol=0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["dense", "lopsided", "tiny"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_losses_do_not_depend_on_where_features_lie(comm, rng, stored, kind, dtype):
@@ -100,6 +104,22 @@ def test_a_run_tells_where_its_features_lay_and_what_was_read(mgg, folder, first
         assert read == pytest.approx(found["expected"], abs=0.1)
     assert f"features  near 10 rows ({found['expected']['near']:.1%}), peers" in done.out[0]
     assert mgg("predict", folder / "runs" / "001", "-o", folder / "p.csv").codes == {0}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", ["dense", "directed-sparse", "tiny"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("name", ["device", "hybrid"])
+def test_losses_do_not_depend_on_what_prepares_the_batches(comm, stored, kind, model, name):
+    fanouts = [3, 2, 2][: MODELS[model].get("layers", 2)]
+    chosen = settings(stored(kind, GRAPHS[kind]()), model, dtype="float32", fanouts=fanouts, batch_size=7)
+    wanted, job = losses(chosen, comm, 4), build(chosen, comm)
+    phases = Phases(cpu=0.02, copy=0.001, device=0.01, train=0.01, workers=2)
+    job.sampled = replace(job.sampled, hybrid=Hybrid(name, phases, {}, "", 3))
+    plan = job.sampled.hybrid.plans(job.sampled.steps)[name]
+    assert plan.on_device > 0 and (plan.on_cpu > 0) == (name == "hybrid" and job.sampled.steps > 1)
+    np.testing.assert_array_equal(runs.train(job, 4).losses, wanted)
+    job.close()
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_all_training_rows(comm, stored):

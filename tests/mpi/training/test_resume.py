@@ -88,8 +88,8 @@ STOPPED = [("gcn", (5, 0)), ("gat", (5, 0)), ("gin", (1, 0)), ("gcn", (2, 3)), (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "at"), STOPPED)
-def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop, model, at):
-    """After a stop between two epochs, or between two batches of one."""
+def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop, model, at, monkeypatch):
+    """After a stop between two epochs, or between two batches of one, also where a device prepares some of these."""
     at = folders.Position(*at)
     sections = {"checkpoint": {"every_epochs": EPOCHS - 1}, "plan": {"transfer": TRANSFERS[model]}}
     chosen, epochs = MODELS[model], EPOCHS
@@ -97,6 +97,9 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop,
         sections, epochs = sections | {"train": BATCHES}, 4
         chosen = {key: value for key, value in chosen.items() if key not in ("input", "embedding")}
     assert mgg("train", job("whole", chosen, **sections)).codes == {0}
+    if at.batch and model == "gcn":
+        sections["train"] = BATCHES | {"prepare": "hybrid", "buffer": 2}
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     path = job("parts", chosen, **sections)
     with stop(*at):
         stopped = mgg("train", path)

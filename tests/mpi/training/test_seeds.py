@@ -82,6 +82,9 @@ def test_the_same_command_goes_on_and_adds_seeds(comm, mgg, folder, job):
     assert not list(folder.glob("runs/*/002"))
     again = mgg("train", job, "--seeds", 2)
     assert again.out[0].count("as before") == 2 and times(folder) == after
+    said = f'--seeds goes on with the runs in {folder / "runs"}, as run.resume = "auto"\n'
+    assert said not in stopped.out[0] and again.out[0].startswith(said)
+    assert said not in mgg("train", job, "--seeds", 2, "--set", "run.resume=auto").out[0]
     assert mgg("runs", folder / "runs").out[0].count("seed-") == 3
 
 

@@ -41,6 +41,12 @@ class DeviceStream(Stream):
     def since(self, stamp: Any) -> Callable[[], float]:
         return self._arrays.since(stamp)
 
+    def beside(self) -> AbstractContextManager[None]:
+        return self._arrays.beside()
+
+    def wait(self, stamp: Any, *made: Any) -> None:
+        self._arrays.wait(stamp, made)
+
     def record(self, launch: Callable[[], None]) -> Recording:
         return self._arrays.record(launch)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,18 @@ class DeviceArrays:
         """Return a function for the seconds from a stamp to now, to be called once the stream has finished."""
         now = self.stamp()
         return lambda: stamp.elapsed_time(now) / 1e3
+
+    def beside(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which the current stream of this thread is a second one."""
+        found: contextlib.AbstractContextManager[Any] = self._torch.cuda.stream(self.copies().stream)
+        return found
+
+    def wait(self, stamp: Any, made: Iterable[Any]) -> None:
+        """Make the current stream wait for a stamp, and the allocator for its use of tensors made before the stamp."""
+        stream = self._torch.cuda.current_stream()
+        stream.wait_event(stamp)
+        for tensor in made:
+            tensor.record_stream(stream)
 
     def record(self, launch: Callable[[], None]) -> Recording:
         """Record what ``launch`` launches as a CUDA graph, without running it."""

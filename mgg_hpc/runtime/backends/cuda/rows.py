@@ -95,17 +95,17 @@ class Gathers:
         end = firsts[-1] + (0 if src.file is None else src.file.count - src.first)
         if ((slots < 0) | (slots >= end)).any():
             raise ValueError("gather: slots that no tier has")
-        tier = np.searchsorted(firsts[1:], slots, side="right")
+        tier = np.zeros(len(slots), np.int64)
+        for first in firsts[1:]:  # faster than a search for each row
+            tier += slots >= first
         read, own, got = np.bincount(tier, minlength=len(firsts)), 0, 0
         for number, each in enumerate(src.tiers):
             rows = read[number : number + 1]
             if len(each.ranks) > 1:
                 places = slots[tier == number] - firsts[number]
                 rows = np.bincount(places % len(each.ranks), minlength=len(each.ranks))
-            own, got = (
-                own + int(rows[each.ranks == context.rank].sum()),
-                got + int(rows[each.addresses == 0].sum()),
-            )
+            own += int(rows[each.ranks == context.rank].sum())
+            got += int(rows[each.addresses == 0].sum())
         filed, self._sent = np.flatnonzero(tier == len(src.tiers)), []
         if src.file is not None:
             src.file.check()

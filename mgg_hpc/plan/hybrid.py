@@ -1,0 +1,344 @@
+"""Plans of hybrid mini-batches: which batches the CPU prepares, and which ones the device (MorphGL, Zhang et al.).
+
+A batch takes one of two routes. On the CPU's it is prepared there, copied over the link and trained on; on the device's
+it is prepared by the device, which occupies the link as well, and trained on. Two buffers hold batches that wait. An
+epoch is a sequence of overlaps (the paper's Algorithms 1 to 4), each of them
+
+    filling     the device prepares ``device`` batches, while the CPU prepares its own
+    blocking    ``extra`` times, the device trains on a batch of its own and prepares another one
+    flushing    the device trains on its batches; each one that ends makes room for one of ``cpu`` batches to be copied,
+                on which it trains then, while the CPU prepares those of the next overlap
+
+Batches are numbered in the order in which they are trained on, so losses do not depend on the plan.
+
+Three things differ from the paper. Extra batches are part of the plan and do not depend on the clock. Algorithm 1 stops
+when either side has no batches left; here overlaps of half as many batches, and again half, end the epoch, since the
+CPU has nothing to do while the last buffer is flushed. And the size of the CPU's buffer is device / x, as in the
+paper's Table VII; its text multiplies.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+MOST = 40, 10  # batches in the buffers of CPU and device; the paper's largest are 30 and 10
+ALIKE = 1.001  # of plans that take up to so many times as long as the fastest, that of the largest buffers is taken
+GAIN = 0.01  # share of the time that two routes must save over one
+NEAR = 4  # batches by which the search for the last overlaps may be wrong
+NS = 1e-9  # times are simulated in whole nanoseconds, so that sums are exact
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Seconds of a batch's phases.
+
+    cpu: one of ``workers`` of the CPU prepares it (the paper's T_CB is cpu / workers). copy: it crosses the link
+    (T_DMA). device: the device prepares it and reads its rows over the link (T_GB). train: a step on it (T_M).
+    """
+
+    cpu: float
+    copy: float
+    device: float
+    train: float
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        times = self.cpu, self.copy, self.device, self.train
+        if not all(0 <= each < 1e6 for each in times) or not self.cpu or not self.train or self.workers < 1:
+            raise ValueError(f"phases of a batch are positive seconds: {self}")
+
+    @property
+    def each(self) -> float:
+        """Seconds of all workers together for one batch."""
+        return self.cpu / self.workers
+
+
+class Overlap(NamedTuple):
+    """Numbers of batches of one overlap: of the CPU, of the device, and of the device while it waits for the CPU."""
+
+    cpu: int
+    device: int
+    extra: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The overlaps of an epoch, each with how often it is repeated, and its simulated time.
+
+    name: "cpu" or "device" if one side prepares all batches, else "hybrid". buffers: of the CPU and the device, in
+    batches that wait; each worker and the device hold one more.
+    """
+
+    name: str
+    phases: Phases
+    overlaps: tuple[tuple[int, Overlap], ...]
+    buffers: tuple[int, int]
+    seconds: float
+
+    @property
+    def batches(self) -> int:
+        """Number of batches of the epoch."""
+        return sum(times * sum(each) for times, each in self.overlaps)
+
+    @property
+    def on_cpu(self) -> int:
+        """Number of batches that the CPU prepares."""
+        return sum(times * each.cpu for times, each in self.overlaps)
+
+    @property
+    def on_device(self) -> int:
+        """Number of batches that the device prepares."""
+        return self.batches - self.on_cpu
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """Share of the epoch in which CPU, link and device work."""
+        phases, ours, theirs = self.phases, self.on_cpu, self.on_device
+        seconds = {
+            "cpu": ours * phases.each,
+            "link": ours * phases.copy + theirs * phases.device,
+            "device": self.batches * phases.train + theirs * phases.device,
+        }
+        return {name: each / self.seconds if self.seconds else 0.0 for name, each in seconds.items()}
+
+    def each(self) -> Iterator[Overlap]:
+        """Yield the overlaps one after another."""
+        for times, overlap in self.overlaps:
+            yield from itertools.repeat(overlap, times)
+
+    def program(self, first: int = 0) -> Iterator[tuple[bool, int]]:
+        """Yield what the device does, in order: (True, number of a batch to prepare), (False, one to train on).
+
+        first: number of the first batch.
+        """
+        for overlap in self.each():
+            for number in range(first, first + overlap.device):
+                yield True, number
+            for number in range(first, first + overlap.extra):
+                yield False, number
+                yield True, number + overlap.device
+            for number in range(first + overlap.extra, first + sum(overlap)):
+                yield False, number
+            first += sum(overlap)
+
+    def of_cpu(self, first: int = 0) -> Iterator[int]:
+        """Yield the numbers of the batches that the CPU prepares, in order. first: as for `program`."""
+        for overlap in self.each():
+            first += sum(overlap)
+            yield from range(first - overlap.cpu, first)
+
+
+def start(phases: Phases) -> float:
+    """Return the x = device's / CPU's batches of least time if buffers were unlimited and batches divisible.
+
+    Equation 6, with all of the device's preparation in place of its transfer, as in the proof of the paper's Theorem 2.
+    The function is monotone between the points where its pieces meet, so one of these, 0 or infinity is best.
+    """
+    cpu, copy, device, train = phases.each, phases.copy, phases.device, phases.train
+
+    def time(x: float) -> float:
+        return (x * device + max(copy, (1 + x) * train, cpu - x * device)) / (1 + x)
+
+    meets = [copy / train - 1, (cpu - train) / (device + train), (cpu - copy) / device if device else 0.0]
+    best = min([0.0, *(x for x in meets if x > 0)], key=time)
+    return math.inf if device + train < time(best) else best
+
+
+def bound(phases: Phases, batches: int) -> float:
+    """Return a lower bound of the seconds of any plan: the busiest of device, link and CPU for the best division."""
+    theirs = np.arange(batches + 1)
+    ours, prepared = batches - theirs, theirs * phases.device
+    device, link = batches * phases.train + prepared, prepared + ours * phases.copy
+    return float(np.maximum(np.maximum(device, link), ours * phases.each).min())
+
+
+class _Clock:
+    """Simulated times at which CPU, link and device are free, and until when slots of the buffers are held.
+
+    One overlap maps the times before it to those after it by sums and maxima alone. Such a map is convex in each of its
+    results. So where it adds the same times to a state and to one that lies m such additions later, it does so to all
+    states between: `run` skips these, and finds m by bisection.
+    """
+
+    def __init__(self, phases: Phases, buffers: tuple[int, int]) -> None:
+        times = (phases.cpu, phases.copy, phases.device, phases.train)
+        self._times = tuple(round(each / NS) for each in times)
+        # Of each worker, of the copies and of the steps that free the slots of the next batches; link and device.
+        self._sizes = phases.workers, buffers[0] + phases.workers, buffers[1] + 1
+        self.state = [0] * (sum(self._sizes) + 2)
+        self.batches = 0
+
+    @property
+    def seconds(self) -> float:
+        """End of the last step."""
+        return self.state[1] * NS
+
+    def run(self, overlap: Overlap, times: int) -> None:
+        """Repeat an overlap."""
+        added: list[int] = []
+        while times:
+            before, state = added, self.state
+            self.advance(overlap)
+            added, times = [b - a for a, b in zip(state, self.state, strict=True)], times - 1
+            if added == before and times:
+                fits, beyond = 0, times + 1  # a state so many additions later
+                while beyond - fits > 1:
+                    middle = times if not fits and beyond > times else (fits + beyond) // 2
+                    there = self._later(added, middle - 1)
+                    if self._mapped(there, overlap) == self._later(added, middle):
+                        fits = middle
+                    else:
+                        beyond = middle
+                self.state, times = self._later(added, fits), times - fits
+                self.batches += fits * sum(overlap)
+
+    def _later(self, added: Sequence[int], times: int) -> list[int]:
+        return [at + times * more for at, more in zip(self.state, added, strict=True)]
+
+    def advance(self, overlap: Overlap) -> None:
+        """Run an overlap once."""
+        self.state = self._mapped(self.state, overlap)
+        self.batches += sum(overlap)
+
+    def _mapped(self, state: list[int], overlap: Overlap) -> list[int]:
+        """Return the times after an overlap, in which all begins as soon as what it needs is free.
+
+        A batch of the CPU needs a worker and a slot, which the copy of an earlier one frees; its copy needs the link,
+        and a slot, which a step frees. The device needs the link to prepare, and the copy to train on.
+        """
+        prepare, copy, prepare_there, train = self._times
+        workers, waiting, there = self._sizes
+        link, device = state[:2]
+        ready = state[2 : 2 + workers]
+        copied = state[2 + workers : 2 + workers + waiting]
+        trained = state[2 + workers + waiting :]
+        for i in range(overlap.cpu):
+            ready.append(max(ready[i], copied[i]) + prepare)
+        if overlap.device or overlap.extra:
+            device = max(link, device) + overlap.device * prepare_there
+            for _ in range(overlap.extra):
+                trained.append(device + train)
+                device += train + prepare_there
+            link = device
+        own = overlap.device + overlap.extra
+        for i in range(overlap.device + overlap.cpu):
+            if i < overlap.cpu:
+                link = max(link, ready[workers + i], trained[own + i]) + copy
+                copied.append(link)
+            if i >= overlap.device:
+                device = max(device, copied[waiting + i - overlap.device])
+            device += train
+            trained.append(device)
+        return [link, device, *ready[-workers:], *copied[-waiting:], *trained[-there:]]
+
+
+def simulate(phases: Phases, overlaps: Sequence[tuple[int, Overlap]], buffers: tuple[int, int]) -> float:
+    """Return the seconds of an epoch of these overlaps, each with how often it is repeated."""
+    clock = _Clock(phases, buffers)
+    for times, overlap in overlaps:
+        clock.run(overlap, times)
+    return clock.seconds
+
+
+def static(phases: Phases, batches: int, buffers: tuple[int, int] = (2, 1)) -> list[Plan]:
+    """Return the plans by which one side prepares all batches: the CPU in a pipeline, the device in a sequence."""
+    found = []
+    for name, overlap in (("cpu", Overlap(1, 0)), ("device", Overlap(0, 1))):
+        overlaps = ((batches, overlap),)
+        found.append(Plan(name, phases, overlaps, buffers, simulate(phases, overlaps, buffers)))
+    return found
+
+
+def dual(phases: Phases, batches: int, buffers: tuple[int, int]) -> Plan:
+    """Return the plan whose overlaps fill buffers of these numbers of batches, at least 1 each.
+
+    In the first overlap the CPU begins with an empty buffer. Extra batches take the device's time until it is full. How
+    many of the last batches are the CPU's is what takes the least time.
+    """
+    (cpu, device), clock = buffers, _Clock(phases, buffers)
+    filling, turn = cpu * phases.each - device * phases.device, phases.train + phases.device
+    begins = Overlap(cpu, device, max(0, int(filling // turn)))
+    steady = Overlap(cpu, device, max(0, int((filling - (cpu + device) * phases.train) // turn)))
+    overlaps = []
+    if sum(begins) + sum(steady) <= batches:
+        times = (batches - sum(begins)) // sum(steady) - 1  # what is left is one overlap to almost two
+        overlaps = [(1, begins), (times, steady)]
+    for times, overlap in overlaps:
+        clock.run(overlap, times)
+    left, state = batches - clock.batches, clock.state
+
+    @functools.cache
+    def ended(ours: int) -> float:
+        clock.state = state
+        for times, overlap in _halved(ours, left - ours, buffers):
+            clock.run(overlap, times)
+        return clock.seconds
+
+    fewest, most = 0, left  # more of the CPU's take less time up to some number, and from there on more
+    while fewest < most:
+        middle = (fewest + most) // 2
+        fewest, most = (fewest, middle) if ended(middle) <= ended(middle + 1) else (middle + 1, most)
+    near = range(max(0, fewest - NEAR), min(left, fewest + NEAR) + 1)  # nearly so, as overlaps are whole
+    ours = min(near, key=ended)
+    overlaps += _halved(ours, left - ours, buffers)
+    return Plan("hybrid", phases, tuple(overlaps), buffers, ended(ours))
+
+
+def _halved(ours: int, theirs: int, buffers: tuple[int, int]) -> list[tuple[int, Overlap]]:
+    """Return overlaps of half of the CPU's and the device's batches, of half of the others, and so on."""
+    found = []
+    while ours or theirs:
+        overlap = Overlap(min(buffers[0], -(-ours // 2)), min(buffers[1], -(-theirs // 2)))
+        sides = zip((ours, theirs), overlap, buffers, strict=False)
+        # A side fills its buffer again while it has twice as many batches left.
+        times = max(1, min(left // most - 1 if here == most else 1 for left, here, most in sides if here))
+        found.append((times, overlap))
+        ours, theirs = ours - times * overlap.cpu, theirs - times * overlap.device
+    return found
+
+
+def balanced(phases: Phases, batches: int, device: int, most: int) -> list[Plan]:
+    """Return the plans that feedback meets with a device's buffer of so many batches.
+
+    The CPU's buffer, of 1 to ``most`` batches, begins with the number that `start` says. If the CPU is idle for longer
+    than the device, it gets one more in each overlap, else one less, until each is idle for less than the device takes
+    to prepare a batch, or that would lead back.
+    """
+    x = start(phases)
+    cpu = min(most, max(1, int(device / x))) if x else most
+    found: dict[int, Plan] = {}
+    while 1 <= cpu <= most and cpu not in found:
+        plan = found[cpu] = dual(phases, batches, (cpu, device))
+        ours, theirs = plan.busy["cpu"], plan.busy["device"]
+        if (1 - min(ours, theirs)) * plan.seconds < phases.device * sum(times for times, _ in plan.overlaps):
+            break
+        cpu += 1 if ours < theirs else -1
+    return list(found.values())
+
+
+@functools.lru_cache(8)
+def plans(phases: Phases, batches: int, most: tuple[int, int] = MOST) -> dict[str, Plan]:
+    """Return the plans "cpu", "device" and "hybrid" of an epoch, the same dictionary each time.
+
+    most: largest buffers of the CPU and of the device, at least 1 each. "hybrid" is the fastest for any buffers; of
+    those that are nearly as fast, the one with the largest, which even out differences between batches.
+    """
+    found = {each.name: each for each in static(phases, batches)}
+    tried = [each for device in range(1, most[1] + 1) for each in balanced(phases, batches, device, most[0])]
+    enough = ALIKE * min(each.seconds for each in tried)
+    found["hybrid"] = max(
+        (each for each in tried if each.seconds <= enough), key=lambda each: sum(each.buffers)
+    )
+    return found
+
+
+def choose(found: dict[str, Plan]) -> Plan:
+    """Return the fastest of these plans, "hybrid" if it saves at least GAIN."""
+    return min(found.values(), key=lambda each: each.seconds / ((1 - GAIN) if each.name == "hybrid" else 1))

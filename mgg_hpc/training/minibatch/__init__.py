@@ -1,0 +1,1 @@
+"""Mini-batches that CPU and device prepare together: operators, their measured times, and the executor of a plan."""

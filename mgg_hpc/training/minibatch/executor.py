@@ -1,0 +1,192 @@
+"""Carry out plans of hybrid mini-batches (plan/hybrid.py): a pool of threads, a link, and the thread that trains.
+
+Batches are yielded in the order of their numbers, whatever the plan and the clock, so a run has the same bits with any
+plan and without one. Threads wait for slots of the buffers; a batch is copied once the device has room for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ...errors import InputError
+from ...nn.sampling.batches import Batch, Batches
+from ...nn.sampling.source import Source
+from ...nn.spans import span
+from ...plan import hybrid
+from ...plan.hybrid import Phases, Plan
+from .operators import OPERATORS, Prepared, Work
+
+CPU, COPY, TRAIN = ("batch", "cpu"), ("transfer", "copy"), ("train", "device")
+DEVICE, DIRECT = ("batch", "device"), ("transfer", "direct")
+OF_PHASES = {"cpu": (CPU,), "copy": (COPY,), "device": (DEVICE, DIRECT), "train": (TRAIN,)}
+
+
+class Run:
+    """An epoch's batches on their way: as many as the plan has, from number ``first`` on.
+
+    seconds: of all so far. calls: functions that return the seconds of each operator's calls, once a GPU has finished.
+    """
+
+    def __init__(self, source: Source, batches: Batches, plan: Plan, epoch: int, first: int = 0) -> None:
+        self._work = Work(source, batches, epoch, batches.sampling(epoch))
+        self._plan, self._first, self._stream = plan, first, source.backend.stream
+        self._of_cpu = list(plan.of_cpu(first))
+        self._copies: deque[Future[tuple[Batch | Prepared, Any]]] = deque()  # with stamps
+        self._trained, self._ended, self._moved = first, False, threading.Condition()
+        self.calls: defaultdict[tuple[str, str], list[Callable[[], float]]] = defaultdict(list)
+        self.seconds = 0.0
+
+    def spent(self) -> dict[str, list[float]]:
+        """Return the seconds of each batch by phase, named as in `Phases`."""
+        calls = {
+            name: ([each() for each in self.calls[key]] for key in keys) for name, keys in OF_PHASES.items()
+        }
+        return {name: [sum(each) for each in zip(*found, strict=True)] for name, found in calls.items()}
+
+    def batches(self) -> Generator[Batch]:
+        """Yield the batches. Threads end with the generator."""
+        began, held, workers = time.perf_counter(), dict[int, Batch](), self._plan.phases.workers
+        self._pool, self._link = (
+            ThreadPoolExecutor(workers, "batch cpu"),
+            ThreadPoolExecutor(1, "transfer copy"),
+        )
+        try:
+            self._link.submit(self._begin, range(self._plan.buffers[0] + workers)).result()
+            for prepares, number in self._plan.program(self._first):
+                if prepares:
+                    with span("sample"):
+                        prepared = self._timed(DEVICE, number)
+                    held[number] = self._timed(DIRECT, prepared)
+                    continue
+                arrived = [held.pop(number) if number in held else self._arrived()]
+                since = self._stream.stamp()
+                try:
+                    yield self._whole(arrived.pop())
+                finally:
+                    self.calls[TRAIN].append(self._stream.since(since))
+                self._advance(number + 1)
+        finally:
+            self.seconds = time.perf_counter() - began
+            self._advance(self._trained, ended=True)
+            self._pool.shutdown(cancel_futures=True)
+            self._link.shutdown(cancel_futures=True)
+
+    def _timed(self, operator: tuple[str, str], given: Any) -> Any:
+        """Call an operator, and keep its seconds: the CPU's by the clock, others by the device's stream."""
+        phase, hardware = operator
+        began = time.perf_counter() if operator == CPU else self._stream.stamp()
+        try:
+            found = OPERATORS[phase][hardware](self._work, given)
+        except InputError:
+            raise
+        except Exception as error:
+            raise RuntimeError(f"preparing batches: {phase} by {hardware} failed: {error!r}") from error
+        taken = time.perf_counter() - began if operator == CPU else 0.0
+        self.calls[operator].append((lambda: taken) if operator == CPU else self._stream.since(began))
+        return found
+
+    def _advance(self, trained: int, *, ended: bool = False) -> None:
+        with self._moved:
+            self._trained, self._ended = trained, ended
+            self._moved.notify()
+
+    def _begin(self, places: Iterable[int]) -> None:
+        """Have batches in these places among the CPU's made and copied. Called by the link alone, so in order."""
+        for place in (each for each in places if each < len(self._of_cpu)):
+            made = self._pool.submit(self._timed, CPU, self._of_cpu[place])
+            self._copies.append(self._link.submit(self._copy, place, made))
+
+    def _copy(self, place: int, made: Future[Prepared]) -> tuple[Batch | Prepared, Any]:
+        """Copy a batch once there is room on the device: a slot for each in its buffer, and for the one in training."""
+        prepared, last = made.result(), self._of_cpu[place] - self._plan.buffers[1]
+        with self._moved:
+            while self._trained < last and not self._ended:
+                self._moved.wait()
+        with self._stream.beside():
+            copied = self._timed(COPY, prepared), self._stream.stamp()
+        self._begin([place + self._plan.buffers[0] + self._plan.phases.workers])  # in its slot
+        return copied
+
+    def _whole(self, arrived: Batch | Prepared) -> Batch:
+        """Return a batch with its input rows, which only this thread may gather if they are missing."""
+        if isinstance(arrived, Batch):
+            return arrived
+        batch: Batch = OPERATORS[DIRECT[0]][DIRECT[1]](self._work, arrived)
+        return batch
+
+    def _arrived(self) -> Batch | Prepared:
+        with span("sample"):
+            batch, stamp = self._copies.popleft().result()
+        found = (getattr(batch, name, None) for name in ("x", "y"))
+        self._stream.wait(stamp, *(each for each in found if isinstance(each, Tensor)))
+        return batch
+
+
+@dataclass
+class Hybrid:
+    """How a job's batches are prepared.
+
+    name: of the plan. phases: of a batch, of the slowest rank. spread: their coefficients of variation, by name. note:
+    where they come from. most: batches that wait on each side. run: the last whole epoch.
+    """
+
+    name: str
+    phases: Phases
+    spread: dict[str, float]
+    note: str
+    most: int
+    run: Run | None = None
+
+    def plans(self, batches: int) -> dict[str, Plan]:
+        """Return the plans of so many batches."""
+        return hybrid.plans(self.phases, batches, (self.most, self.most))
+
+    def facts(self, batches: int) -> dict[str, str]:
+        """Return what is known of an epoch before it is run, for the user."""
+        plans = self.plans(batches)
+        plan, phases = plans[self.name], asdict(self.phases)
+        times = (
+            f"{name} {1e3 * phases[name]:.2f} ms (varies by {self.spread[name]:.0%})" for name in OF_PHASES
+        )
+        expected = (f"{name} {1e3 * found.seconds:.0f} ms" for name, found in plans.items())
+        return {
+            "phases": f"{', '.join(times)}; {self.note}",
+            "prepare": f"{self.name}: {plan.on_cpu} batches on the CPU, {plan.on_device} on the device; expected "
+            f"epochs: {', '.join(expected)}; at least {1e3 * hybrid.bound(self.phases, batches):.0f} ms",
+        }
+
+    def summary(self, batches: int) -> dict[str, Any]:
+        """Return the entry of summary.json. busy: share of the last whole epoch in which each side worked."""
+        plan, times = self.plans(batches)[self.name], asdict(self.phases)
+        workers, busy = times.pop("workers"), dict[str, float]()
+        if self.run is not None:
+            cpu, copy, device, train = (sum(each) for each in self.run.spent().values())
+            spent = {"cpu": cpu / workers, "link": copy + device, "device": device + train}
+            busy = {name: seconds / self.run.seconds for name, seconds in spent.items()}
+        return {
+            "by": self.name,
+            "batches": {"cpu": plan.on_cpu, "device": plan.on_device},
+            "buffers": dict(zip(("cpu", "device"), plan.buffers, strict=True)),
+            "workers": workers,
+            "phases_ms": {name: 1e3 * seconds for name, seconds in times.items()},
+            "variation": self.spread,
+            "expected_ms": 1e3 * plan.seconds,
+            "bound_ms": 1e3 * hybrid.bound(self.phases, batches),
+            "expected_busy": plan.busy,
+            "busy": busy,
+        }
+
+    def epoch(self, source: Source, batches: Batches, epoch: int, first: int) -> Generator[Batch]:
+        """Yield the batches of an epoch from number ``first`` on."""
+        run = Run(source, batches, self.plans(batches.steps - first)[self.name], epoch, first)
+        if not first:
+            self.run = run
+        yield from run.batches()

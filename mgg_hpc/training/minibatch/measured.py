@@ -1,0 +1,129 @@
+"""Times of a batch's phases on this machine, measured by steps of a job, and kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import cast
+
+import msgspec
+import numpy as np
+import torch
+import xxhash
+
+from ... import __version__
+from ...data import user_cache
+from ...nn.graph.handle import GraphHandle
+from ...plan import hybrid
+from ...plan.hybrid import Overlap, Phases, Plan
+from ...runtime import cores
+from ..job import Job
+from ..trainer import Trainer
+from .executor import OF_PHASES, Hybrid, Run
+
+STEPS, WARM_UP = 20, 2  # batches of each phase that are measured, and those before them
+FORMAT, VERSION = "mgg-phases", 1
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Phases of a batch of the slowest rank, their coefficients of variation by name, and where they were measured."""
+
+    phases: Phases
+    spread: dict[str, float]
+    machine: dict[str, str | int]
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def prepare(job: Job) -> None:
+    """Choose how the batches of a job are prepared, if its settings ask for more than the CPU. Collective.
+
+    Phases are those that are kept for this machine and job, else they are measured now.
+    """
+    sampled, train = job.sampled, job.settings.train
+    if sampled is None or train.prepare == "cpu":
+        return
+    job.phases.skip()
+    kept, note = job.comm.bcast(_kept(job) if job.comm.rank == 0 else (None, ""), root=0)
+    found = kept or measure(job)
+    if kept is None and job.comm.rank == 0:
+        user_cache.write(_name(job), msgspec.to_builtins(found))
+    made = Hybrid(train.prepare, found.phases, found.spread, note, train.buffer)
+    if made.name == "auto":
+        made.name = hybrid.choose(made.plans(sampled.steps)).name
+    job.sampled = replace(sampled, hybrid=made)
+    job.phases.end("measure")
+
+
+def measure(job: Job) -> Measured:
+    """Take steps on the first batches, on a copy of the model, in overlaps of one batch of each side. Collective."""
+    sampled, comm = job.sampled, job.comm
+    assert sampled is not None
+    workers = min(comm.allgather(job.backend.options.threads))
+    # Nothing of the whole graph is used.
+    trainer = Trainer(replace(job, model=deepcopy(job.model)), cast(GraphHandle, None), records=False)
+    epoch, spent = 0, {name: list[float]() for name in OF_PHASES}
+    wanted = WARM_UP + min(STEPS, 2 * sampled.steps)
+    while min(map(len, spent.values())) < wanted:
+        epoch += 1
+        both, alone = Overlap(1, 1), Overlap(epoch % 2, 1 - epoch % 2)  # where an epoch has one batch only
+        overlaps = ((min(sampled.steps // 2, wanted), both) if sampled.steps > 1 else (1, alone),)
+        plan = Plan("measured", Phases(1, 1, 1, 1, workers), overlaps, (1, 1), 0)
+        run = Run(sampled.source, sampled.batches, plan, epoch)
+        with contextlib.closing(run.batches()) as batches:
+            for batch in batches:
+                trainer.take(batch)
+        job.backend.stream.finish()
+        for name, seconds in run.spent().items():
+            spent[name] += seconds
+    job.backend.stream.meter.taken()
+    mine = {name: np.array(each[WARM_UP:]) for name, each in spent.items()}
+    each = comm.allgather([(times.mean(), times.std() / (times.mean() or 1)) for times in mine.values()])
+    means, spread = (dict(zip(mine, most, strict=True)) for most in np.max(each, axis=0).T.tolist())
+    return Measured(Phases(**means, workers=workers), spread, _machine(job))
+
+
+def _machine(job: Job) -> dict[str, str | int]:
+    """Return what must be equal for kept times to hold."""
+    gpu = {} if job.backend.capabilities.device == "cpu" else {"GPU": torch.cuda.get_device_name()}
+    here = {"cpu": cores.processor(), "cores": cores.available(), "threads": job.backend.options.threads}
+    return {**here, **gpu, "ranks": job.comm.size, "mgg": __version__}
+
+
+def _name(job: Job) -> str:
+    """Return the name of the times of this model, graph, fanouts and size of batches in the user's cache folder."""
+    train = job.settings.train
+    of = [
+        job.part.uuid,
+        msgspec.to_builtins(job.settings.model),
+        train.dtype,
+        list(train.fanouts),
+        train.batch_size,
+    ]
+    return (
+        f"phases-{xxhash.xxh3_64_hexdigest(json.dumps([*of, job.backend.capabilities.name]).encode())}.json"
+    )
+
+
+def _kept(job: Job) -> tuple[Measured | None, str]:
+    """Return the times that are kept for a job, or None, and where its times come from."""
+    document, wrong = user_cache.read(_name(job), FORMAT, VERSION)
+    if document is None:
+        return None, f"measured now{f' ({wrong})' if wrong else ''}"
+    try:
+        found = msgspec.convert(document, Measured)
+    except msgspec.ValidationError as error:
+        return (
+            None,
+            f"measured now ({user_cache.folder() / _name(job)}: ignored, since it is damaged: {error})",
+        )
+    for what, here in _machine(job).items():
+        if found.machine.get(what) != here:
+            return (
+                None,
+                f"measured now, since the kept ones are of {what} {found.machine.get(what)}, and here it is {here}",
+            )
+    return found, "kept from an earlier run"

@@ -1,0 +1,95 @@
+"""The operators of hybrid mini-batches by phase and hardware, of which another accelerator replaces its own::
+
+    from mgg_hpc.training.minibatch.operators import OPERATORS
+
+    OPERATORS["batch"]["device"] = drawn_on_npu
+
+A batch goes through "batch" on "cpu", "transfer" by "copy" and "train" on "device"; or through "batch" on "device",
+"transfer" by "direct" and "train" on "device". Those of the CPU run on threads of a pool, the copy on a thread of its
+own, all others on the thread that trains. Whatever prepares a batch must draw the same edges, as `Batches` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...nn.inputs.host import Input
+from ...nn.sampling.batches import Batch, Batches, Block, Drawn
+from ...nn.sampling.source import Source
+from ...nn.workspace import as_array
+
+
+class Prepared(NamedTuple):
+    """A batch on its way: its number, and what `Batches.batch` takes. x: input rows, where they are there already."""
+
+    number: int
+    blocks: list[Block]
+    rows: NDArray[np.int64]
+    x: Input | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """The batches of an epoch, and what they are prepared from. sample: returns a drawn batch by its number."""
+
+    source: Source
+    batches: Batches
+    epoch: int
+    sample: Callable[[int], Drawn]
+
+    @property
+    def gathers_anywhere(self) -> bool:
+        """Whether any thread may gather input rows, since no communication runtime is needed for that."""
+        return self.source.comm.size == 1 or self.source.backend.capabilities.reaches_peers
+
+
+def batch_on_cpu(work: Work, number: int) -> Prepared:
+    """Draw a batch and, where the device is the CPU, gather its input rows."""
+    prepared = batch_on_device(work, number)
+    if prepared.x is None and work.source.device == "cpu" and work.gathers_anywhere:
+        return prepared._replace(x=work.source.input(prepared.blocks[0].numbers))
+    return prepared
+
+
+def batch_on_device(work: Work, number: int) -> Prepared:
+    """Draw a batch."""
+    return Prepared(number, *work.sample(number))
+
+
+def transfer_by_copy(work: Work, prepared: Prepared) -> Batch | Prepared:
+    """Return the batch with a copy of its input rows, or with those that the device gathers now.
+
+    Where only the thread that trains may gather, what was prepared is returned.
+    """
+    x, source = prepared.x, work.source
+    if x is None and not work.gathers_anywhere:
+        return prepared
+    if isinstance(x, Tensor) and source.device == "cpu":
+        copied = source.workspace.rows(len(x), x.shape[1], x.dtype)
+        np.copyto(as_array(copied), as_array(x))  # by this thread alone
+        prepared = prepared._replace(x=copied)
+    return transfer_direct(work, prepared)
+
+
+def transfer_direct(work: Work, prepared: Prepared) -> Batch:
+    """Return the batch, with input rows that the device gathers where they are missing."""
+    return work.batches.batch(prepared.blocks, prepared.rows, prepared.x, work.epoch, prepared.number)
+
+
+def train_on_device(trainer: Any, batch: Batch) -> bool:
+    """Take a step of a `Trainer`; return whether its loss and all weights are finite. Collective."""
+    finite: bool = trainer.step_on(batch)
+    return finite
+
+
+OPERATORS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
+    "batch": {"cpu": batch_on_cpu, "device": batch_on_device},
+    "transfer": {"copy": transfer_by_copy, "direct": transfer_direct},
+    "train": {"device": train_on_device},
+}

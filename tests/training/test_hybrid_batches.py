@@ -1,0 +1,413 @@
+"""Batches that CPU and device prepare together: the same bits with any plan, operators, measured times, failures."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from jobs import blocks, call, directed_weighted, with_sparse_features, write_job
+from mpi4py import MPI
+
+from mgg_hpc import config
+from mgg_hpc.data import writer
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan import hybrid
+from mgg_hpc.plan.hybrid import Overlap, Phases, Plan
+from mgg_hpc.training.job import build
+from mgg_hpc.training.minibatch import measured
+from mgg_hpc.training.minibatch.executor import Run
+from mgg_hpc.training.minibatch.operators import OPERATORS, Work
+from mgg_hpc.training.trainer import Trainer
+
+ROWS = 5
+GRAPHS = {
+    "dense": blocks,
+    "sparse": lambda: with_sparse_features(blocks()),
+    "directed": directed_weighted,
+}
+MODELS = {
+    "sage": {"name": "sage"},
+    "gcn": {"dropout": 0.3},
+    "gat": {"name": "gat", "heads": 2, "attention_dropout": 0.3},
+}
+
+
+@pytest.fixture
+def operators(monkeypatch):
+    """The registry, as it is now again after the test."""
+    for phase, known in OPERATORS.items():
+        monkeypatch.setitem(OPERATORS, phase, dict(known))
+    return OPERATORS
+
+
+@pytest.fixture
+def threads():
+    """Checks that the test leaves no thread behind."""
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.fixture
+def job_of(tmp_path):
+    """Return job_of(graph, **model): a job of this process alone, on batches of ROWS rows with few edges."""
+    jobs = []
+
+    def job_of(graph=None, *, batch_size: int = ROWS, **model):
+        writer.write(tmp_path / f"{len(jobs)}.h5", graph or blocks())
+        train = {"mode": "sampled", "fanouts": [3, 2], "batch_size": batch_size, "seed": 7}
+        tree = {
+            "graph": {"file": str(tmp_path / f"{len(jobs)}.h5")},
+            "model": {"hidden": 8} | model,
+            "train": train,
+        }
+        jobs.append(
+            build(
+                config.from_tree(tree | {"run": {"threads": 1, "backend": "serial"}}, "test"), MPI.COMM_SELF
+            )
+        )
+        return jobs[-1]
+
+    yield job_of
+    for job in jobs:
+        job.close()
+
+
+def drawn(rng, batches: int) -> Plan:
+    """A plan of random overlaps over small buffers."""
+    buffers, overlaps, left = tuple(map(int, rng.integers(1, 5, 2))), [], batches
+    while left:
+        sizes = [int(rng.integers(0, most + 1)) for most in buffers]
+        overlap = Overlap(*sizes, int(rng.integers(0, 3)) if sizes[1] else 0)
+        if sum(overlap) > left:
+            overlap = Overlap(min(left, buffers[0]), 0)
+        if sum(overlap):
+            overlaps.append((1, overlap))
+            left -= sum(overlap)
+    return Plan("drawn", Phases(1, 1, 1, 1, int(rng.integers(1, 4))), tuple(overlaps), buffers, 0.0)
+
+
+def run_of(job, plan: Plan, epoch: int = 1, first: int = 0) -> Run:
+    return Run(job.sampled.source, job.sampled.batches, plan, epoch, first)
+
+
+def losses(job, *plans: Plan | None) -> list[float]:
+    """The loss of each batch of as many epochs, from the job's weights on; None: prepared by the CPU alone."""
+    trainer, found = Trainer(replace(job, model=deepcopy(job.model)), job.graph()), []
+    for epoch, plan in enumerate(plans, 1):
+        batches = run_of(job, plan, epoch).batches() if plan else job.sampled.batches.epoch(epoch)
+        with contextlib.closing(batches):
+            for number, batch in enumerate(batches):
+                assert (batch.number, batch.epoch, batch.last) == (
+                    number,
+                    epoch,
+                    number == job.sampled.steps - 1,
+                )
+                trainer.take(batch)
+                found.append(float(trainer._flat[-1]))
+    return found
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.sampled
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("anywhere", [True, False])
+def test_losses_have_the_same_bits_with_any_plan(rng, job_of, monkeypatch, graph, model, anywhere):
+    """Where threads may gather input rows, and where the thread that trains does."""
+    job = job_of(GRAPHS[graph](), **MODELS[model])
+    wanted = losses(job, None, None)
+    assert len(set(wanted)) > job.sampled.steps
+    if not anywhere:
+        monkeypatch.setattr(Work, "gathers_anywhere", False)
+    for _ in range(4):
+        assert losses(job, *(drawn(rng, job.sampled.steps) for _ in range(2))) == wanted
+
+
+def test_an_epoch_goes_on_at_any_batch(rng, job_of):
+    job = job_of()
+    steps = job.sampled.steps
+    for first in range(1, steps):
+        run = run_of(job, drawn(rng, steps - first), 2, first)
+        assert [batch.number for batch in run.batches()] == list(range(first, steps))
+
+
+def test_operators_of_another_device_take_its_batches(rng, job_of, operators):
+    """As a plan says, and no other batches; all of them in their order."""
+    job, called = job_of(), []
+
+    def dummy(phase, hardware):
+        real = operators[phase][hardware]
+
+        def run(work, given):
+            called.append((phase, hardware, given if phase == "batch" else given.number))
+            return real(work, given)
+
+        operators[phase][hardware] = run
+
+    for phase, hardware in (
+        ("batch", "cpu"),
+        ("transfer", "copy"),
+        ("batch", "device"),
+        ("transfer", "direct"),
+    ):
+        dummy(phase, hardware)
+    dummy("train", "device")
+    plan = drawn(rng, job.sampled.steps)
+    wanted, called[:] = losses(job, plan), []
+    assert losses(job, plan) == wanted
+    numbers = {key: [n for *each, n in called if each == list(key)] for key in {each[:2] for each in called}}
+    ours, program = list(plan.of_cpu()), list(plan.program())
+    theirs = [number for prepares, number in program if prepares]
+    assert sorted(numbers.get(("batch", "cpu"), [])) == numbers.get(("transfer", "copy"), []) == ours
+    assert numbers.get(("batch", "device"), []) == numbers.get(("transfer", "direct"), []) == theirs
+    assert numbers["train", "device"] == list(range(job.sampled.steps))
+
+
+def test_no_more_batches_wait_than_buffers_hold(rng, job_of, operators):
+    """Of the CPU as many as its buffer and its threads hold, on the device its buffer and the one in training."""
+    job, lock, held, most = (
+        job_of(batch_size=1),
+        threading.Lock(),
+        {"cpu": 0, "device": 0},
+        {"cpu": 0, "device": 0},
+    )
+
+    def count(**changes):
+        with lock:
+            for side, change in changes.items():
+                held[side] += change
+                most[side] = max(most[side], held[side])
+
+    def counted(operator, before, after):
+        def run(*given):
+            count(**before)
+            found = operator(*given)
+            count(**after)
+            return found
+
+        return run
+
+    real = {phase: dict(known) for phase, known in operators.items()}
+    operators["batch"]["cpu"] = counted(real["batch"]["cpu"], {"cpu": 1}, {})
+    operators["transfer"]["copy"] = counted(real["transfer"]["copy"], {"device": 1}, {"cpu": -1})
+    operators["batch"]["device"] = counted(real["batch"]["device"], {"device": 1}, {})
+    trained = counted(lambda trainer, batch: time.sleep(0.002), {}, {"device": -1})
+    for buffers in ((1, 1), (3, 1), (2, 4)):
+        overlap = Overlap(buffers[0], buffers[1])
+        times = job.sampled.steps // sum(overlap)
+        plan = Plan("full", Phases(1, 1, 1, 1, 2), ((times, overlap),), buffers, 0.0)
+        most.update(cpu=0, device=0)
+        for batch in run_of(job, plan).batches():
+            trained(None, batch)
+        assert most == {"cpu": buffers[0] + 2, "device": buffers[1] + 1} and held == {"cpu": 0, "device": 0}
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("operator", "error", "kind", "said"),
+    [
+        (
+            ("batch", "cpu"),
+            lambda: OSError("no disk"),
+            RuntimeError,
+            r"batch by cpu failed: OSError\('no disk'\)",
+        ),
+        (("transfer", "copy"), MemoryError, RuntimeError, r"transfer by copy failed: MemoryError\(\)"),
+        (
+            ("batch", "device"),
+            lambda: ValueError("x"),
+            RuntimeError,
+            r"batch by device failed: ValueError\('x'\)",
+        ),
+        (("batch", "cpu"), lambda: InputError("row 3 cannot be read"), InputError, "^row 3 cannot be read$"),
+    ],
+)
+def test_a_failure_ends_the_epoch_by_its_name_and_leaves_no_thread(
+    job_of, operators, operator, error, kind, said
+):
+    job, (phase, hardware), real = job_of(), operator, operators[operator[0]][operator[1]]
+    plan = Plan("both", Phases(1, 1, 1, 1, 2), ((job.sampled.steps // 2, Overlap(1, 1)),), (1, 1), 0.0)
+    calls = []
+
+    def failing(*given):
+        calls.append(given)
+        if len(calls) == 3:
+            raise error()
+        return real(*given)
+
+    operators[phase][hardware] = failing
+    seen = []
+    with pytest.raises(kind, match=said):
+        seen += (batch.number for batch in run_of(job, plan).batches())
+    operators[phase][hardware] = real
+    with contextlib.closing(run_of(job, plan).batches()) as batches:  # and one that is left early
+        assert next(batches).number == 0
+
+
+def stretched(operators, seconds):
+    """Have each operator take so many seconds."""
+    for (phase, hardware), each in seconds.items():
+        real = operators[phase][hardware]
+
+        def run(work, given, real=real, each=each):
+            began = time.perf_counter()
+            found = real(work, given)
+            time.sleep(max(0.0, began + each - time.perf_counter()))
+            return found
+
+        operators[phase][hardware] = run
+
+
+@pytest.mark.parametrize("batch_size", [ROWS, 1000])
+def test_phases_are_measured_by_steps_that_change_nothing(job_of, operators, batch_size, monkeypatch):
+    """Times of operators are as long as these take; means and spreads leave out the first steps of each phase."""
+    monkeypatch.setattr(measured, "STEPS", 6)
+    job, seen, spent = job_of(batch_size=batch_size), {}, Run.spent
+    wanted = losses(job, None)
+    times = {("batch", "cpu"): 0.03, ("transfer", "copy"): 0.02, ("batch", "device"): 0.03}
+    stretched(operators, times | {("transfer", "direct"): 0.02, ("train", "device"): 0.04})
+
+    def kept(run):
+        found = spent(run)
+        for name, seconds in found.items():
+            seen.setdefault(name, []).extend(seconds)
+        return found
+
+    monkeypatch.setattr(Run, "spent", kept)
+    found = measured.measure(job)
+    for name, seconds in {"cpu": 0.03, "copy": 0.02, "device": 0.05, "train": 0.04}.items():
+        assert min(seen[name]) >= seconds  # other work only adds time
+        counted = seen[name][measured.WARM_UP :]
+        assert len(counted) >= min(6, 2 * job.sampled.steps)
+        assert getattr(found.phases, name) == pytest.approx(np.mean(counted))
+        assert found.spread[name] == pytest.approx(np.std(counted) / np.mean(counted))
+    assert found.phases.workers == 1
+    monkeypatch.undo()
+    assert losses(job, None) == wanted
+
+
+def test_times_are_kept_until_the_machine_is_another(job_of, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    job, count, measure = job_of(), [], measured.measure
+    monkeypatch.setattr(measured, "measure", lambda job: count.append(1) or measure(job))
+
+    def prepared(**train):
+        given = config.from_tree(
+            {"graph": {"file": "g"}, "train": {"mode": "sampled", "fanouts": [3, 2]} | train}, "test"
+        )
+        once = replace(job, settings=given)
+        measured.prepare(once)
+        return once.sampled.hybrid
+
+    assert prepared() is None and not count
+    first = prepared(prepare="hybrid")
+    assert (first.name, first.most, first.note, len(count)) == ("hybrid", 10, "measured now", 1)
+    again = prepared(prepare="auto", buffer=3)
+    assert (again.phases, again.note, len(count)) == (first.phases, "kept from an earlier run", 1)
+    assert again.name in ("cpu", "device", "hybrid") and again.most == 3
+    assert len(prepared(prepare="hybrid", batch_size=7).note) == len("measured now") and len(count) == 2
+    monkeypatch.setattr(measured.cores, "processor", lambda: "Another CPU")
+    assert prepared(prepare="device").note.startswith("measured now, since the kept ones are of cpu ")
+    assert prepared(prepare="device").note == "kept from an earlier run" and len(count) == 3
+    for path in (tmp_path / "cache" / "mgg-hpc").glob("phases-*.json"):
+        kept = json.loads(path.read_text())
+        path.write_text(json.dumps(kept | {"phases": kept["phases"] | {"train": -1}}))
+    assert "is damaged" in prepared(prepare="device").note and len(count) == 4
+
+
+def test_a_job_says_how_its_batches_are_prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(measured, "STEPS", 4)
+    train = {"mode": "sampled", "fanouts": [3, 2], "batch_size": ROWS, "epochs": 2}
+    run = {"threads": 1, "watchdog": 0}
+    job, found = write_job(tmp_path, blocks(), train=train, run=run), {}
+    shown = call("train", job, "--no-progress", "--dry-run", "--set=train.prepare=hybrid", folder=tmp_path)
+    assert shown.returncode == 0 and not (tmp_path / "runs").exists()
+    assert (
+        "; measured now" in shown.stdout
+        and "batches on the CPU" in shown.stdout
+        and "at least" in shown.stdout
+    )
+    for prepare in ("cpu", "device", "hybrid", "auto"):
+        words = (f"--set=train.prepare={prepare}", f"--set=run.folder={tmp_path / prepare}")
+        done = call("train", job, "--no-progress", *words, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert ("; kept from an earlier run" in done.stdout) == (prepare != "cpu")
+        found[prepare] = json.loads((tmp_path / prepare / "latest" / "summary.json").read_text())
+    assert len({each["final_loss"] for each in found.values()}) == 1
+    assert "prepare" not in found["cpu"]["sampled"]
+    told, steps = found["device"]["sampled"]["prepare"], found["cpu"]["batches"]
+    assert (told["by"], told["batches"]) == ("device", {"cpu": 0, "device": steps})
+    assert 0 < told["busy"]["device"] <= 1.01 and told["busy"]["cpu"] == 0
+    assert told["bound_ms"] <= told["expected_ms"] * 1.001
+    told = found["hybrid"]["sampled"]["prepare"]
+    assert sum(told["batches"].values()) == steps and set(told["phases_ms"]) == set(told["variation"])
+    assert call("report", tmp_path / "hybrid", folder=tmp_path).returncode == 0
+    page = (tmp_path / "hybrid" / "latest" / "report.html").read_text()
+    assert f"{told['batches']['cpu']} batches of an epoch prepared by the CPU" in page
+    assert f"<td>device</td><td>{told['busy']['device']:.0%}</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ({"prepare": "gpu"}, 'train.prepare is \'gpu\'; it must be "cpu" or "device" or "hybrid" or "auto"'),
+        ({"prepare": "hybrid", "buffer": 0}, "train.buffer is 0; it must be a whole number, at least 1"),
+        (
+            {"prepare": "hybrid", "mode": "full"},
+            "train.prepare is 'hybrid', which is for train.mode = \"sampled\"",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_key(tmp_path, train, said):
+    chosen = {"mode": "sampled", "fanouts": [3, 2]} | train
+    if chosen["mode"] == "full":
+        del chosen["fanouts"]
+    done = call("train", write_job(tmp_path, blocks(), train=chosen), folder=tmp_path)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_buffers_that_do_not_fit_are_refused_with_their_batches(tmp_path, monkeypatch):
+    """Of batches of 1 MiB."""
+
+    def measured_batches(job):
+        number, hybrid = job.sampled.held(job.settings.train, 1)
+        return number << 20, ((number, 1 << 20) if hybrid else (0, 0))
+
+    monkeypatch.setattr("mgg_hpc.training.footprint.measure_batches", measured_batches)
+    monkeypatch.setattr("mgg_hpc.runtime.cores.memory_available", lambda: 20 << 20)
+    train = {"mode": "sampled", "fanouts": [3, 2], "batch_size": 1, "epochs": 1}
+    job = write_job(tmp_path, blocks(), train=train, run={"threads": 1, "watchdog": 0})
+    assert call("train", job, "--no-progress", folder=tmp_path).returncode == 0
+    done = call("train", job, "--set=train.prepare=hybrid", "--set=train.buffer=15", folder=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert re.search(
+        r"needs .* GiB more .*; lower train.buffer \(32 batches of 1\.0 MiB may be held", done.stderr
+    )
+
+
+def test_a_plan_takes_as_long_as_in_the_simulator(job_of, operators):
+    """With operators that wait: the device prepares faster than the CPU in one of two settings."""
+    job, real = job_of(batch_size=4), {phase: dict(known) for phase, known in operators.items()}
+    for device, cpu in ((0.008, 0.04), (0.04, 0.016)):
+        for phase, known in real.items():
+            operators[phase] = dict(known)
+        stretched(operators, {("batch", "cpu"): cpu, ("transfer", "copy"): 4e-3, ("batch", "device"): device})
+        for plan in hybrid.plans(Phases(cpu, 4e-3, device, 0.012), job.sampled.steps).values():
+            for _ in range(10):  # other work on the machine only adds time
+                run = run_of(job, plan)
+                for _ in run.batches():
+                    time.sleep(0.012)
+                assert run.seconds >= plan.seconds * 0.98
+                if run.seconds <= plan.seconds * 1.2:
+                    break
+            else:
+                raise AssertionError(f"{run.seconds} s, and {plan.seconds} s in the simulator: {plan}")
