@@ -141,7 +141,7 @@ def test_batches_that_do_not_fit_a_collection_are_refused():
         ),
         (
             {"a": one, "b": (long(4, 3), long(1)), "c": one},
-            "feature b: lengths [1] add up to 1, and values are [2]",
+            "feature b: lengths add up to 1, and values are [2]",
         ),
         ({"a": one, "b": one, "c": (*one, torch.ones(1))}, "feature c: weights are for sums"),
         ({"a": (*one, torch.ones(1)), "b": one, "c": one}, "some features have weights and others have none"),

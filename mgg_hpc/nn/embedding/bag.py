@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -158,14 +159,14 @@ def _entries(
     input: Tensor, offsets: Tensor | None, include_last: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the entries of all bags, and how many each bag has. Raises InputError."""
-    ids = integers(input, f"{NAME}: input")
+    ids = integers(input, lambda: f"{NAME}: input")
     if ids.ndim == 2:
         if offsets is not None:
             raise InputError(f"{NAME}: offsets are for an input [E], and it is {list(ids.shape)}")
         return ids.reshape(-1), np.full(len(ids), ids.shape[1])
     if ids.ndim != 1 or offsets is None:
         raise InputError(f"{NAME}: input is {list(ids.shape)}; expected [B, L], or [E] with offsets")
-    starts = integers(offsets, f"{NAME}: offsets")
+    starts = integers(offsets, lambda: f"{NAME}: offsets")
     if starts.ndim != 1 or len(starts) < include_last:
         raise InputError(f"{NAME}: offsets are {list(starts.shape)}; expected [B{' + 1' * include_last}]")
     if not include_last:
@@ -185,13 +186,13 @@ def _entries(
     return ids, lengths
 
 
-def integers(tensor: Any, what: str) -> NDArray[np.int64]:
-    """Return integers as int64 on the host. Raises InputError for other types."""
+def integers(tensor: Any, what: Callable[[], str]) -> NDArray[np.int64]:
+    """Return integers as int64 on the host. Raises InputError, which begins with ``what``, for other types."""
     if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.int32, torch.int64):
         kind = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise InputError(f"{what}: expected a tensor of int32 or int64, not {kind}")
-    found: NDArray[np.int64] = tensor.cpu().numpy()
-    return found.astype(np.int64, copy=False)
+        raise InputError(f"{what()}: expected a tensor of int32 or int64, not {kind}")
+    found: NDArray[np.int64] = tensor.numpy(force=True)
+    return found if found.dtype == np.int64 else found.astype(np.int64)
 
 
 def check_ids(ids: NDArray[np.int64], lengths: NDArray[np.int64], rows: int, where: str) -> None:

@@ -152,29 +152,49 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         }
 
     def _bags_of(self, held: list[_Feature], given: Mapping[str, Any], rows: ShardedRows) -> Bags:
-        values, lengths, weights = [], [], []
-        for feature in held:
-            mine, many, *weight = given[feature.name]
-            where = f"{NAME}: table {feature.table.name}, feature {feature.name}"
-            ids, each = integers(mine, f"{where}, values"), integers(many, f"{where}, lengths")
-            if ids.ndim != 1 or each.ndim != 1 or (each < 0).any() or each.sum() != len(ids):
+        columns = [given[each.name] for each in held]
+
+        def where(number: int) -> str:
+            return f"{NAME}: table {held[number].table.name}, feature {held[number].name}"
+
+        values = [integers(each[0], lambda at=at: f"{where(at)}, values") for at, each in enumerate(columns)]  # type: ignore[misc]
+        lengths = [
+            integers(each[1], lambda at=at: f"{where(at)}, lengths") for at, each in enumerate(columns)
+        ]  # type: ignore[misc]
+        if len({each.shape for each in lengths}) > 1 or lengths[0].ndim != 1:
+            raise InputError(
+                f"{where(0)}: lengths are {list(lengths[0].shape)}; expected [B], as of all features"
+            )
+        weights = [each[2] for each in columns if len(each) > 2]
+        sizes = np.array([each.size for each in values])
+        every, totals = np.stack(lengths), np.sum(lengths, axis=1)
+        for number in np.flatnonzero(
+            (totals != sizes) | (every < 0).any(1) | [each.ndim != 1 for each in values]
+        ):
+            raise InputError(
+                f"{where(number)}: lengths add up to {totals[number]}, and values are {list(values[number].shape)}"
+            )
+        ids, limits = np.concatenate(values), np.array([each.table.num_embeddings for each in held])
+        for entry in np.flatnonzero(ids.view(np.uint64) >= np.repeat(limits, sizes).view(np.uint64))[:1]:
+            number = int(np.searchsorted(np.cumsum(sizes), entry, side="right"))
+            check_ids(values[number], lengths[number], int(limits[number]), where(number))
+        ids += np.repeat([each.start for each in held], sizes)
+        mean = np.array([each.table.pooling == "mean" for each in held])
+        for number, each in enumerate(columns):
+            if len(each) > 2 and (mean[number] or each[2].shape != (sizes[number],)):
                 raise InputError(
-                    f"{where}: lengths {list(each.shape)} add up to {each.sum()}, and values are {list(ids.shape)}"
+                    f"{where(number)}: weights are for sums, one for each of {sizes[number]} values"
                 )
-            if weight and (feature.table.pooling != "sum" or len(weight[0]) != len(ids)):
-                raise InputError(f"{where}: weights are for sums, one for each of {len(ids)} values")
-            check_ids(ids, each, feature.table.num_embeddings, where)
-            values.append(ids + feature.start)
-            lengths.append(each)
-            weights += weight
         if weights and len(weights) < len(held):
             raise InputError(f"{NAME}: some features have weights and others have none; pass ones")
-        every, divisor = np.concatenate(lengths), None
-        if any(feature.table.pooling == "mean" for feature in held):
-            mean = np.repeat([feature.table.pooling == "mean" for feature in held], len(lengths[0]))
-            divisor = torch.from_numpy(np.where(mean, np.maximum(every, 1), 1))
-        weight = torch.cat(weights).to(rows.weight.device, accumulator(rows.dtype)) if weights else None
-        return Bags(rows.backend.collectives.rank, np.concatenate(values), every, weight, divisor)
+        divisor = np.where(mean[:, None], np.maximum(every, 1), 1).reshape(-1) if mean.any() else None
+        return Bags(
+            rows.backend.collectives.rank,
+            ids,
+            every.reshape(-1),
+            torch.cat(weights).to(rows.weight.device, accumulator(rows.dtype)) if weights else None,
+            None if divisor is None else torch.from_numpy(divisor),
+        )
 
     def parts(self) -> dict[int, tuple[ShardedRows, dict[str, Tensor]]]:
         """Return by width the rows, and what a checkpoint holds of this rank's."""

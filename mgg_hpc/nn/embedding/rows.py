@@ -21,6 +21,7 @@ from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
 from .optimizers import RowOptimizer
 
 BLOCK = 1 << 16  # rows that are drawn or copied at a time
+CACHED = 256 << 10  # bytes of rows that an optimiser changes at a time: a core's cache holds them in between
 
 
 class ShardedRows:
@@ -122,10 +123,13 @@ class ShardedRows:
             shape, values = (self.last - self.first, self.dim), gradient.to(self.dtype)
             return torch.sparse_coo_tensor(at[None], values, shape, is_coalesced=True, check_invariants=False)
         weight, wide = self.weight.detach(), gradient.dtype
-        rows, kept = weight.index_select(0, at).to(wide), self.kept.index_select(0, at)
-        self.optimizer.step(rows, kept, gradient)
-        weight.index_copy_(0, at, rows.to(weight.dtype))
-        self.kept.index_copy_(0, at, kept)
+        step = max(64, CACHED // (self.dim * wide.itemsize)) if self.device == "cpu" else max(1, len(own))
+        for here, slope in zip(at.split(step), gradient.split(step), strict=True):
+            rows, kept = weight.index_select(0, here).to(wide), self.kept.index_select(0, here)
+            self.optimizer.step(rows, kept, slope)
+            weight.index_copy_(0, here, rows.to(weight.dtype))
+            if kept.shape[1]:
+                self.kept.index_copy_(0, here, kept)
         return None
 
     def _crossing(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
