@@ -26,6 +26,7 @@ def check_inputs(
     Ranks that are started already find it later, and agree on it. graph: another graph than the job's.
     """
     from .. import config
+    from ..data.clicks.store import open_clicks
     from ..data.store import open_graph
     from ..runtime.exit_code import RANK_VARIABLES
     from ..training import run_folder
@@ -33,6 +34,9 @@ def check_inputs(
     path = run_folder.find(run) / run_folder.JOB if run is not None else job
     if path is not None and not any(name in os.environ for name in RANK_VARIABLES):
         settings = config.load(path, overrides, of_run=run is not None)
+        if settings.dlrm.data:
+            with open_clicks(Path(settings.dlrm.data)):
+                return
         with open_graph(graph or Path(settings.graph.file)):
             pass
 

@@ -278,8 +278,20 @@ def train(settings: Settings, comm: Any, options: Shown) -> bool:
     run = comm.bcast(run, root=0)  # other nodes may see an older state of the folder
     if run is not None:
         return _resume(settings, comm, run, options)
-    _train(settings, comm, None, options)
+    if settings.dlrm.data:
+        _train_dlrm(settings, comm, None, options)
+    else:
+        _train(settings, comm, None, options)
     return True
+
+
+def _train_dlrm(settings: Settings, comm: Any, run: Path | None, options: Shown) -> None:
+    """Train a DLRM job, or go on with its run. Collective."""
+    from .dlrm.trainer import train_dlrm
+
+    if options.dry_run or options.profile:
+        raise InputError("--dry-run and --profile are for jobs of graphs; this one has dlrm.data")
+    train_dlrm(settings, comm, run, options.screen, whole=options.whole)
 
 
 def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> bool:
@@ -297,6 +309,9 @@ def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> bool:
                 options.screen.hide()
                 report.print_line(f"{run} has finished; to train on, raise train.epochs (it was {epochs})")
             return False
+        if settings.dlrm.data:
+            _train_dlrm(settings, comm, run, options)
+            return True
         resumed, settings = resume.load(comm, run, settings)
         _train(settings, comm, resumed, options)
         return True

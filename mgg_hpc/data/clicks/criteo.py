@@ -57,12 +57,14 @@ def read_criteo(path: Path, *, offset: int = 0, line: int = 1, skip_bad: bool = 
             kept, bad = _sound_lines(path, block, skip_bad=skip_bad)
             found = _in_pieces(kept)
             assert found is not None  # each of its lines was parsed alone
-        yield Clicks(*found, bad, block.end)
+        label, dense, category = found
+        yield Clicks(label, dense, category, bad, block.end)
 
 
 def _in_pieces(text: NDArray[np.uint8]) -> list[NDArray[Any]] | None:
     """Return what `_parsed` does, of pieces of whole lines."""
-    found, begin = [], 0
+    found: list[tuple[NDArray[Any], ...]] = []
+    begin = 0
     while begin < len(text) or not found:
         end = begin + 1 + text[begin : begin + PIECE].tobytes().rfind(b"\n")
         end = end if begin < end else len(text)  # of a line that is longer
@@ -77,13 +79,13 @@ def _in_pieces(text: NDArray[np.uint8]) -> list[NDArray[Any]] | None:
 def _parsed(text: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.uint32]] | None:
     """Return label, integers and words of whole lines, or None if some line is wrong."""
     text = np.concatenate([np.zeros(16, np.uint8), text])  # windows before the first fields
-    ends = np.flatnonzero((text == TAB) | (text == NEWLINE))
+    ends: NDArray[np.int64] = np.flatnonzero((text == TAB) | (text == NEWLINE))
     if len(ends) % FIELDS:
         return None
+    starts = np.concatenate([[16], ends[:-1] + 1]).reshape(-1, FIELDS)
     kinds, ends = text[ends].reshape(-1, FIELDS), ends.reshape(-1, FIELDS)
     if (kinds[:, -1] != NEWLINE).any() or (kinds[:, :-1] != TAB).any():
         return None
-    starts = np.concatenate([[16], ends.reshape(-1)[:-1] + 1]).reshape(-1, FIELDS)
     ends[:, -1] -= (ends[:, -1] > starts[:, -1]) & (text[ends[:, -1] - 1] == ord("\r"))
     digits, numbers = ends - starts, slice(0, 1 + INTEGERS)
     empty = digits[:, numbers] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,30 +155,36 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
     def _bags_of(self, held: list[_Feature], given: Mapping[str, Any], rows: ShardedRows) -> Bags:
         columns = [given[each.name] for each in held]
 
-        def where(number: int) -> str:
-            return f"{NAME}: table {held[number].table.name}, feature {held[number].name}"
+        def where(number: int, what: str = "") -> str:
+            return f"{NAME}: table {held[number].table.name}, feature {held[number].name}{what}"
 
-        values = [integers(each[0], lambda at=at: f"{where(at)}, values") for at, each in enumerate(columns)]  # type: ignore[misc]
+        values = [
+            integers(each[0], partial(where, number, ", values")) for number, each in enumerate(columns)
+        ]
         lengths = [
-            integers(each[1], lambda at=at: f"{where(at)}, lengths") for at, each in enumerate(columns)
-        ]  # type: ignore[misc]
+            integers(each[1], partial(where, number, ", lengths")) for number, each in enumerate(columns)
+        ]
         if len({each.shape for each in lengths}) > 1 or lengths[0].ndim != 1:
             raise InputError(
                 f"{where(0)}: lengths are {list(lengths[0].shape)}; expected [B], as of all features"
             )
         weights = [each[2] for each in columns if len(each) > 2]
         sizes = np.array([each.size for each in values])
-        every, totals = np.stack(lengths), np.sum(lengths, axis=1)
-        for number in np.flatnonzero(
-            (totals != sizes) | (every < 0).any(1) | [each.ndim != 1 for each in values]
-        ):
+        every = np.stack(lengths)
+        totals = every.sum(1)
+        wrong = (totals != sizes) | (every.min(1, initial=0) < 0) | [each.ndim != 1 for each in values]
+        for number in np.flatnonzero(wrong).tolist():
             raise InputError(
                 f"{where(number)}: lengths add up to {totals[number]}, and values are {list(values[number].shape)}"
             )
-        ids, limits = np.concatenate(values), np.array([each.table.num_embeddings for each in held])
-        for entry in np.flatnonzero(ids.view(np.uint64) >= np.repeat(limits, sizes).view(np.uint64))[:1]:
-            number = int(np.searchsorted(np.cumsum(sizes), entry, side="right"))
-            check_ids(values[number], lengths[number], int(limits[number]), where(number))
+        ids, there = np.concatenate(values), np.flatnonzero(sizes)
+        limits = np.array([each.table.num_embeddings for each in held])
+        if len(ids):
+            most = np.maximum.reduceat(
+                ids.view(np.uint64), (np.cumsum(sizes) - sizes)[there]
+            )  # negative: large
+            for number in there[most >= limits[there].view(np.uint64)].tolist():
+                check_ids(values[number], lengths[number], int(limits[number]), where(number))
         ids += np.repeat([each.start for each in held], sizes)
         mean = np.array([each.table.pooling == "mean" for each in held])
         for number, each in enumerate(columns):
