@@ -181,12 +181,14 @@ NEEDS = {
 }
 
 
-def load(path: Path, overrides: tuple[str, ...] = (), *, of_run: bool = False) -> Settings:
+def load(
+    path: Path, overrides: tuple[str, ...] = (), *, of_run: bool = False, clicks: bool = False
+) -> Settings:
     """Read a job file and apply ``section.key=value`` overrides.
 
     ``graph.file`` becomes absolute, relative to the job file; ``run.folder`` stays relative to the current folder
     and is ``runs/<name of the job file>`` if not given. of_run: the file is a run's, which was checked when the run
-    began. Raises InputError with file, key and valid values.
+    began. clicks: the job may have dlrm.data in place of a graph. Raises InputError with file, key and valid values.
     """
     try:
         tree = _tree(path.read_text(encoding="utf-8"), str(path))
@@ -204,6 +206,8 @@ def load(path: Path, overrides: tuple[str, ...] = (), *, of_run: bool = False) -
         raise InputError(
             f"{path}: has graph.file and dlrm.data, and trains on one of them; leave the other out"
         )
+    if data and not clicks:
+        raise InputError(f"{path}: trains on clicks (dlrm.data), and this command is for jobs of graphs")
     if not data and not settings.graph.file:
         raise InputError(f'{path}: graph.file is missing; name the graph: [graph] file = "graph.h5"')
     for key, name in (

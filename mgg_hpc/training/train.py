@@ -242,7 +242,7 @@ def process_train(path: Path, overrides: tuple[str, ...], options: Shown) -> int
     """`mgg train`: train the job file's model on all ranks of the world; return the exit code."""
     comm = begin()
     with mpi.agree(comm):
-        settings = config.load(path, overrides)
+        settings = config.load(path, overrides, clicks=True)
     train(settings, comm, options)
     exit_code.record(0)
     return 0
@@ -253,7 +253,7 @@ def process_resume(run: Path, overrides: tuple[str, ...], options: Shown) -> int
     comm = begin()
     with mpi.agree(comm):
         folder = run_folder.find(run)
-        settings = config.load(folder / run_folder.JOB, overrides, of_run=True)
+        settings = config.load(folder / run_folder.JOB, overrides, of_run=True, clicks=True)
     _resume(settings, comm, folder, options)
     exit_code.record(0)
     return 0
@@ -302,7 +302,7 @@ def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> bool:
             if comm.rank == 0:
                 held.enter_context(run_folder.claimed(run))
                 finished = resume.is_finished(run)
-                epochs = config.load(run / run_folder.JOB, of_run=True).train.epochs
+                epochs = config.load(run / run_folder.JOB, of_run=True, clicks=True).train.epochs
         finished, epochs = comm.bcast((finished, epochs), root=0)
         if finished and settings.train.epochs <= epochs:
             if comm.rank == 0 and options.whole:

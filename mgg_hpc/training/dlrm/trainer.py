@@ -208,7 +208,7 @@ def _opened(settings: Settings, comm: Any, run: Path | None, held: contextlib.Ex
     folder, found = run, None
     with mpi.agree(comm):
         if run is not None:
-            check_settings(run, config.load(run / run_folder.JOB, of_run=True), settings)
+            check_settings(run, config.load(run / run_folder.JOB, of_run=True, clicks=True), settings)
         if comm.rank == 0:
             if folder is None:
                 folder = run_folder.create(Path(settings.run.folder))

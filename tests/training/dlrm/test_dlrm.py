@@ -143,4 +143,17 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
     summary = json.loads((tmp_path / "runs" / "001" / "summary.json").read_text())
     assert summary["log_loss"] < 0.45 and summary["auc"] > 0.8 and summary["normalised_entropy"] < 0.9
     assert summary["format"] == "mgg-summary" and summary["bytes"]["remote"] == 0 < summary["bytes"]["local"]
+    assert (
+        main(["runs", str(tmp_path / "runs")]) == 0 and f"AUC {summary['auc']:.4f}" in capsys.readouterr().out
+    )
     assert main(["train", str(tmp_path / "job.toml"), "--dry-run"]) == 2
+    run, job = tmp_path / "runs" / "001", tmp_path / "job.toml"
+    for words in (
+        ["predict", run, "-o", "p.npz"],
+        ["report", run, "-o", "r.html"],
+        ["submit", job],
+        ["tune", job],
+    ):
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 2
+        assert "this command is for jobs of graphs" in capsys.readouterr().err
