@@ -138,7 +138,9 @@ class DlrmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: Literal["sgd", "adagrad", "rowwise_adagrad"] = "rowwise_adagrad"
     learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 0.01
     batch_size: Positive = 2048  # rows of a batch, on all ranks together
-    test: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1  # share of the last rows, for tests
+    test: Annotated[float, msgspec.Meta(ge=0, lt=1)] | Literal["day"] = (
+        0.1  # share of the last rows, or last log
+    )
 
 
 class CheckpointSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -65,6 +65,16 @@ def test_a_planned_batch_is_taken_and_direct_reads_each_entry(rng):
         assert torch.equal(out, torch.stack(list(found(batch).values())))
 
 
+def test_the_faster_way_is_measured_once_and_its_trials_are_not_counted(rng):
+    bags, ids = mgg.nn.ShardedEmbeddingBag(9, 4, mode="sum"), torch.from_numpy(rng.integers(0, 9, 60))
+    meter, faster = bags.rows.backend.stream.meter, bags._pooling._faster
+    bags(ids, torch.arange(60))
+    assert faster.keys() == {True} and meter.local_bytes in (60 * 16, 16 * len(ids.unique()))
+    with torch.no_grad():
+        bags(ids, torch.arange(60))
+    assert faster.keys() == {True, False} and set(faster.values()) <= {"distinct", "direct"}
+
+
 def test_initial_rows_have_the_variance_of_torch(rng):
     bags = mgg.nn.ShardedEmbeddingBag(5000, 7, padding_idx=0)
     assert not bags.weight[0].any()

@@ -103,13 +103,16 @@ class Pooling:
     def _measured(self, bags: Bags, trains: bool) -> str:
         if trains:
             bags.plan()  # the backward needs it in any case
-        taken = dict[str, float]()
+        meter, taken = self.rows.backend.stream.meter, dict[str, float]()
+        before = meter.taken()
         for name, run in (("distinct", self._distinct), ("direct", self._direct)) * TRIALS:
             new = bags if trains else replace(bags)
             began = time.perf_counter()
             run(new)
             self.rows.backend.stream.finish()
             taken[name] = min(taken.get(name, np.inf), time.perf_counter() - began)
+        meter.taken()  # not of the batches
+        meter.add(before)
         return min(taken, key=taken.__getitem__)
 
     def _distinct(self, bags: Bags) -> tuple[Tensor, Tensor]:

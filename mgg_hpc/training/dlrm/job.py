@@ -40,7 +40,7 @@ class ClickBatch:
 class DlrmJob:
     """A job's model and its data. Collective to make.
 
-    file: open file of clicks, of which the last share (dlrm.test) is for tests. Raises InputError, the same on all
+    file: open file of clicks, whose last share or log (dlrm.test) is for tests. Raises InputError, the same on all
     ranks, for settings that do not fit it.
 
     Attributes: optimizer: of the MLPs. steps: batches of an epoch.
@@ -50,7 +50,8 @@ class DlrmJob:
         self.settings, self.comm, self._file = settings, comm, file
         self.dlrm: DlrmSettings = settings.dlrm
         self.columns = [each - 1 for each in self.dlrm.columns] or list(range(WORDS))
-        self.train_rows = file.rows - round(self.dlrm.test * file.rows)
+        test = self.dlrm.test
+        self.train_rows = int(file.days[-2]) if test == "day" else file.rows - round(float(test) * file.rows)
         self.steps = -(-self.train_rows // self.dlrm.batch_size)
         with mpi.agree(comm):
             if len(set(self.columns)) < len(self.columns) or max(self.columns) >= WORDS:

@@ -103,6 +103,8 @@ def test_batches_hold_each_row_once(tmp_path):
         ({"dlrm": {"data": "c.h5", "columns": [27]}}, "dlrm.columns is [27]; it must be"),
         ({"dlrm": {"data": "c.h5", "rows": 1}}, "dlrm.rows is 1; it must be a whole number, at least 2"),
         ({"dlrm": {"data": "c.h5", "test": 0.999}}, "no row is left to train on"),
+        ({"dlrm": {"data": "c.h5", "test": "day"}}, "no row is left to train on"),
+        ({"dlrm": {"data": "c.h5", "test": "week"}}, "dlrm.test is 'week'; it must be"),
         ({"dlrm": {"data": "c.h5", "learning_rate": 1e6, "optimizer": "sgd"}}, "lower dlrm.learning_rate"),
         ({"dlrm": {"dat": "c.h5"}}, "unknown key dlrm.dat; did you mean dlrm.data?"),
     ],
@@ -117,6 +119,14 @@ def test_what_does_not_fit_ends_with_2(tmp_path, capsys, sections, message):
     assert main(["train", str(tmp_path / "job.toml")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_the_last_day_is_for_tests(tmp_path):
+    write_clicks(tmp_path / "c.h5", [draw_clicks(100), draw_clicks(30)])
+    settings = config.from_tree({"dlrm": {"rows": 9, "test": "day", "batch_size": 50}}, "job")
+    with open_clicks(tmp_path / "c.h5") as file:
+        job = DlrmJob(settings, MPI.COMM_SELF, file)
+        assert (job.train_rows, job.steps, sum(each.total for each in job.test_batches())) == (100, 2, 30)
 
 
 def test_a_file_without_labels_is_refused(tmp_path):
