@@ -25,6 +25,8 @@ AutoSize = (
     Bytes
     | Annotated[str, msgspec.Meta(pattern=f"^auto$|{sizes.PATTERN}", title='a text such as "2G", or "auto"')]
 )
+Width = Annotated[int, msgspec.Meta(ge=1, le=2**20, title="numbers of columns")]
+Category = Annotated[int, msgspec.Meta(ge=1, le=26, title="columns of categories, 1 to 26")]
 Fanout = Annotated[
     int, msgspec.Meta(ge=-1, le=2**20, title="numbers of edges, one for each layer, -1 for all")
 ]
@@ -127,6 +129,25 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scratch: str = ""  # folder of the rows of a graph that is streamed; "": they stay in the host's memory
 
 
+class DlrmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[dlrm]: a recommendation model on clicks, in place of a graph; of [train] only epochs and seed are read."""
+
+    data: str = ""  # file of clicks
+    columns: list[Category] = []  # categories, counted from 1; []: all
+    rows: Annotated[int, msgspec.Meta(ge=2, le=2**40)] = 100_000  # of each table; words are hashed by modulo
+    dim: Positive = 16  # columns of the tables, and of the bottom MLP's output
+    bottom: list[Width] = msgspec.field(
+        default_factory=lambda: [512, 256]
+    )  # columns of the MLPs' hidden layers
+    top: list[Width] = msgspec.field(default_factory=lambda: [512, 256])
+    optimizer: Literal["sgd", "adagrad", "rowwise_adagrad"] = "rowwise_adagrad"
+    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 0.01
+    batch_size: Positive = 2048  # rows of a batch, on all ranks together
+    test: Annotated[float, msgspec.Meta(ge=0, lt=1)] | Literal["day"] = (
+        0.1  # share of the last rows, or last log
+    )
+
+
 class CheckpointSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[checkpoint]"""
 
@@ -145,6 +166,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     features: FeaturesSettings = FeaturesSettings()
     plan: PlanSettings = PlanSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    dlrm: DlrmSettings = DlrmSettings()
 
 
 # Keys that do something only if another key has a value.
@@ -166,12 +188,14 @@ NEEDS = {
 }
 
 
-def load(path: Path, overrides: tuple[str, ...] = (), *, of_run: bool = False) -> Settings:
+def load(
+    path: Path, overrides: tuple[str, ...] = (), *, of_run: bool = False, clicks: bool = False
+) -> Settings:
     """Read a job file and apply ``section.key=value`` overrides.
 
     ``graph.file`` becomes absolute, relative to the job file; ``run.folder`` stays relative to the current folder
     and is ``runs/<name of the job file>`` if not given. of_run: the file is a run's, which was checked when the run
-    began. Raises InputError with file, key and valid values.
+    began. clicks: the job may have dlrm.data in place of a graph. Raises InputError with file, key and valid values.
     """
     try:
         tree = _tree(path.read_text(encoding="utf-8"), str(path))
@@ -184,18 +208,34 @@ def load(path: Path, overrides: tuple[str, ...] = (), *, of_run: bool = False) -
     settings = from_tree(tree, str(path))
     if not of_run:
         _check_needs(settings, str(path))
-    if not settings.graph.file:
+    data = settings.dlrm.data
+    if data and settings.graph.file:
+        raise InputError(
+            f"{path}: has graph.file and dlrm.data, and trains on one of them; leave the other out"
+        )
+    if data and not clicks:
+        raise InputError(f"{path}: trains on clicks (dlrm.data), and this command is for jobs of graphs")
+    if not data and not settings.graph.file:
         raise InputError(f'{path}: graph.file is missing; name the graph: [graph] file = "graph.h5"')
-    for key, name in (("graph.file", settings.graph.file), ("run.folder", settings.run.folder)):
+    for key, name in (
+        ("graph.file", settings.graph.file),
+        ("dlrm.data", data),
+        ("run.folder", settings.run.folder),
+    ):
         if "\0" in name:
             raise InputError(f"{path}: {key} is {name!r}; no name of a file has a zero byte")
-    file = (path.parent / settings.graph.file).resolve()
     folder = settings.run.folder or f"runs/{path.stem}"
     return msgspec.structs.replace(
         settings,
-        graph=msgspec.structs.replace(settings.graph, file=str(file)),
+        graph=msgspec.structs.replace(settings.graph, file=_beside(path, settings.graph.file)),
+        dlrm=msgspec.structs.replace(settings.dlrm, data=_beside(path, data)),
         run=msgspec.structs.replace(settings.run, folder=folder),
     )
+
+
+def _beside(job: Path, name: str) -> str:
+    """Return the absolute path of a file that a job file names, "" for none."""
+    return str((job.parent / name).resolve()) if name else ""
 
 
 def _check_needs(settings: Settings, where: str) -> None:

@@ -36,6 +36,10 @@ DEFAULTS = {
         "cache": "auto", "memory": 0, "scratch": "",
     },
     "checkpoint": {"every_epochs": 0, "every_minutes": 10.0, "keep": 2},
+    "dlrm": {
+        "data": "", "columns": [], "rows": 100_000, "dim": 16, "bottom": [512, 256], "top": [512, 256],
+        "optimizer": "rowwise_adagrad", "learning_rate": 0.01, "batch_size": 2048, "test": 0.1,
+    },
 }  # fmt: skip
 
 

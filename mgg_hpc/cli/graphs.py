@@ -9,6 +9,7 @@ import click
 from click import IntRange, argument, option
 
 from ..data.readers import FORMATS
+from ..errors import InputError
 from .options import Choice, Existing, Fanouts, Memory, example, to_file
 
 *FIRST, LAST = [each.source for each in FORMATS.values()]
@@ -18,7 +19,8 @@ from .options import Choice, Existing, Fanouts, Memory, example, to_file
     "import",
     help=f"""Turn a graph in another format into a graph file.
 
-    SOURCE is {", ".join(FIRST)}, or {LAST}. A graph is undirected if the reverse of each edge is listed too, with the
+    SOURCE is {", ".join(FIRST)}, or {LAST}; or clicks, with FILES, logs of Criteo's that become a file for
+    training DLRM. A graph is undirected if the reverse of each edge is listed too, with the
     same weight. An import that was stopped goes on where it was when the same command is given again.
     """,
     epilog=example(
@@ -34,11 +36,12 @@ from .options import Choice, Existing, Fanouts, Memory, example, to_file
         "mgg import dataset/ogbn_arxiv --symmetric -o arxiv.h5",
         "mgg import tolokers.npz --split 3 -o tolokers.h5",
         "mgg import blogcatalog.npz --split-random 0.6 0.2 -o blogcatalog.h5",
+        "mgg import clicks day_0.gz day_1.gz -o clicks.h5",
     ),
 )
 @argument("source")
-@argument("folder", required=False, type=Existing)
-@to_file("Graph file to write.")
+@argument("files", nargs=-1, type=Existing)
+@to_file("File to write.")
 @option("--format", "format_", type=Choice([*FORMATS]), help="[default: by the name of SOURCE]")
 @option("--name", help="The graph's name; for planetoid, the graph to read.")
 @option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]")
@@ -112,12 +115,32 @@ from .options import Choice, Existing, Fanouts, Memory, example, to_file
 @option("--directed", is_flag=True, help="Read an archive's directed original (dir_indptr).")
 @option("--split", type=IntRange(0), help="Which of an archive's several splits.")
 @option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")
+@option("--skip-bad", is_flag=True, help="Pass over wrong lines of clicks, and count them.")
 def import_(
-    source: str, folder: Path | None, output: Path, force: bool, format_: str | None, **options: Any
+    source: str,
+    files: tuple[Path, ...],
+    output: Path,
+    force: bool,
+    format_: str | None,
+    skip_bad: bool,
+    **options: Any,
 ) -> None:
+    if source == "clicks":
+        from ..tools.clicks import process_clicks
+
+        given = [name for name, value in options.items() if value not in (None, (), False)]
+        if given or format_:
+            raise InputError(f"--{(given or ['format'])[0].replace('_', '-')} does not go with clicks")
+        return process_clicks(files, output, force=force, skip_bad=skip_bad)
+    if skip_bad:
+        raise InputError("--skip-bad is for clicks")
+    if len(files) > 1:
+        raise InputError(f"'{files[1]}' is one argument too many")
     from ..tools.importing import process_import
 
-    process_import(source, folder, output, force=force, format_=format_, options=options)
+    return process_import(
+        source, files[0] if files else None, output, force=force, format_=format_, options=options
+    )
 
 
 @click.command(

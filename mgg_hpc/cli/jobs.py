@@ -19,20 +19,26 @@ def check_inputs(
     run: Path | None = None,
     graph: Path | None = None,
     overrides: tuple[str, ...] = (),
+    clicks: bool = False,
     **_: Any,
 ) -> None:
     """Raise InputError for a job, a run or a graph file that is missing or wrong, before torch and MPI are loaded.
 
     Ranks that are started already find it later, and agree on it. graph: another graph than the job's.
+    clicks: as for `config.load`.
     """
     from .. import config
+    from ..data.clicks.store import open_clicks
     from ..data.store import open_graph
     from ..runtime.exit_code import RANK_VARIABLES
     from ..training import run_folder
 
     path = run_folder.find(run) / run_folder.JOB if run is not None else job
     if path is not None and not any(name in os.environ for name in RANK_VARIABLES):
-        settings = config.load(path, overrides, of_run=run is not None)
+        settings = config.load(path, overrides, of_run=run is not None, clicks=clicks)
+        if settings.dlrm.data:
+            with open_clicks(Path(settings.dlrm.data)):
+                return
         with open_graph(graph or Path(settings.graph.file)):
             pass
 
@@ -113,7 +119,7 @@ def train(
         raise InputError("--seeds trains; it does not go with --dry-run, --as-ranks and --profile")
 
     signals.listen()
-    check_inputs(job=job, overrides=overrides)
+    check_inputs(job=job, overrides=overrides, clicks=True)
     if as_ranks:
         from ..tools.rehearse import process_rehearse
 
@@ -155,7 +161,7 @@ def resume(run: Path, overrides: tuple[str, ...], progress: bool | None, verbose
     from ..runtime import signals
 
     signals.listen()
-    check_inputs(run=run, overrides=overrides)
+    check_inputs(run=run, overrides=overrides, clicks=True)
     from ..training.screen import Screen
 
     with Screen(progress) as screen:

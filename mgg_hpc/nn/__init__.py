@@ -12,15 +12,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import saga
     from .autograd import aggregation
+    from .embedding.bag import ShardedEmbeddingBag
+    from .embedding.collection import ShardedEmbeddingBagCollection, TableConfig
+    from .embedding.optimizers import SGD, Adagrad, RowWiseAdagrad
     from .layers.attention import GATConv
     from .layers.conv import GCNConv, GINConv, SAGEConv
     from .layers.networks import MLP, BatchNorm
     from .layers.random import Dropout
 
-__all__ = ["MLP", "BatchNorm", "Dropout", "GATConv", "GCNConv", "GINConv", "SAGEConv", "aggregation", "saga"]
+__all__ = [
+    "MLP",
+    "SGD",
+    "Adagrad",
+    "BatchNorm",
+    "Dropout",
+    "GATConv",
+    "GCNConv",
+    "GINConv",
+    "RowWiseAdagrad",
+    "SAGEConv",
+    "ShardedEmbeddingBag",
+    "ShardedEmbeddingBagCollection",
+    "TableConfig",
+    "aggregation",
+    "saga",
+]
 
 _MODULES = {
     "MLP": "layers.networks",
+    "SGD": "embedding.optimizers",
+    "Adagrad": "embedding.optimizers",
+    "RowWiseAdagrad": "embedding.optimizers",
+    "ShardedEmbeddingBag": "embedding.bag",
+    "ShardedEmbeddingBagCollection": "embedding.collection",
+    "TableConfig": "embedding.collection",
     "BatchNorm": "layers.networks",
     "Dropout": "layers.random",
     "GATConv": "layers.attention",

@@ -103,7 +103,7 @@ class TieredTensor:
                 raise InputError(
                     "TieredTensor: rows, tiers or scores differ between ranks; pass the same on all"
                 )
-        self._backend = _backend(comm, device, shared=room[PEERS] != 0)
+        self._backend = backend_for(comm, device, shared=room[PEERS] != 0)
         with backends.closed_on_error(self._backend.memory.close):
             self._placed = Placed(self._backend, comm, source, room, score=given, places=places)
         self._table, self._workspace = self._placed.table, Workspace(self._backend, varying=True)
@@ -231,7 +231,7 @@ class TieredTensor:
             self.close()
 
 
-def _backend(comm: Any, device: str, *, shared: bool) -> Backend:
+def backend_for(comm: Any, device: str, *, shared: bool) -> Backend:
     """Return the backend that reads rows. Collective. shared: ranks read each other's rows."""
     threads = torch.get_num_threads()
     if device == "cpu" and (comm is None or not shared):

@@ -34,14 +34,14 @@ class Crossing:
 
     def carry(self, comm: Any, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of this rank's out-edges, [out-edges, ...], from values [in-edges, ...]. Collective."""
-        return _sent(comm, values[self.send], self.counts, self.arriving)[self.received]
+        return sent(comm, values[self.send], self.counts, self.arriving)[self.received]
 
     def carry_back(self, comm: Any, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of this rank's in-edges, [in-edges, ...], from values [out-edges, ...]. Collective."""
         going = np.empty_like(values)
         going[self.received] = values
         back = np.empty((len(self.send), *values.shape[1:]), values.dtype)
-        back[self.send] = _sent(comm, going, self.arriving, self.counts)
+        back[self.send] = sent(comm, going, self.arriving, self.counts)
         return back
 
 
@@ -142,10 +142,10 @@ def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[
         return values
     expected = np.empty(comm.size, dtype=np.int64)
     comm.Alltoall(np.ascontiguousarray(counts, dtype=np.int64), expected)
-    return _sent(comm, values, counts, expected)
+    return sent(comm, values, counts, expected)
 
 
-def _sent(
+def sent(
     comm: Any, values: NDArray[Any], counts: NDArray[np.int64], expected: NDArray[np.int64]
 ) -> NDArray[Any]:
     """Do as `send` for values [k, ...]. expected: number of values that arrive from each rank."""

@@ -32,7 +32,7 @@ def process_runs(folder: Path) -> None:
     for path in found:
         name = str(path.relative_to(folder))
         try:
-            (run,) = read([path])
+            (run,) = read([path], clicks=True)
         except InputError:
             table.add_row(name, "damaged")  # mgg report says how
         else:
@@ -58,14 +58,20 @@ def _chosen(run: Run) -> int:
 
 def _cells(run: Run) -> Iterator[str]:
     """Yield the text of each column after the name."""
-    settings, columns = run.settings, run.metrics
-    yield settings.model.name
-    yield run.summary.get("graph", {}).get("name", Path(settings.graph.file).stem)
+    settings, columns, clicks = run.settings, run.metrics, run.settings.dlrm.data
+    yield "dlrm" if clicks else settings.model.name
+    yield (
+        Path(clicks).stem
+        if clicks
+        else run.summary.get("graph", {}).get("name", Path(settings.graph.file).stem)
+    )
     yield f"{run.epochs}" if run.summary else f"{run.epochs} of {settings.train.epochs}, not ended"
     if not run.epochs:
         return
-    best = _chosen(run)
-    splits = run.summary.get("splits", {})
-    for split in ("val", "test"):
-        yield f"{columns[f'{split}_accuracy'][best]:.4f}" if splits.get(split, 1) else "-"
+    if clicks:
+        yield from ("-", f"AUC {columns['auc'][-1]:.4f}")
+    else:
+        best, splits = _chosen(run), run.summary.get("splits", {})
+        for split in ("val", "test"):
+            yield f"{columns[f'{split}_accuracy'][best]:.4f}" if splits.get(split, 1) else "-"
     yield duration((columns["epoch_ms"].sum() + columns["eval_ms"].sum()) / 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -233,3 +233,28 @@ def _size(labels: Labels, split: str) -> int:
 def _f1(right: Any, predicted: Any, labelled: Any) -> Any:
     """Return 2 right / (predicted + labelled), 0 where both are 0."""
     return 2 * right / np.maximum(predicted + labelled, 1)
+
+
+class ClickScores(NamedTuple):
+    """Scores of predicted clicks.
+
+    auc: area under the ROC curve. log_loss: mean of the negative log likelihood. normalised_entropy: log_loss over that
+    of predicting the share of clicks for each row (He et al., ADKDD 2014); 0 where all rows are alike.
+    """
+
+    auc: float
+    log_loss: float
+    normalised_entropy: float
+
+
+def click_scores(comm: Any, logits: NDArray[np.float64], y: NDArray[np.float64]) -> ClickScores:
+    """Return the scores over all ranks. Collective. logits [k], y [k] of 0 and 1: of this rank's rows."""
+    every, scores = comm.gather((logits, y)), None
+    if every is not None:
+        margins, labels = (np.concatenate(each) for each in zip(*every, strict=True))
+        loss = float(np.mean(np.logaddexp(0, margins) - labels * margins))
+        share = float(labels.mean())
+        base = -sum(each * np.log(each) for each in (share, 1 - share) if each > 0)
+        scores = ClickScores(area(margins, labels.astype(np.int64)), loss, loss / base if base else 0.0)
+    found: ClickScores = comm.bcast(scores)
+    return found

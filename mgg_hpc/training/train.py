@@ -243,7 +243,7 @@ def process_train(path: Path, overrides: tuple[str, ...], options: Shown) -> int
     """`mgg train`: train the job file's model on all ranks of the world; return the exit code."""
     comm = begin()
     with mpi.agree(comm):
-        settings = config.load(path, overrides)
+        settings = config.load(path, overrides, clicks=True)
     train(settings, comm, options)
     exit_code.record(0)
     return 0
@@ -254,7 +254,7 @@ def process_resume(run: Path, overrides: tuple[str, ...], options: Shown) -> int
     comm = begin()
     with mpi.agree(comm):
         folder = run_folder.find(run)
-        settings = config.load(folder / run_folder.JOB, overrides, of_run=True)
+        settings = config.load(folder / run_folder.JOB, overrides, of_run=True, clicks=True)
     _resume(settings, comm, folder, options)
     exit_code.record(0)
     return 0
@@ -279,8 +279,20 @@ def train(settings: Settings, comm: Any, options: Shown) -> bool:
     run = comm.bcast(run, root=0)  # other nodes may see an older state of the folder
     if run is not None:
         return _resume(settings, comm, run, options)
-    _train(settings, comm, None, options)
+    if settings.dlrm.data:
+        _train_dlrm(settings, comm, None, options)
+    else:
+        _train(settings, comm, None, options)
     return True
+
+
+def _train_dlrm(settings: Settings, comm: Any, run: Path | None, options: Shown) -> None:
+    """Train a DLRM job, or go on with its run. Collective."""
+    from .dlrm.trainer import train_dlrm
+
+    if options.dry_run or options.profile:
+        raise InputError("--dry-run and --profile are for jobs of graphs; this one has dlrm.data")
+    train_dlrm(settings, comm, run, options.screen, whole=options.whole)
 
 
 def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> bool:
@@ -291,13 +303,16 @@ def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> bool:
             if comm.rank == 0:
                 held.enter_context(run_folder.claimed(run))
                 finished = resume.is_finished(run)
-                epochs = config.load(run / run_folder.JOB, of_run=True).train.epochs
+                epochs = config.load(run / run_folder.JOB, of_run=True, clicks=True).train.epochs
         finished, epochs = comm.bcast((finished, epochs), root=0)
         if finished and settings.train.epochs <= epochs:
             if comm.rank == 0 and options.whole:
                 options.screen.hide()
                 report.print_line(f"{run} has finished; to train on, raise train.epochs (it was {epochs})")
             return False
+        if settings.dlrm.data:
+            _train_dlrm(settings, comm, run, options)
+            return True
         resumed, settings = resume.load(comm, run, settings)
         _train(settings, comm, resumed, options)
         return True

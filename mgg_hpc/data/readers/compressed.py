@@ -118,7 +118,7 @@ def text_blocks(
 
 def _check_returns(where: str, text: bytearray, end: int, line: int) -> None:
     """Raise InputError for a carriage return that no newline follows, in a text that begins in ``line``."""
-    if text.count(b"\r", 0, end) == text.count(b"\r\n", 0, end):
+    if text.find(b"\r", 0, end) < 0 or text.count(b"\r", 0, end) == text.count(b"\r\n", 0, end):
         return
     found = re.compile(rb"\r(?!\n)").search(text, 0, end)
     if found:

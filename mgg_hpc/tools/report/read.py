@@ -52,8 +52,11 @@ class Run:
         return list(self.summary.get("per_rank", ()))
 
 
-def read(paths: Sequence[Path]) -> list[Run]:
-    """Read runs. Raises InputError for a folder that holds no run, a run named twice, and a damaged file."""
+def read(paths: Sequence[Path], *, clicks: bool = False) -> list[Run]:
+    """Read runs. clicks: as for `config.load`.
+
+    Raises InputError for a folder that holds no run, a run named twice, and a damaged file.
+    """
     folders = [run_folder.find(path) for path in paths]
     if len(set(folders)) < len(folders):
         raise InputError("a run is named twice; name each once")
@@ -61,7 +64,7 @@ def read(paths: Sequence[Path]) -> list[Run]:
     while len(set(names)) < len(names):
         parts += 1
         names = [str(Path(*folder.parts[-parts:])) for folder in folders]
-    return [_run(folder, name) for folder, name in zip(folders, names, strict=True)]
+    return [_run(folder, name, clicks) for folder, name in zip(folders, names, strict=True)]
 
 
 def content(path: Path) -> Any:
@@ -78,9 +81,9 @@ def content(path: Path) -> Any:
         ) from error
 
 
-def _run(folder: Path, name: str) -> Run:
+def _run(folder: Path, name: str, clicks: bool) -> Run:
     settings, metrics = (
-        config.load(folder / run_folder.JOB, of_run=True),
+        config.load(folder / run_folder.JOB, of_run=True, clicks=clicks),
         _metrics(folder / run_folder.METRICS),
     )
     summary = _document(folder / run_folder.SUMMARY, "mgg-summary")

@@ -1,0 +1,313 @@
+"""Embedding look-ups of DLRM, against what DLRM, TorchRec and torch do (OSDI '23, section 7.3).
+
+    python benchmarks/dlrm.py lookup --dims 16,64,128
+    python benchmarks/two_hosts.py --rate 1gbit benchmarks/dlrm.py lookup
+    python benchmarks/dlrm.py alone
+    python benchmarks/dlrm.py read --rows 10000000
+
+lookup: 26 features of a batch, one index each, drawn by Zipf's law, over tables of all ranks. "whole tables" has each
+table on one rank and sends pooled vectors (DLRM); "rows, sums" sends indices to the owners of rows and adds
+partial sums (TorchRec's row-wise sharding). Both pool all of a rank's tables by one `torch.embedding_bag`. Results are
+compared. ``crossing_bytes`` and ``messages`` are of all ranks together, in a call.
+
+alone: one process against 26 torch.nn.EmbeddingBag(sparse=True) and SGD. read: rows of generated logs that a rank
+parses in a second, and how much its memory grows.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from harness import options, run
+from harness.processes import peak_from_now, status
+from harness.workers import workspace
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mgg_hpc.data.clicks.criteo import WORDS, read_criteo
+from mgg_hpc.data.clicks.generate import draw_clicks, write_text, zipf
+from mgg_hpc.nn.embedding.collection import ShardedEmbeddingBagCollection, TableConfig
+from mgg_hpc.nn.embedding.optimizers import SGD
+from mgg_hpc.runtime import launch, mpi
+from mgg_hpc.runtime.exchange import send
+from mgg_hpc.runtime.timing import interleaved
+from mgg_hpc.tools.bench.results import TIMES, Results, output_files
+
+OURS, TABLES, ROWS = "mgg", "whole tables (DLRM)", "rows, sums (TorchRec)"
+FACTOR = 1_000_003  # a prime: the places of Zipf's law times it, modulo the rows, are a permutation
+
+
+def batches(bags: int, rows: int, exponent: float, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Yield indices [26, bags], others each time."""
+    rng = np.random.default_rng(seed)
+    while True:
+        yield zipf(rng.random((WORDS, bags)), np.full(bags, rows), exponent) * FACTOR % rows
+
+
+def collection(rows: int, dim: int, **how: Any) -> ShardedEmbeddingBagCollection:
+    """Return the tables."""
+    return ShardedEmbeddingBagCollection(
+        [TableConfig(f"t{each}", rows, dim, [f"f{each}"]) for each in range(WORDS)], **how
+    )
+
+
+def features(ids: NDArray[np.int64]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return a batch of a collection."""
+    one = torch.ones(ids.shape[1], dtype=torch.int64)
+    return {f"f{table}": (torch.from_numpy(each), one) for table, each in enumerate(ids)}
+
+
+class Baselines:
+    """Look-ups over MPI with torch's kernels, and what crosses between ranks in a call."""
+
+    def __init__(self, comm: Any, tables: ShardedEmbeddingBagCollection, rows: int, dim: int) -> None:
+        self.comm, self.rows, self.dim = comm, rows, dim
+        ((self.sharded, _),) = tables.parts().values()
+        self.own = self.sharded.weight.detach().clone().contiguous()
+        every = [self.sharded.whole(table * rows, (table + 1) * rows) for table in range(WORDS)]
+        self.held = np.arange(WORDS) * comm.size // WORDS  # rank of each table
+        self.whole = torch.cat(
+            [each for each, rank in zip(every, self.held, strict=True) if rank == comm.rank]
+        )
+        self.crossing = {TABLES: 0, ROWS: 0}
+
+    def by_tables(self, ids: NDArray[np.int64]) -> Tensor:
+        """Return pooled vectors [26, b, dim]: indices to the tables' ranks, and pooled vectors back."""
+        size, bags = self.comm.size, ids.shape[1]
+        tables = np.bincount(self.held, minlength=size)
+        mine = int(tables[self.comm.rank])
+        came = send(self.comm, ids.reshape(-1), tables * bags).reshape(size, mine, bags)
+        local = came + (np.arange(mine) * self.rows)[:, None]
+        out = torch.nn.functional.embedding_bag(
+            torch.from_numpy(local.reshape(-1)), self.whole, torch.arange(local.size), mode="sum"
+        )
+        back = send(self.comm, out.numpy(), np.full(size, mine * bags))
+        self.crossing[TABLES] = (WORDS - mine) * bags * (8 + 4 * self.dim)
+        return torch.from_numpy(back).reshape(WORDS, bags, self.dim)
+
+    def by_rows(self, ids: NDArray[np.int64]) -> Tensor:
+        """Return pooled vectors [26, b, dim]: indices to the rows' owners, whose partial sums are added."""
+        from mpi4py import MPI
+
+        comm, bounds, bags = self.comm, self.sharded.bounds, ids.size
+        rows = (ids + (np.arange(WORDS) * self.rows)[:, None]).reshape(-1)
+        owner = np.searchsorted(bounds, rows, side="right") - 1
+        order, counts = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=comm.size)
+        lengths = np.zeros((comm.size, bags), np.int64)
+        lengths[owner, np.arange(bags)] = 1
+        came = send(comm, rows[order], counts) - bounds[comm.rank]
+        many = send(comm, lengths.reshape(-1), np.full(comm.size, bags))
+        offsets = torch.from_numpy(np.cumsum(many) - many)
+        partial_sums = torch.nn.functional.embedding_bag(
+            torch.from_numpy(came), self.own, offsets, mode="sum"
+        ).numpy()
+        out = np.empty((bags, self.dim), np.float32)
+        comm.Reduce_scatter_block(partial_sums, out, MPI.SUM)
+        others = comm.size - 1
+        self.crossing[ROWS] = int(counts.sum() - counts[comm.rank]) * 8 + others * bags * (8 + 4 * self.dim)
+        return torch.from_numpy(out).reshape(WORDS, -1, self.dim)
+
+
+@click.group(help=__doc__)
+def main() -> None: ...
+
+
+def tables_options(batch: str) -> Any:
+    """Add the options of tables and batches."""
+    return options.together(
+        options.numbers("dims", "16,64,128", "Columns of the tables."),
+        click.option("--rows", type=click.IntRange(2), default=50_000, help="Of each of 26 tables."),
+        click.option("--batch", type=click.IntRange(1), default=2048, help=batch),
+        click.option("--exponent", type=click.FloatRange(0), default=1.05, help="Of Zipf's law."),
+        options.turns(15),
+        output_files(pictures=False),
+    )
+
+
+@main.command()
+@click.option(
+    "--ranks", type=click.IntRange(1), default=2, help="Number of ranks to start without a launcher."
+)
+@click.option(
+    "--way", type=click.Choice(["auto", "distinct", "direct"]), default="auto", help="How rows are read."
+)
+@tables_options("Rows of a batch, on all ranks together.")
+def lookup(
+    ranks: int,
+    way: str,
+    dims: list[int],
+    rows: int,
+    batch: int,
+    exponent: float,
+    turns: int,
+    files: tuple[Path, ...],
+) -> None:
+    """Time look-ups on several ranks."""
+    if ranks > 1 and not mpi.launched():
+        sys.exit(launch.process_launch(ranks, sys.argv))
+    comm = mpi.world()
+    torch.set_num_threads(mpi.threads(comm))
+    results = Results("dlrm lookup", ranks=comm.size, rows=rows, batch=batch, exponent=exponent)
+    for dim in dims:
+        tables = collection(rows, dim, way=way, comm=comm)
+        baselines, drawn = (
+            Baselines(comm, tables, rows, dim),
+            batches(batch // comm.size, rows, exponent, comm.rank),
+        )
+        meter, sharded = baselines.sharded.backend.stream.meter, baselines.sharded
+
+        def ours(ids: NDArray[np.int64], tables: ShardedEmbeddingBagCollection = tables) -> Tensor:
+            with torch.no_grad():
+                return tables.stacked(features(ids))
+
+        calls: dict[str, Callable[[NDArray[np.int64]], Tensor]] = {
+            OURS: ours,
+            ROWS: baselines.by_rows,
+            TABLES: baselines.by_tables,
+        }
+        ids = next(drawn)
+        found = [call(ids) for call in calls.values()]
+        assert all(torch.equal(each, found[0]) for each in found)
+        for call in calls.values():
+            call(next(drawn))
+        meter.taken()
+        ours(ids)
+        distinct = np.unique(ids + (np.arange(WORDS) * rows)[:, None])
+        remote = int(((distinct < sharded.first) | (distinct >= sharded.last)).sum())
+        crossing = {
+            **baselines.crossing,
+            OURS: meter.remote_bytes if sharded.pointers else remote * (8 + 4 * dim),
+        }
+        others = comm.size * (comm.size - 1)
+        messages = {OURS: 0 if sharded.pointers else 2 * others, ROWS: 3 * others, TABLES: 2 * others}
+        more = {
+            name: {"crossing_bytes": comm.allreduce(crossing[name]), "messages": messages[name]}
+            for name in calls
+        }
+        upcoming = {name: batches(batch // comm.size, rows, exponent, 100 + comm.rank) for name in calls}
+
+        def timed(name: str, calls: Any = calls, upcoming: Any = upcoming) -> float:
+            mine = next(upcoming[name])  # the same for all variants
+            mpi.barrier(comm)
+            began = time.perf_counter()
+            calls[name](mine)
+            return float(max(comm.allgather(1e3 * (time.perf_counter() - began))))
+
+        taken = interleaved({name: partial(timed, name) for name in calls}, turns)
+        results.compare(taken, more, dim=dim)
+        tables.close()
+    if comm.rank == 0:
+        results.write(files)
+        results.show("dim", *TIMES, "crossing_bytes", "messages")
+
+
+@main.command()
+@tables_options("Rows of a batch.")
+@options.threads()
+def alone(
+    dims: list[int],
+    rows: int,
+    batch: int,
+    exponent: float,
+    turns: int,
+    threads: int | None,
+    files: tuple[Path, ...],
+) -> None:
+    """Time one process: look-ups, and look-ups with their backward and update."""
+    torch.set_num_threads(threads or torch.get_num_threads())
+    results = Results(
+        "dlrm alone", rows=rows, batch=batch, exponent=exponent, threads=torch.get_num_threads()
+    )
+    for dim in dims:
+        tables = collection(rows, dim, optimizer=SGD(0.01))
+        theirs = [torch.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True) for _ in range(WORDS)]
+        for table, weight in zip(theirs, tables.gathered().values(), strict=True):
+            table.load_state_dict({"weight": weight})
+        optimizer = torch.optim.SGD([each.weight for each in theirs], lr=0.01)
+        offsets, gradient = torch.arange(batch), torch.randn(WORDS, batch, dim)
+
+        def torch_forward(given: Any, theirs: Any = theirs, offsets: Tensor = offsets) -> list[Tensor]:
+            return [each(ids, offsets) for each, (ids, _) in zip(theirs, given.values(), strict=True)]
+
+        def torch_step(given: Any, optimizer: Any = optimizer, gradient: Tensor = gradient) -> None:
+            optimizer.zero_grad()
+            torch.autograd.backward(torch_forward(given), list(gradient))
+            optimizer.step()
+
+        def step(given: Any, tables: Any = tables, gradient: Tensor = gradient) -> None:
+            tables.stacked(given).backward(gradient)
+
+        calls: dict[str, Callable[[Any], object]] = {
+            "forward: mgg": torch.no_grad()(tables.forward),
+            "forward: torch": torch.no_grad()(torch_forward),
+            "step: mgg": step,
+            "step: torch": torch_step,
+        }
+        drawn = {name: batches(batch, rows, exponent, 5) for name in calls}
+
+        def timed(name: str, calls: Any = calls, drawn: Any = drawn) -> float:
+            given = features(next(drawn[name]))
+            began = time.perf_counter()
+            calls[name](given)
+            return 1e3 * (time.perf_counter() - began)
+
+        for name in (*calls, *calls):
+            timed(name)
+        taken = interleaved({name: partial(timed, name) for name in calls}, turns)
+        for part in ("forward", "step"):
+            results.compare({name: ms for name, ms in taken.items() if name.startswith(part)}, dim=dim)
+        alike = zip(tables.gathered().values(), theirs, strict=True)
+        assert all(torch.allclose(mine, table.weight, rtol=1e-4, atol=1e-5) for mine, table in alike)
+        tables.close()
+    results.write(files)
+    results.show("dim", *TIMES)
+
+
+@main.command()
+@click.option(
+    "--ranks", type=click.IntRange(1), default=2, help="Number of ranks to start without a launcher."
+)
+@click.option("--rows", type=click.IntRange(1), default=10_000_000, help="Of all ranks' logs together.")
+@output_files(pictures=False)
+def read(ranks: int, rows: int, files: tuple[Path, ...]) -> None:
+    """Time the reader; each rank reads a log of its own."""
+    if ranks > 1 and not mpi.launched():
+        sys.exit(launch.process_launch(ranks, sys.argv))
+    comm = mpi.world()
+    mine = rows // comm.size
+    with workspace() as folder:
+        path = folder / "day"
+        write_text(path, draw_clicks(mine, seed=comm.rank))
+        size = path.stat().st_size
+        for _ in zip(read_criteo(path), range(2), strict=False):
+            pass
+        mpi.barrier(comm)
+        peak_from_now()
+        before, began = status("VmHWM"), time.perf_counter()
+        found = sum(len(block.label) for block in read_criteo(path))
+        seconds = max(comm.allgather(time.perf_counter() - began))
+        grown = max(comm.allgather(status("VmHWM") - before))
+    assert found == mine
+    results = Results("dlrm read", ranks=comm.size, rows=rows)
+    results.add(
+        "read",
+        [1e3 * seconds],
+        rows_per_s=round(mine * comm.size / seconds),
+        mib=size >> 20,
+        grown_mib=grown >> 20,
+    )
+    if comm.rank == 0:
+        results.write(files)
+        results.show("rows_per_s", "mib", "grown_mib")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,1 @@
+"""Click logs: a label, numbers and categories a row."""

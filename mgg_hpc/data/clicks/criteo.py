@@ -1,0 +1,182 @@
+"""Criteo's click logs: text with a label, 13 integers and 26 hexadecimal words a line, divided by tabs.
+
+A field is empty where its value is missing; the word 0 stands for missing, too. Files are plain, or packed by gzip or
+zstd, and are read in blocks of whole lines, each of which is parsed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ..readers.compressed import TextBlock, lines_of, text_blocks
+from ..readers.limits import shown
+
+INTEGERS, WORDS = 13, 26
+FIELDS = 1 + INTEGERS + WORDS
+MISSING = -(1 << 31)  # of an integer
+TAB, NEWLINE, MINUS = b"\t\n-"
+EACH = 0x0101010101010101  # times a byte: that byte eight times
+LAST = np.array(
+    [(1 << 8 * digits) - 1 for digits in range(9)], np.uint64
+)  # bytes of a window that are of a field
+ZEROS = ~LAST & np.uint64(ord("0") * EACH)
+PIECE = 512 << 10  # bytes that are parsed at a time, so that caches hold what is computed
+
+
+@dataclass(frozen=True, eq=False)
+class Clicks:
+    """Rows of a click log.
+
+    label: int8 [n], 0 or 1. dense: int32 [n, 13], MISSING where there is none. category: uint32 [n, 26], 0 where there
+    is none. bad: number of lines that were passed over. end: arguments of `read_criteo` that go on after these rows.
+    """
+
+    label: NDArray[np.int8]
+    dense: NDArray[np.int32]
+    category: NDArray[np.uint32]
+    bad: int = 0
+    end: dict[str, int] | None = None
+
+
+def read_criteo(path: Path, *, offset: int = 0, line: int = 1, skip_bad: bool = False) -> Iterator[Clicks]:
+    """Yield the rows of a file, some megabytes at a time, from byte ``offset`` on, which is in ``line``.
+
+    skip_bad: pass over lines that are wrong, and count them. Raises InputError with file, line and column for a line
+    with another number of fields, or a field that is no label, integer or word.
+    """
+    for block in text_blocks(path, offset=offset, line=line):
+        found, bad = _in_pieces(block.text), 0
+        if found is None:
+            kept, bad = _sound_lines(path, block, skip_bad=skip_bad)
+            found = _in_pieces(kept)
+            assert found is not None  # each of its lines was parsed alone
+        label, dense, category = found
+        yield Clicks(label, dense, category, bad, block.end)
+
+
+def _in_pieces(text: NDArray[np.uint8]) -> list[NDArray[Any]] | None:
+    """Return what `_parsed` does, of pieces of whole lines."""
+    found: list[tuple[NDArray[Any], ...]] = []
+    begin = 0
+    while begin < len(text) or not found:
+        end = begin + 1 + text[begin : begin + PIECE].tobytes().rfind(b"\n")
+        end = end if begin < end else len(text)  # of a line that is longer
+        piece = _parsed(text[begin:end])
+        if piece is None:
+            return None
+        found.append(piece)
+        begin = end
+    return [np.concatenate(each) for each in zip(*found, strict=True)]
+
+
+def _parsed(text: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.uint32]] | None:
+    """Return label, integers and words of whole lines, or None if some line is wrong."""
+    text = np.concatenate([np.zeros(16, np.uint8), text])  # windows before the first fields
+    ends: NDArray[np.int64] = np.flatnonzero((text == TAB) | (text == NEWLINE))
+    if len(ends) % FIELDS:
+        return None
+    starts = np.concatenate([[16], ends[:-1] + 1]).reshape(-1, FIELDS)
+    kinds, ends = text[ends].reshape(-1, FIELDS), ends.reshape(-1, FIELDS)
+    if (kinds[:, -1] != NEWLINE).any() or (kinds[:, :-1] != TAB).any():
+        return None
+    ends[:, -1] -= (ends[:, -1] > starts[:, -1]) & (text[ends[:, -1] - 1] == ord("\r"))
+    digits, numbers = ends - starts, slice(0, 1 + INTEGERS)
+    empty = digits[:, numbers] == 0
+    negative = (text[starts[:, numbers]] == MINUS) & ~empty
+    digits[:, numbers] -= negative
+    many, long = digits[:, numbers], digits[:, 1 + INTEGERS :]
+    if (many > 10).any() or (long > 8).any() or ((many == 0) & negative).any():
+        return None
+    words = _windows(text, ends[:, 1 + INTEGERS :], long)
+    low = _windows(text, ends[:, numbers], np.minimum(many, 8))
+    high = _windows(text, ends[:, numbers] - 8, np.maximum(many - 8, 0))
+    category, wrong = _hexadecimal(words)
+    if wrong or _not_decimal(low) or _not_decimal(high):
+        return None
+    value = (_decimal(high) * np.uint64(10**8) + _decimal(low)).view(np.int64)
+    dense = np.where(empty, MISSING, np.where(negative, -value, value))
+    label = dense[:, 0]
+    if ((label != 0) & (label != 1)).any() or (value >= -MISSING).any():
+        return None
+    return label.astype(np.int8), dense[:, 1:].astype(np.int32), category
+
+
+def _windows(
+    text: NDArray[np.uint8], ends: NDArray[np.int64], digits: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    """Return the last digits, at most 8, of fields that end there, as numbers of 8 bytes that begin with zeros."""
+    windows: NDArray[np.uint64] = np.ndarray(len(text) - 7, ">u8", text, strides=(1,))
+    return windows[ends - 8].astype(np.uint64) & LAST[digits] | ZEROS[digits]
+
+
+def _hexadecimal(windows: NDArray[np.uint64]) -> tuple[NDArray[np.uint32], bool]:
+    """Return the values of 8 hexadecimal digits, all of a number at once, and whether other bytes are among them."""
+    lower = windows | np.uint64(0x20 * EACH)
+    digit = (lower & np.uint64(0x0F * EACH)) + np.uint64(9) * (lower >> np.uint64(6) & np.uint64(EACH))
+    letter = digit + np.uint64(6 * EACH) >> np.uint64(4) & np.uint64(EACH)
+    # Other bytes do not give themselves again, are above f, or are no printed characters.
+    again = digit + np.uint64(ord("0") * EACH) + np.uint64(ord("a") - ord("0") - 10) * letter
+    odd = digit & np.uint64(0xF0 * EACH) | ~(windows >> np.uint64(1) | windows) & np.uint64(0x20 * EACH)
+    for shift, mask in ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0xFFFFFFFF)):
+        digit = (digit | digit >> np.uint64(shift)) & np.uint64(mask)
+    return digit.astype(np.uint32), bool((odd | (again ^ lower)).any())
+
+
+def _not_decimal(windows: NDArray[np.uint64]) -> bool:
+    """Return whether any byte is no decimal digit."""
+    over = windows + np.uint64((0x80 - ord("9") - 1) * EACH) | windows - np.uint64(ord("0") * EACH) | windows
+    return bool((over & np.uint64(0x80 * EACH)).any())
+
+
+def _decimal(windows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the values of 8 decimal digits: of pairs, of fours, and of all of them."""
+    value = windows & np.uint64(0x0F * EACH)
+    for bits, mask, base in (
+        (8, 0x00FF00FF00FF00FF, 10),
+        (16, 0x0000FFFF0000FFFF, 100),
+        (32, 0xFFFFFFFF, 10000),
+    ):
+        value = (value >> np.uint64(bits) & np.uint64(mask)) * np.uint64(base) + (value & np.uint64(mask))
+    return value
+
+
+def _sound_lines(path: Path, block: TextBlock, *, skip_bad: bool) -> tuple[NDArray[np.uint8], int]:
+    """Return the text of a block's sound lines, and the number of others. Raises InputError unless ``skip_bad``."""
+    kept, bad, begin = [], 0, 0
+    for number, end, line in lines_of(block.text, block.line):
+        mine = block.text[begin:end]
+        begin = end
+        if _parsed(mine) is not None:
+            kept.append(mine)
+        elif not skip_bad:
+            raise InputError(f"{path}:{number}: {_fault(line)}; --skip-bad passes over such lines")
+        else:
+            bad += 1
+    return np.concatenate(kept) if kept else block.text[:0], bad
+
+
+def _fault(line: str) -> str:
+    """Return what is wrong with a line."""
+    fields = line.rstrip("\r").split("\t")
+    if len(fields) != FIELDS:
+        return f"has {len(fields)} columns; expected {FIELDS}: a label, {INTEGERS} integers, {WORDS} words, by tabs"
+    for column, field in enumerate(fields):
+        alone = ["0", *[""] * INTEGERS, *[""] * WORDS]
+        alone[column] = field
+        if _parsed(np.frombuffer(("\t".join(alone) + "\n").encode(), np.uint8)) is None:
+            kind = (
+                "0 or 1"
+                if not column
+                else "an integer"
+                if column <= INTEGERS
+                else "a word of 8 hexadecimal digits"
+            )
+            return f"column {column + 1} is {shown(field)}; expected {kind}{', or nothing' if column else ''}"
+    return "is wrong"

@@ -1,0 +1,1 @@
+"""Embedding tables whose rows are divided over ranks."""

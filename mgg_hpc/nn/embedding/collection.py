@@ -1,0 +1,250 @@
+"""Several embedding tables, whose look-ups are one gather and one sum, as TorchRec's EmbeddingBagCollection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...errors import InputError
+from ...runtime.tiers.place import agreed
+from ...runtime.watchdog import collective
+from ..workspace import accumulator
+from .bag import check_ids, integers
+from .optimizers import RowOptimizer
+from .pooling import Bags, Pooling
+from .rows import ShardedRows, drawn, parts, same_on_all
+
+NAME = "ShardedEmbeddingBagCollection"
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """A table of a collection, as TorchRec's EmbeddingBagConfig. pooling: "sum" or "mean"."""
+
+    name: str
+    num_embeddings: int
+    embedding_dim: int
+    feature_names: Sequence[str]
+    pooling: str = "sum"
+
+
+@dataclass(frozen=True)
+class _Feature:
+    """A feature and its table. start: number of the table's first row among those of its width."""
+
+    name: str
+    table: TableConfig
+    start: int
+
+
+class ShardedEmbeddingBagCollection(torch.nn.Module):
+    """Pooled embeddings of several features, from tables whose rows are divided over ranks.
+
+    All tables of one width lie one after another in one allocation, so that their features are one gather and one sum.
+    Rows are initially uniform in +-1 / sqrt(num_embeddings). Other arguments and the exchange are those of
+    `ShardedEmbeddingBag`.
+
+    tables: `TableConfig`s, or TorchRec's EmbeddingBagConfigs. Raises InputError, the same on all ranks, for tables that
+    have no or the same features.
+    """
+
+    @collective(NAME)
+    def __init__(
+        self,
+        tables: Sequence[TableConfig],
+        *,
+        optimizer: RowOptimizer | None = None,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+        way: str = "auto",
+        comm: Any = None,
+    ) -> None:
+        super().__init__()
+        self.tables = [_checked(table) for table in tables]
+        names = [name for table in self.tables for name in table.feature_names]
+        for what, each in (("table", [table.name for table in self.tables]), ("feature", names)):
+            if not each or len(set(each)) < len(each):
+                raise InputError(
+                    f"{NAME}: each {what} needs a name of its own; they are {', '.join(each) or 'none'}"
+                )
+        self.features = names
+        self._starts: dict[str, int] = {}
+        self._groups: dict[int, tuple[Pooling, list[_Feature]]] = {}
+        for dim in dict.fromkeys(table.embedding_dim for table in self.tables):
+            held = [table for table in self.tables if table.embedding_dim == dim]
+            starts = np.cumsum([0, *(table.num_embeddings for table in held)]).tolist()
+            self._starts |= {table.name: start for table, start in zip(held, starts, strict=False)}
+            rows = ShardedRows(starts[-1], dim, optimizer=optimizer, dtype=dtype, device=device, comm=comm)
+            same_on_all(rows.comm, f"{NAME}: tables", [str(table) for table in held])
+            self.register_parameter(f"rows_{dim}", rows.weight)
+            features = [
+                _Feature(name, table, self._starts[table.name])
+                for table in held
+                for name in table.feature_names
+            ]
+            self._groups[dim] = Pooling(rows, way), features
+            of = drawn(rows.comm, dim, 1.0)
+            limit = torch.cat(
+                [torch.full((table.num_embeddings,), table.num_embeddings**-0.5) for table in held]
+            )
+            rows.fill(lambda first, last, of=of, limit=limit: of(first, last) * limit[first:last, None])  # type: ignore[misc]
+        self._comm = rows.comm
+
+    def plan(self, features: Any) -> dict[int, Bags]:
+        """Return a batch that `forward` takes, with the plans of a backward. For any thread; not collective."""
+        return {dim: bags.plan() for dim, bags in self._bags(features).items()}
+
+    @collective(NAME)
+    def forward(self, features: Any) -> dict[str, Tensor]:
+        """Return the pooled embeddings [B, dim] of this rank's bags by feature. Collective.
+
+        features: {feature: (values [E], lengths [B])} or {feature: (values, lengths, weights [E])}, a KeyedJaggedTensor
+        of TorchRec, or the result of `plan`. Features of one width are views of one tensor (`stacked`).
+        """
+        return {
+            feature.name: out
+            for dim, pooled in self._pooled(features).items()
+            for feature, out in zip(self._groups[dim][1], pooled, strict=True)
+        }
+
+    @collective(NAME)
+    def stacked(self, features: Any) -> Tensor:
+        """Return the pooled embeddings as one tensor [features, B, dim], in the order of ``features``. Collective.
+
+        Raises InputError for tables of several widths.
+        """
+        if len(self._groups) > 1:
+            raise InputError(f"{NAME}: tables have widths {', '.join(map(str, self._groups))}; expected one")
+        return next(iter(self._pooled(features).values()))
+
+    def _pooled(self, features: Any) -> dict[int, Tensor]:
+        with agreed(self._comm):
+            bags = features if _is_planned(features) else self._bags(features)
+        return {
+            dim: pooling(bags[dim]).unflatten(0, (len(held), -1))
+            for dim, (pooling, held) in self._groups.items()
+        }
+
+    def _bags(self, features: Any) -> dict[int, Bags]:
+        """Return the bags of each width, by feature. Raises InputError."""
+        given = features if isinstance(features, Mapping) else _of_jagged(features)
+        if given.keys() != set(self.features):
+            missing, other = set(self.features) - given.keys(), given.keys() - set(self.features)
+            said = [
+                f"{word} {', '.join(sorted(map(str, each)))}"
+                for word, each in (("lacks", missing), ("has", other))
+                if each
+            ]
+            raise InputError(
+                f"{NAME}: the batch {' and '.join(said)}; its features are {', '.join(self.features)}"
+            )
+        if len({len(given[name][1]) for name in self.features}) > 1:
+            sizes = ", ".join(f"{name} {len(given[name][1])}" for name in self.features)
+            raise InputError(f"{NAME}: features have different numbers of bags: {sizes}")
+        return {
+            dim: self._bags_of(held, given, pooling.rows) for dim, (pooling, held) in self._groups.items()
+        }
+
+    def _bags_of(self, held: list[_Feature], given: Mapping[str, Any], rows: ShardedRows) -> Bags:
+        columns = [given[each.name] for each in held]
+
+        def where(number: int, what: str = "") -> str:
+            return f"{NAME}: table {held[number].table.name}, feature {held[number].name}{what}"
+
+        values = [
+            integers(each[0], partial(where, number, ", values")) for number, each in enumerate(columns)
+        ]
+        lengths = [
+            integers(each[1], partial(where, number, ", lengths")) for number, each in enumerate(columns)
+        ]
+        if len({each.shape for each in lengths}) > 1 or lengths[0].ndim != 1:
+            raise InputError(
+                f"{where(0)}: lengths are {list(lengths[0].shape)}; expected [B], as of all features"
+            )
+        weights = [each[2] for each in columns if len(each) > 2]
+        sizes = np.array([each.size for each in values])
+        every = np.stack(lengths)
+        totals = every.sum(1)
+        wrong = (totals != sizes) | (every.min(1, initial=0) < 0) | [each.ndim != 1 for each in values]
+        for number in np.flatnonzero(wrong).tolist():
+            raise InputError(
+                f"{where(number)}: lengths add up to {totals[number]}, and values are {list(values[number].shape)}"
+            )
+        ids, there = np.concatenate(values), np.flatnonzero(sizes)
+        limits = np.array([each.table.num_embeddings for each in held])
+        if len(ids):
+            most = np.maximum.reduceat(
+                ids.view(np.uint64), (np.cumsum(sizes) - sizes)[there]
+            )  # negative: large
+            for number in there[most >= limits[there].view(np.uint64)].tolist():
+                check_ids(values[number], lengths[number], int(limits[number]), where(number))
+        ids += np.repeat([each.start for each in held], sizes)
+        mean = np.array([each.table.pooling == "mean" for each in held])
+        for number, each in enumerate(columns):
+            if len(each) > 2 and (mean[number] or each[2].shape != (sizes[number],)):
+                raise InputError(
+                    f"{where(number)}: weights are for sums, one for each of {sizes[number]} values"
+                )
+        if weights and len(weights) < len(held):
+            raise InputError(f"{NAME}: some features have weights and others have none; pass ones")
+        divisor = np.where(mean[:, None], np.maximum(every, 1), 1).reshape(-1) if mean.any() else None
+        return Bags(
+            rows.backend.collectives.rank,
+            ids,
+            every.reshape(-1),
+            torch.cat(weights).to(rows.weight.device, accumulator(rows.dtype)) if weights else None,
+            None if divisor is None else torch.from_numpy(divisor),
+        )
+
+    def parts(self) -> dict[int, tuple[ShardedRows, dict[str, Tensor]]]:
+        """Return by width the rows, and what a checkpoint holds of this rank's."""
+        return {dim: (pooling.rows, dict(parts(pooling.rows))) for dim, (pooling, _) in self._groups.items()}
+
+    @collective(NAME)
+    def gathered(self) -> dict[str, Tensor]:
+        """Return TorchRec's state, {"embedding_bags.TABLE.weight": [rows, dim]}, on every rank. Collective."""
+        found = {}
+        for table in self.tables:
+            start = self._starts[table.name]
+            whole = self._groups[table.embedding_dim][0].rows.whole(start, start + table.num_embeddings)
+            found[f"embedding_bags.{table.name}.weight"] = whole
+        return found
+
+    @collective(NAME)
+    def close(self) -> None:
+        """Free the rows. Collective."""
+        for pooling, _ in self._groups.values():
+            pooling.rows.close()
+
+
+def _checked(table: Any) -> TableConfig:
+    """Return a table with its pooling as a word. Raises InputError."""
+    pooling = str(getattr(table.pooling, "value", table.pooling)).lower()  # TorchRec's is an enumeration
+    made = TableConfig(
+        table.name, table.num_embeddings, table.embedding_dim, tuple(table.feature_names), pooling
+    )
+    if pooling not in ("sum", "mean") or min(made.num_embeddings, made.embedding_dim) < 1:
+        raise InputError(f"{NAME}: {made} has no rows, or its pooling is neither sum nor mean")
+    return made
+
+
+def _is_planned(features: Any) -> bool:
+    return isinstance(features, Mapping) and all(isinstance(each, Bags) for each in features.values())
+
+
+def _of_jagged(features: Any) -> dict[str, tuple[Tensor, ...]]:
+    """Return the features of a KeyedJaggedTensor: values and lengths lie by feature."""
+    keys, lengths = list(features.keys()), features.lengths().reshape(len(list(features.keys())), -1)
+    ends: NDArray[np.int64] = np.cumsum(lengths.sum(1).cpu().numpy())[:-1]
+    weights = features.weights_or_none()
+    columns = [features.values().tensor_split(ends.tolist()), lengths.unbind()]
+    if weights is not None:
+        columns.append(weights.tensor_split(ends.tolist()))
+    return dict(zip(keys, zip(*columns, strict=True), strict=True))

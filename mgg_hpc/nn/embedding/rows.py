@@ -1,0 +1,197 @@
+"""Rows of embedding tables, divided by ranges over ranks: read by number, changed by sparse gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...errors import InputError
+from ...runtime import backends, mpi
+from ...runtime.backends.arguments import TieredRows
+from ...runtime.exchange import send, sent
+from ...runtime.tiers.place import agreed
+from ..tiered import DEVICES, backend_for
+from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
+from .optimizers import RowOptimizer
+
+BLOCK = 1 << 16  # rows that are drawn or copied at a time
+CACHED = 256 << 10  # bytes of rows that an optimiser changes at a time: a core's cache holds them in between
+
+
+class ShardedRows:
+    """Rows [count, dim] of which rank p owns numbers bounds[p] .. bounds[p + 1] - 1. Collective to make and to close.
+
+    optimizer: changes rows as soon as their gradients have arrived; None returns gradients to torch. comm: as for
+    `TieredTensor`. Raises InputError, the same on all ranks, for arguments that do not fit or differ, and rows that
+    memory cannot hold.
+
+    Attributes:
+        weight: parameter [own rows, dim], in memory that other ranks read where pointers reach it.
+        kept: [own rows, columns], of the optimiser, in the accumulator's type.
+        pointers: whether rows of all ranks are read in place. Else their numbers and then the rows are sent.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        dim: int,
+        *,
+        optimizer: RowOptimizer | None = None,
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        comm: Any = None,
+    ) -> None:
+        if comm is None and mpi.launched():
+            comm = mpi.world()
+        self.comm = comm = None if comm is None or comm.size == 1 else comm
+        self.count, self.dim, self.optimizer = count, dim, optimizer
+        self.dtype, self.device = dtype or torch.get_default_dtype(), str(device or "cpu").partition(":")[0]
+        ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
+        with agreed(comm):
+            if not self.dtype.is_floating_point or self.device not in DEVICES or min(count, dim) < 1:
+                raise InputError(
+                    f"embedding rows are [{count}, {dim}] of {self.dtype} on {self.device}; expected at least one row "
+                    f"and column of a floating-point type on {' or '.join(DEVICES)}"
+                )
+        same_on_all(comm, "embedding rows", (count, dim, str(self.dtype), self.device, repr(optimizer)))
+        self.bounds = np.arange(ranks + 1, dtype=np.int64) * count // ranks
+        self.first, self.last = int(self.bounds[rank]), int(self.bounds[rank + 1])
+        shared = comm is not None and mpi.node(comm).size == ranks
+        self.backend = backend_for(comm, self.device, shared=shared)
+        format, symmetric = row_format(dim, self.dtype), self.backend.collectives.size > 1
+        counts = np.diff(self.bounds) if symmetric else np.array([self.last - self.first])
+        with backends.closed_on_error(self.backend.memory.close):
+            if symmetric:
+                self.backend.memory.reserve(int(counts.max()) * format.row_bytes)
+            self._rows = self.backend.rows(counts, format, symmetric=symmetric)
+        self.pointers = comm is None or (symmetric and self.backend.capabilities.reaches_peers)
+        bounds = self.bounds if self.pointers else np.array([0, self.last - self.first])
+        self._table = TieredRows.of_ranks(self._rows, bounds)
+        self.workspace = Workspace(self.backend, varying=True)
+        self.weight = torch.nn.Parameter(as_tensor(self._rows.local))
+        columns = optimizer.columns(dim) if optimizer else 0
+        self.kept = torch.zeros(
+            self.last - self.first, columns, dtype=accumulator(self.dtype), device=self.weight.device
+        )
+
+    def publish(self) -> None:
+        """Make the rows as they are now readable by all ranks. Collective; before `read`."""
+        if self.pointers:
+            self.backend.publish(self._rows)
+
+    def read(self, ids: NDArray[np.int64]) -> Tensor:
+        """Return rows by number, [n, dim]; collective, and ``ids`` ascending, where no pointer reaches them."""
+        out = self.workspace.rows(len(ids), self.dim, self.dtype)
+        if self.pointers:
+            self.backend.gather(self._table, ids, as_array(out))
+            return out
+        counts, arriving = self._crossing(ids)
+        asked = sent(self.comm, ids, counts, arriving) - self.first
+        mine = self.workspace.rows(len(asked), self.dim, self.dtype)
+        self.backend.gather(self._table, asked, as_array(mine))
+        bits = as_array(mine.contiguous().cpu()).view(np.uint8)  # MPI does not know every type of rows
+        return out.copy_(as_tensor(sent(self.comm, bits, arriving, counts).view(self._rows.format.dtype)))
+
+    def collect(self, ids: NDArray[np.int64], gradient: Tensor) -> tuple[NDArray[np.int64], Tensor]:
+        """Return the own rows that any rank has a gradient of, ascending, counted from 0, and the sums. Collective.
+
+        ids: int64 [n], ascending and distinct. gradient: [n, dim]. Ranks' gradients are added in the order of ranks.
+        """
+        gradient = gradient.to(accumulator(self.dtype))
+        if self.comm is None:
+            return ids, gradient
+        counts, arriving = self._crossing(ids)
+        numbers = sent(self.comm, ids, counts, arriving)
+        values = sent(self.comm, gradient.contiguous().cpu().numpy(), counts, arriving)
+        found, place = np.unique(numbers, return_inverse=True)
+        total = np.zeros((len(found), self.dim), values.dtype)
+        ends = np.cumsum(arriving)[:-1]
+        for at, part in zip(np.split(place, ends), np.split(values, ends), strict=True):
+            total[at] += part  # a rank names each row once
+        return found - self.first, torch.from_numpy(total).to(self.weight.device)
+
+    def change(self, own: NDArray[np.int64], gradient: Tensor) -> Tensor | None:
+        """Have the optimiser change own rows; without one, return the gradient of `weight`, sparse and coalesced."""
+        at = torch.from_numpy(own).to(gradient.device)
+        if self.optimizer is None:
+            shape, values = (self.last - self.first, self.dim), gradient.to(self.dtype)
+            return torch.sparse_coo_tensor(at[None], values, shape, is_coalesced=True, check_invariants=False)
+        weight, wide = self.weight.detach(), gradient.dtype
+        step = max(64, CACHED // (self.dim * wide.itemsize)) if self.device == "cpu" else max(1, len(own))
+        for here, slope in zip(at.split(step), gradient.split(step), strict=True):
+            rows, kept = weight.index_select(0, here).to(wide), self.kept.index_select(0, here)
+            self.optimizer.step(rows, kept, slope)
+            weight.index_copy_(0, here, rows.to(weight.dtype))
+            if kept.shape[1]:
+                self.kept.index_copy_(0, here, kept)
+        return None
+
+    def _crossing(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return how many of these rows, ascending, each rank owns, and of how many own rows each one asks."""
+        counts = np.diff(np.searchsorted(ids, self.bounds))
+        return counts, send(self.comm, counts, np.ones(len(counts), np.int64))
+
+    @torch.no_grad()
+    def fill(self, of: Callable[[int, int], Tensor]) -> None:
+        """Set the own rows to ``of(first, last)``, which returns a part of all rows by their numbers. Collective."""
+        self.publish()  # no rank reads the former rows any more
+        with agreed(self.comm):
+            for first in range(self.first, self.last, BLOCK):
+                last = min(first + BLOCK, self.last)
+                self.weight[first - self.first : last - self.first] = of(first, last).to(self.weight)
+
+    def whole(self, first: int = 0, last: int | None = None) -> Tensor:
+        """Return rows of all ranks, on the CPU. Collective."""
+        last = self.count if last is None else last
+        self.publish()
+        blocks = [np.arange(at, min(at + BLOCK, last)) for at in range(first, last, BLOCK)]
+        return torch.cat([self.read(ids).cpu() for ids in blocks])
+
+    def close(self) -> None:
+        """Free the rows, which may not be used afterwards. Collective."""
+        self.backend.memory.close()
+
+
+def same_on_all(comm: Any, what: str, mine: Any) -> None:
+    """Raise InputError, the same on all ranks, if a value differs between them. Collective."""
+    if comm is None:
+        return
+    for rank, theirs in enumerate(every := comm.allgather(mine)):
+        if theirs != every[0]:
+            raise InputError(
+                f"{what} of rank {rank} are {theirs}, and {every[0]} on rank 0; pass the same on all"
+            )
+
+
+def drawn(comm: Any, dim: int, limit: float | None) -> Callable[[int, int], Tensor]:
+    """Return a function that draws rows by number, the same for any division over ranks. Collective.
+
+    The seed is a draw of torch's generator on rank 0. limit: rows are uniform in +-limit. [default: normal, variance 1]
+    """
+    seed = int(torch.randint(1 << 62, ()))
+    seed = seed if comm is None else comm.bcast(seed)
+    each = dim if limit is not None else 2 * dim  # Box and Muller take two
+
+    def of(first: int, last: int) -> Tensor:
+        steps, skipped = divmod(first * each, 4)  # Philox4x64 draws four numbers a step
+        generator = np.random.Generator(np.random.Philox(seed).advance(steps))
+        values = generator.random(skipped + (last - first) * each)[skipped:].reshape(last - first, each)
+        if limit is not None:
+            return torch.from_numpy((2 * values - 1) * limit)
+        radius = np.sqrt(-2 * np.log1p(-values[:, :dim]))
+        return torch.from_numpy(radius * np.cos(2 * math.pi * values[:, dim:]))
+
+    return of
+
+
+def parts(rows: ShardedRows, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield what a checkpoint holds of the own rows, by name: the rows, and what the optimiser keeps of them."""
+    yield f"{prefix}weight", rows.weight.detach()
+    if rows.kept.shape[1]:
+        yield f"{prefix}kept", rows.kept

@@ -1,0 +1,1 @@
+"""DLRM: recommendation models whose embedding tables are divided over ranks."""

@@ -1,0 +1,130 @@
+"""A DLRM job on one rank: the model, its optimisers, and batches of a file of clicks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...config import DlrmSettings, Settings
+from ...data.clicks.criteo import WORDS, Clicks
+from ...data.clicks.store import ClickFile
+from ...errors import InputError
+from ...nn.embedding.optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
+from ...runtime import mpi
+from ...runtime.sampler import shuffled
+from .model import DLRM, feature
+
+OPTIMIZERS: dict[str, type[RowOptimizer]] = {
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "rowwise_adagrad": RowWiseAdagrad,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ClickBatch:
+    """This rank's part of a batch. dense: [b, 13]. bags: planned. y: [b]. total: number of rows on all ranks."""
+
+    dense: Tensor
+    bags: Any
+    y: Tensor
+    total: int
+
+
+class DlrmJob:
+    """A job's model and its data. Collective to make.
+
+    file: open file of clicks, whose last share or log (dlrm.test) is for tests. Raises InputError, the same on all
+    ranks, for settings that do not fit it.
+
+    Attributes: optimizer: of the MLPs. steps: batches of an epoch.
+    """
+
+    def __init__(self, settings: Settings, comm: Any, file: ClickFile) -> None:
+        self.settings, self.comm, self._file = settings, comm, file
+        self.dlrm: DlrmSettings = settings.dlrm
+        self.columns = [each - 1 for each in self.dlrm.columns] or list(range(WORDS))
+        test = self.dlrm.test
+        self.train_rows = int(file.days[-2]) if test == "day" else file.rows - round(float(test) * file.rows)
+        self.steps = -(-self.train_rows // self.dlrm.batch_size)
+        with mpi.agree(comm):
+            if len(set(self.columns)) < len(self.columns) or max(self.columns) >= WORDS:
+                raise InputError(
+                    f"dlrm.columns are {self.dlrm.columns}; expected distinct ones of 1 to {WORDS}"
+                )
+            if not self.train_rows:
+                raise InputError(f"{file.path}: no row is left to train on; lower dlrm.test")
+            torch.set_num_threads(mpi.threads(comm, settings.run.threads))
+        torch.manual_seed(settings.train.seed)
+        self.device = "cuda" if settings.run.backend == "cuda" else "cpu"
+        self.model = DLRM(
+            len(self.columns),
+            self.dlrm.rows,
+            self.dlrm.dim,
+            self.dlrm.bottom,
+            self.dlrm.top,
+            OPTIMIZERS[self.dlrm.optimizer](self.dlrm.learning_rate),
+            device=self.device,
+            comm=comm,
+        )
+        self.model.to(self.device)
+        kind = torch.optim.SGD if self.dlrm.optimizer == "sgd" else torch.optim.Adagrad
+        self.optimizer = kind(self.model.shared, lr=self.dlrm.learning_rate)
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[ClickBatch]:
+        """Yield the batches of an epoch, counted from 1, from batch ``first`` on; a thread makes the next one.
+
+        A batch is consecutive rows, the same on any number of ranks, and batches come in an order that is drawn by
+        seed and epoch.
+        """
+        order = shuffled(np.arange(self.steps), self.settings.train.seed, epoch)
+        size = self.dlrm.batch_size
+        return self._ahead(
+            [(at * size, min((at + 1) * size, self.train_rows)) for at in order[first:].tolist()]
+        )
+
+    def test_batches(self) -> Iterator[ClickBatch]:
+        """Yield the rows for tests in order, or all rows if there are none."""
+        first = self.train_rows if self.train_rows < self._file.rows else 0
+        size = self.dlrm.batch_size
+        return self._ahead(
+            [(at, min(at + size, self._file.rows)) for at in range(first, self._file.rows, size)]
+        )
+
+    def _ahead(self, ranges: list[tuple[int, int]]) -> Iterator[ClickBatch]:
+        with ThreadPoolExecutor(1, "clicks") as thread:
+            waiting: list[Future[ClickBatch]] = [thread.submit(self._batch, *each) for each in ranges[:1]]
+            for number in range(len(ranges)):
+                with mpi.agree(self.comm):
+                    found = waiting.pop().result()
+                waiting += [thread.submit(self._batch, *each) for each in ranges[number + 1 : number + 2]]
+                yield found
+
+    def _batch(self, first: int, last: int) -> ClickBatch:
+        """Return this rank's part of rows first .. last - 1."""
+        rank, ranks, total = self.comm.rank, self.comm.size, last - first
+        clicks = self._file.read(first + total * rank // ranks, first + total * (rank + 1) // ranks)
+        one = torch.ones(len(clicks.label), dtype=torch.int64)
+        rows = hashed(clicks, self.dlrm.rows)
+        features = {
+            feature(each): (torch.from_numpy(rows[column]), one) for each, column in enumerate(self.columns)
+        }
+        dense = torch.from_numpy(np.log1p(np.maximum(clicks.dense, 0), dtype=np.float32)).to(self.device)
+        y = torch.from_numpy(clicks.label.astype(np.float32)).to(self.device)
+        return ClickBatch(dense, self.model.tables.plan(features), y, total)
+
+    def close(self) -> None:
+        """Free the tables. Collective."""
+        self.model.tables.close()
+
+
+def hashed(clicks: Clicks, rows: int) -> Any:
+    """Return a table's row of each category, int64 [26, n]: 0 where it is missing, else 1 + word mod (rows - 1)."""
+    words = clicks.category.T.astype(np.int64)
+    return np.where(words == 0, 0, 1 + words % (rows - 1))

@@ -1,0 +1,245 @@
+"""Training of DLRM: epochs, scores, checkpoints of shards by id, and the run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
+
+from ... import config
+from ...config import Settings
+from ...data.clicks.store import open_clicks
+from ...errors import InputError
+from ...nn.gradients import sum_gradients
+from ...nn.workspace import as_array
+from ...runtime import mpi
+from ...runtime.backends.host.components import HostCollectives
+from ...runtime.timing import spread
+from .. import memory, report, run_folder
+from ..checkpoints import folders, state
+from ..checkpoints.folders import START, Position
+from ..checkpoints.resume import check_settings
+from ..checkpoints.saver import Saver
+from ..checkpoints.state import State, on_host
+from ..job import watchdog
+from ..metrics import ClickScores, click_scores
+from ..screen import Screen
+from .job import DlrmJob
+
+COLUMNS = ["epoch", "loss", *ClickScores._fields, "epoch_ms", "eval_ms"]
+TITLES = {
+    "final_loss": "loss",
+    "auc": "AUC",
+    "log_loss": "log loss",
+    "normalised_entropy": "normalised entropy",
+}
+MODEL, OPTIMIZER = "model.", "optimizer."
+
+
+class DlrmTrainer:
+    """Steps and scores of a job, and what a checkpoint holds of it. Attribute loss: of the epoch so far, summed."""
+
+    def __init__(self, job: DlrmJob) -> None:
+        self.job, self.loss = job, 0.0
+        self._collectives = HostCollectives(job.comm.rank, job.comm.size, job.comm)
+
+    def epoch(self, epoch: int, first: int, after: Callable[[int], None]) -> float:
+        """Train for an epoch from batch ``first`` on; return its mean loss. Collective.
+
+        after: called after each batch but the last, with the number of complete ones. Raises InputError, the same on
+        all ranks, for a loss that is not finite.
+        """
+        job, optimizer = self.job, self.job.optimizer
+        self.loss = self.loss if first else 0.0
+        for done, batch in enumerate(job.batches(epoch, first), first + 1):
+            optimizer.zero_grad()
+            loss = bce(job.model(batch.dense, batch.bags), batch.y, reduction="sum") / batch.total
+            loss.backward()
+            sum_gradients(job.model.shared, self._collectives)
+            total = np.array([float(loss.detach())])
+            mpi.sum_in_rank_order(job.comm, total)
+            if not np.isfinite(total[0]):
+                raise InputError(
+                    f"the loss of batch {done} of epoch {epoch} is {total[0]}: lower dlrm.learning_rate"
+                )
+            optimizer.step()
+            self.loss += float(total[0]) * batch.total
+            if done < job.steps:
+                after(done)
+        return self.loss / job.train_rows
+
+    @torch.no_grad()
+    def scores(self) -> ClickScores:
+        """Return the scores of the rows for tests, or of all rows if there are none. Collective."""
+        found = [
+            (self.job.model(each.dense, each.bags).cpu(), each.y.cpu()) for each in self.job.test_batches()
+        ]
+        return click_scores(
+            self.job.comm, *(torch.cat(each).double().numpy() for each in zip(*found, strict=True))
+        )
+
+    def _shared(self) -> dict[str, Tensor]:
+        """Return the tensors that are the same on all ranks, by name; those of the optimiser once it has stepped."""
+        model, shared = self.job.model, self.job.model.shared
+        found: dict[str, Tensor] = {
+            f"{MODEL}{name}": value
+            for name, value in model.named_parameters()
+            if not name.startswith("tables.")
+        }
+        for number, parameter in enumerate(shared):
+            for slot, value in self.job.optimizer.state[parameter].items():
+                if isinstance(value, Tensor):
+                    found[f"{OPTIMIZER}{number}.{slot}"] = value
+        return found
+
+    def capture(self, at: Position, metrics_bytes: int) -> State:
+        """Return a copy of this rank's state."""
+        ((rows, held),) = self.job.model.tables.parts().values()
+        facts = {
+            "epoch": at.epoch,
+            "batch": at.batch,
+            "loss": self.loss,
+            "metrics_bytes": metrics_bytes,
+            "job": config.dumps(self.job.settings),
+        }
+        tensors = (
+            {name: on_host(value) for name, value in self._shared().items()}
+            if self.job.comm.rank == 0
+            else {}
+        )
+        own = {name: as_array(on_host(value)) for name, value in held.items()}
+        return State(facts, tensors, np.arange(rows.first, rows.last), own)
+
+    def restore(self, folder: Path) -> dict[str, Any]:
+        """Take the state of a checkpoint, of any number of ranks; return its facts. Raises InputError."""
+        facts, tensors = state.read(folder)
+        ((rows, held),) = self.job.model.tables.parts().values()
+        state.copy_into(str(folder), tensors, (MODEL, OPTIMIZER), self._shared())
+        found = state.read_rows(folder, held, np.arange(rows.first, rows.last))
+        state.copy_into(str(folder), {name: torch.from_numpy(each) for name, each in found.items()}, "", held)
+        try:
+            self.loss = float(facts["loss"])
+            return {
+                "epoch": int(facts["epoch"]),
+                "batch": int(facts["batch"]),
+                "bytes": int(facts["metrics_bytes"]),
+            }
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError(f"{folder}: {state.FACTS} is not of a DLRM job ({error!r})") from error
+
+
+def train_dlrm(
+    settings: Settings, comm: Any, run: Path | None, screen: Screen, *, whole: bool = True
+) -> None:
+    """Train a DLRM job, or go on with its run, and write the run folder. Collective. whole: print the results."""
+    began, peak = time.perf_counter(), memory.Peak()
+    with contextlib.ExitStack() as held:
+        with mpi.agree(comm):
+            file = held.enter_context(open_clicks(Path(settings.dlrm.data)))
+        folder, found = _opened(settings, comm, run, held)
+        job = DlrmJob(settings, comm, file)
+        held.callback(job.close)
+        trainer, facts = DlrmTrainer(job), None
+        if found is not None:
+            with mpi.agree(comm):
+                facts = trainer.restore(found.folder)
+        at = found.at if found is not None else START
+        dog = held.enter_context(watchdog(settings, comm))
+        metrics = None
+        with mpi.agree(comm):
+            if comm.rank == 0:
+                metrics = run_folder.MetricsFile(folder, COLUMNS, facts["bytes"] if facts else 0)
+                held.callback(metrics.close)
+        saver = Saver(
+            comm,
+            settings.checkpoint,
+            folder / run_folder.CHECKPOINTS if comm.rank == 0 else None,
+            all_write=True,
+            newest=at,
+            command=report.command("resume {}", folder, comm.size),
+            metrics=metrics,
+            dog=dog,
+        )
+
+        def checkpoint(at: Position, *, last: bool = False) -> None:
+            if saver.wants(at, last=last):
+                saver.save(at, trainer.capture(at, metrics.bytes if metrics else 0))
+
+        epochs, loss, times = settings.train.epochs, float("nan"), []
+        with screen.epochs(epochs, at.epoch, stays=whole) as show:
+            for epoch in range(at.epoch + 1, epochs + 1):
+                dog.step(f"epoch {epoch}", repeats=True)
+
+                def after(done: int, epoch: int = epoch) -> None:
+                    checkpoint(Position(epoch - 1, done))
+                    dog.step(f"batch {done + 1} of epoch {epoch}", repeats=True)
+                    show(completed=epoch - 1 + done / job.steps)
+
+                start = time.perf_counter()
+                loss = trainer.epoch(epoch, at.batch if epoch == at.epoch + 1 else 0, after)
+                middle = time.perf_counter()
+                scores = trainer.scores()
+                times.append((1e3 * (middle - start), 1e3 * (time.perf_counter() - middle)))
+                if metrics:
+                    metrics.add([epoch, loss, *scores, *times[-1]])
+                show(completed=epoch, note=f"loss {loss:.4f}  AUC {scores.auc:.4f}")
+                checkpoint(Position(epoch), last=epoch == epochs)
+        summary = _summary(trainer, trainer.scores() if not times else scores, loss, times) | {
+            "peak_rss_bytes": comm.allgather(peak.read(0)),
+            "seconds": time.perf_counter() - began,
+        }
+        if comm.rank == 0:
+            run_folder.write_json(folder / run_folder.SUMMARY, summary)
+            if whole:
+                shown = {title: f"{summary[name]:.4f}" for name, title in TITLES.items()}
+                report.print_facts({"run": str(report.nearby(folder)), **shown})
+        mpi.barrier(comm)
+
+
+def _opened(settings: Settings, comm: Any, run: Path | None, held: contextlib.ExitStack) -> tuple[Path, Any]:
+    """Return the run folder, and its newest checkpoint or None. Collective. held: keeps a new folder claimed."""
+    folder, found = run, None
+    with mpi.agree(comm):
+        if run is not None:
+            check_settings(run, config.load(run / run_folder.JOB, of_run=True, clicks=True), settings)
+        if comm.rank == 0:
+            if folder is None:
+                folder = run_folder.create(Path(settings.run.folder))
+                held.enter_context(run_folder.claimed(folder))
+                run_folder.write_whole(folder / run_folder.JOB, config.dumps(settings).encode())
+            (folder / run_folder.SUMMARY).unlink(missing_ok=True)
+            found = folders.newest(folder / run_folder.CHECKPOINTS)
+    opened: tuple[Path, Any] = comm.bcast((folder, found))
+    return opened
+
+
+def _summary(
+    trainer: DlrmTrainer, scores: ClickScores, loss: float, times: list[tuple[float, float]]
+) -> dict[str, Any]:
+    """Return the content of summary.json, but for what the process took. Collective."""
+    job = trainer.job
+    ((rows, _),) = job.model.tables.parts().values()
+    meter = rows.backend.stream.meter
+    local, remote = np.sum(job.comm.allgather((meter.local_bytes, meter.remote_bytes)), axis=0).tolist()
+    return {
+        "format": "mgg-summary",
+        "version": 1,
+        "model": "dlrm",
+        "data": job.settings.dlrm.data,
+        "ranks": job.comm.size,
+        "backend": rows.backend.capabilities.name,
+        "epochs": job.settings.train.epochs,
+        "final_loss": loss,
+        **scores._asdict(),
+        "epoch_ms": spread([each for each, _ in times]) if times else {},
+        "eval_ms": spread([each for _, each in times]) if times else {},
+        "bytes": {"local": local, "remote": remote},
+        "seed": job.settings.train.seed,
+    }

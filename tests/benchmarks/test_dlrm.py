@@ -1,0 +1,35 @@
+"""The benchmark of embedding look-ups on small tables: its variants give the same rows, and it counts bytes."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+pytestmark = pytest.mark.long
+SMALL = ("--dims=4", "--rows=30", "--batch=12", "--turns=1")
+
+
+def rows(ran, tmp_path, *words: str) -> list[dict[str, str]]:
+    done = ran("dlrm", *words, f"--output={tmp_path}/found.csv")
+    assert done.returncode == 0, done.stderr
+    return list(csv.DictReader((tmp_path / "found.csv").open()))
+
+
+def test_lookups_are_compared_and_their_bytes_counted(ran, tmp_path):
+    found = {
+        row["variant"].split()[0]: row for row in rows(ran, tmp_path, "lookup", *SMALL, "--way=distinct")
+    }
+    assert [row["messages"] for row in found.values()] == ["0", "6", "4"]
+    # Half of the tables are another rank's: 8 bytes an index and 16 a vector.
+    assert int(found["whole"]["crossing_bytes"]) == 2 * 13 * 6 * (8 + 16)
+    assert int(found["mgg"]["crossing_bytes"]) % 16 == 0
+    assert 0 < int(found["mgg"]["crossing_bytes"]) <= 2 * 26 * 6 * 16
+
+
+def test_one_process_and_the_reader_are_timed(ran, tmp_path):
+    assert [row["variant"] for row in rows(ran, tmp_path, "alone", *SMALL)] == [
+        f"{part}: {name}" for part in ("forward", "step") for name in ("mgg", "torch")
+    ]
+    (row,) = rows(ran, tmp_path, "read", "--rows=3000", "--ranks=1")
+    assert int(row["rows_per_s"]) > 0

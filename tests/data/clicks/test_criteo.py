@@ -1,0 +1,138 @@
+"""Criteo's logs: lines against a parser of Python's, faults by line and column, and files of clicks."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import numpy as np
+import pytest
+from data.graphs import refused
+
+from mgg_hpc.__main__ import main
+from mgg_hpc.data.clicks import criteo
+from mgg_hpc.data.clicks.criteo import INTEGERS, MISSING, WORDS, read_criteo
+from mgg_hpc.data.clicks.generate import DISTINCT, draw_clicks, write_text
+from mgg_hpc.data.clicks.store import open_clicks
+
+COLUMNS = ("label", "dense", "category")
+
+
+def lines(rng, count: int) -> list[str]:
+    """Draw lines with missing values, signs, leading zeros, both cases, and words of each length."""
+    found = []
+    for _ in range(count):
+        fields = [str(rng.integers(0, 2))]
+        for _ in range(INTEGERS):
+            size = 10 ** int(rng.integers(0, 10))
+            value = int(np.clip(rng.integers(-2 * size, 2 * size), 1 - 2**31, 2**31 - 1))
+            fields.append(rng.choice(["", f"{value}", f"{value:+06d}".replace("+", "")]))
+        for _ in range(WORDS):
+            word = f"{rng.integers(0, 1 << 32):08x}"
+            fields.append(rng.choice(["", word, word.upper(), word[int(rng.integers(0, 8)) :]]))
+        found.append("\t".join(fields))
+    return found
+
+
+def parsed(line: str) -> tuple[int, list[int], list[int]]:
+    label, *fields = line.split("\t")
+    dense = [int(field) if field else MISSING for field in fields[:INTEGERS]]
+    return int(label), dense, [int(field or "0", 16) for field in fields[INTEGERS:]]
+
+
+def joined(parts: list) -> list[np.ndarray]:
+    return [np.concatenate([getattr(each, name) for each in parts]) for name in COLUMNS]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_are_those_of_a_parser(rng, tmp_path, monkeypatch, newline, packed):
+    monkeypatch.setattr(criteo, "PIECE", 3000)  # several pieces, and lines across their ends
+    given = lines(rng, 400)
+    text = newline.join(given) + newline * bool(rng.integers(0, 2))
+    (tmp_path / "day").write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    found = joined(list(read_criteo(tmp_path / "day")))
+    for mine, theirs in zip(found, zip(*map(parsed, given), strict=True), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_reading_goes_on_after_a_block(rng, tmp_path, monkeypatch):
+    monkeypatch.setattr("mgg_hpc.data.readers.compressed.BLOCK_BYTES", 4000)
+    (tmp_path / "day").write_text("\n".join(lines(rng, 100)) + "\n")
+    first, *rest = list(read_criteo(tmp_path / "day"))
+    assert len(rest) > 2
+    for mine, theirs in zip(
+        joined(list(read_criteo(tmp_path / "day", **first.end))), joined(rest), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "message"),
+    [
+        (0, "2", "column 1 is '2'; expected 0 or 1"),
+        (0, "", "column 1 is ''; expected 0 or 1"),
+        (0, "-1", "column 1 is '-1'"),
+        (3, "1.5", "column 4 is '1.5'; expected an integer, or nothing"),
+        (13, "-", "column 14 is '-'"),
+        (13, "2147483648", "column 14 is '2147483648'"),
+        (2, "12345678901", "column 3 is '12345678901'"),
+        (2, "1:", "column 3 is '1:'"),
+        (2, "/", "column 3 is '/'"),
+        (14, "0x12", "column 15 is '0x12'; expected a word of 8 hexadecimal digits, or nothing"),
+        (39, "123456789", "column 40 is '123456789'"),
+        (39, "\x10", "column 40 is"),
+        (20, "`f", "column 21 is '`f'"),
+        (20, "g", "column 21 is 'g'"),
+        (20, "é", "column 21 is"),
+        (20, "1\t2", "has 41 columns; expected 40"),
+    ],
+)
+def test_faults_are_named_or_passed_over(rng, tmp_path, column, field, message):
+    given = lines(rng, 30)
+    fields = given[17].split("\t")
+    fields[column] = field
+    (tmp_path / "day").write_text("\n".join([*given[:17], "\t".join(fields), *given[18:]]) + "\n")
+    with refused(f"day:18: .*{re.escape(message)}"):
+        list(read_criteo(tmp_path / "day"))
+    (block,) = read_criteo(tmp_path / "day", skip_bad=True)
+    assert block.bad == 1
+    np.testing.assert_array_equal(block.category, [parsed(each)[2] for each in given[:17] + given[18:]])
+
+
+def test_generated_logs_have_the_distinct_words_of_criteo_and_are_read_back(tmp_path):
+    drawn = list(draw_clicks(70_000, seed=3))
+    write_text(tmp_path / "day", iter(drawn))
+    for mine, theirs in zip(joined(list(read_criteo(tmp_path / "day"))), joined(drawn), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    words = joined(drawn)[2]
+    for column, count in enumerate(DISTINCT):
+        found = np.unique(words[:, column], return_counts=True)[1]
+        assert len(found) <= count and (len(found) == count or count > 200)
+        if (
+            count > 1000
+        ):  # of Zipf's law with exponent 1.05, the first is about 2^1.05 times as frequent as the second
+            assert 1.5 < np.sort(found)[-1] / np.sort(found)[-2] < 2.5
+
+
+def test_logs_become_a_file_of_clicks(rng, tmp_path, capsys):
+    days = [lines(rng, 50), lines(rng, 30)]
+    for number, day in enumerate(days):
+        (tmp_path / f"{number}").write_text("\n".join([*day, "bad"][: len(day) + number]) + "\n")
+    arguments = ["import", "clicks", f"{tmp_path}/0", f"{tmp_path}/1", "-o", f"{tmp_path}/c.h5"]
+    assert main(arguments) == 2 and "1:31: has 1 columns" in capsys.readouterr().err
+    assert main([*arguments, "--skip-bad"]) == 0
+    assert "80 clicks of 2 days\n1 lines were wrong" in capsys.readouterr().out
+    with open_clicks(tmp_path / "c.h5") as file:
+        assert file.rows == 80 and file.days.tolist() == [0, 50, 80]
+        np.testing.assert_array_equal(
+            file.read(40, 60).category, [parsed(each)[2] for each in (days[0] + days[1])[40:60]]
+        )
+    assert (
+        main([*arguments, "--simple", "--force"]) == 2
+        and "--simple does not go with" in capsys.readouterr().err
+    )
+    assert main(["import", "x.npz", "--skip-bad", "-o", "x"]) == 2
+    (tmp_path / "x").write_text("")
+    with refused("is no file of clicks"), open_clicks(tmp_path / "x"):
+        pass

@@ -1,0 +1,87 @@
+"""Embedding bags over several ranks against torch's over the bags of all of them."""
+
+from __future__ import annotations
+
+import embeddings
+import numpy as np
+import pytest
+import torch
+from embeddings import OPTIONS, WAYS
+
+import mgg_hpc as mgg
+from mgg_hpc.errors import InputError
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
+def test_bags_are_those_of_torch(comm, rng, option, way):
+    embeddings.check_all(rng, comm, option, way)
+
+
+@pytest.mark.parametrize("way", ["auto", "sent"])
+@pytest.mark.parametrize("name", embeddings.OPTIMIZERS)
+def test_optimisers_are_those_of_torch(comm, rng, name, way):
+    embeddings.check_optimizer(rng, comm, name, way)
+
+
+def test_a_collection_is_its_tables(comm, rng):
+    embeddings.check_collection(rng, comm, "auto")
+
+
+def test_the_same_bits_in_every_run_and_however_rows_are_read(comm, rng):
+    rows = torch.from_numpy(rng.standard_normal((embeddings.ROWS, embeddings.DIM)).astype("f4"))
+    cases = [embeddings.draw(rng, "mixed", comm.size, weights=False)[comm.rank] for _ in range(5)]
+    found = []
+    for way in ("distinct", "direct", "auto", "sent", "distinct"):
+        bags = embeddings.opened(comm, rows, way, freeze=False, optimizer=mgg.nn.RowWiseAdagrad(0.1))
+        for case in cases:
+            bags(*case.arguments(torch.int64, include_last=False)).square().sum().backward()
+        found.append(bags.gathered()["weight"])
+        bags.close()
+    assert all(torch.equal(each, found[0]) for each in found)
+    assert not torch.equal(found[0], rows)
+    assert all(torch.equal(each, found[0]) for each in comm.allgather(found[0]))
+
+
+def test_initial_rows_are_the_same_on_any_number_of_ranks(comm, rng):
+    from mpi4py import MPI
+
+    torch.manual_seed(5)
+    alone = mgg.nn.ShardedEmbeddingBag(1001, 3, comm=MPI.COMM_SELF)
+    torch.manual_seed(5 if comm.rank == 0 else comm.rank)
+    shared = mgg.nn.ShardedEmbeddingBag(1001, 3, comm=comm)
+    assert torch.equal(alone.weight, shared.gathered()["weight"])
+    shared.close()
+
+
+def test_errors_of_one_rank_are_those_of_all(comm, rng):
+    bags = mgg.nn.ShardedEmbeddingBag(10, 3, comm=comm)
+    last = comm.rank == comm.size - 1
+    with pytest.raises(InputError, match="bag 1 has index 11; expected 0 to 9"):
+        bags(torch.tensor([1, 11 if last else 2]), torch.tensor([0, 1]))
+    out = bags(torch.tensor([1, 2]), torch.tensor([0, 1]))  # goes on
+    assert out.shape == (2, 3)
+    bags.close()
+    with pytest.raises(InputError, match=f"of rank {comm.size - 1} are .*pass the same on all"):
+        mgg.nn.ShardedEmbeddingBag(10 + last, 3, comm=comm)
+    tables = [mgg.nn.TableConfig("t", 9, 4, ["a", "b"])]
+    found = mgg.nn.ShardedEmbeddingBagCollection(tables, comm=comm)
+    one = (torch.tensor([1]), torch.tensor([1]))
+    with pytest.raises(InputError, match="the batch lacks b"):
+        found({"a": one} if last else {"a": one, "b": one})
+    found.close()
+
+
+def test_rows_and_bytes_that_cross_are_those_of_the_batch(comm, rng):
+    ids = rng.integers(0, 50, (comm.size, 200))[comm.rank]
+    for way in ("distinct", "direct"):
+        bags = mgg.nn.ShardedEmbeddingBag(50, 4, mode="sum", way=way, comm=comm)
+        meter = bags.rows.backend.stream.meter
+        meter.taken()
+        bags(torch.from_numpy(ids), torch.arange(200))
+        read = np.unique(ids) if way == "distinct" else ids
+        own = np.count_nonzero((read >= bags.rows.first) & (read < bags.rows.last))
+        assert (meter.local_bytes, meter.remote_bytes) == (16 * own, 16 * (len(read) - own))
+        bags.close()

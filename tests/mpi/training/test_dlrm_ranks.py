@@ -1,0 +1,101 @@
+"""DLRM on several ranks: the losses of one rank, and runs that are stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mgg_hpc import config
+from mgg_hpc.data.clicks.generate import draw_clicks
+from mgg_hpc.data.clicks.store import write_clicks
+from mgg_hpc.errors import StoppedBySignal
+from mgg_hpc.training import train
+from mgg_hpc.training.checkpoints.saver import Saver
+from mgg_hpc.training.screen import Screen
+
+pytestmark = pytest.mark.mpi
+EPOCHS = 3
+SHOWN = train.Shown(Screen(False), whole=False)
+
+
+@pytest.fixture
+def settings(folder, first):
+    """A function that returns a job whose run's folder has this name."""
+    first(lambda: write_clicks(folder / "c.h5", [draw_clicks(1500)]))
+
+    def settings(name: str, optimizer: str) -> config.Settings:
+        dlrm = {
+            "data": str(folder / "c.h5"),
+            "rows": 300,
+            "dim": 5,
+            "bottom": [9],
+            "top": [9],
+            "batch_size": 200,
+        }
+        run = {"folder": str(folder / name), "threads": 1, "resume": "auto"}
+        kept = {"every_epochs": 1, "every_minutes": 0}
+        tree = {
+            "dlrm": dlrm | {"optimizer": optimizer, "learning_rate": 0.05},
+            "run": run,
+            "checkpoint": kept,
+        }
+        return config.from_tree(tree | {"train": {"epochs": EPOCHS, "seed": 3}}, "job")
+
+    return settings
+
+
+def losses(folder, name: str) -> np.ndarray:
+    """Loss and scores of each epoch."""
+    return np.loadtxt(folder / name / "001" / "metrics.csv", delimiter=",", skiprows=1)[:, :5]
+
+
+def stopped(comm, settings, epoch: int, batch: int) -> None:
+    """Train until a signal comes at a position."""
+    wants = Saver.wants
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            Saver,
+            "wants",
+            lambda saver, at, **more: _signal(patched, at == (epoch, batch)) or wants(saver, at, **more),
+        )
+        with pytest.raises(StoppedBySignal, match="is saved"):
+            train.train(settings, comm, SHOWN)
+
+
+def _signal(patched, comes: bool) -> None:
+    if comes:
+        patched.setattr("mgg_hpc.training.checkpoints.saver.signals.came", lambda: True)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("sgd", "adagrad")),
+        pytest.param("rowwise_adagrad", marks=pytest.mark.slow),
+    ],
+)
+def test_losses_are_those_of_one_rank_and_resumed_runs_have_the_same_bits(comm, folder, settings, optimizer):
+    train.train(settings("all", optimizer), comm, SHOWN)
+    if comm.rank == 0:
+        train.train(settings("one", optimizer), MPI.COMM_SELF, SHOWN)
+    comm.Barrier()
+    expected = losses(folder, "all")
+    assert len(expected) == EPOCHS and expected[-1, 1] < expected[0, 1]
+    np.testing.assert_allclose(losses(folder, "one"), expected, rtol=1e-5)
+    for name, position in (("epoch", (1, 0)), ("batch", (1, 4))):
+        stopped(comm, settings(name, optimizer), *position)
+        train.train(settings(name, optimizer), comm, SHOWN)
+        assert np.array_equal(losses(folder, name), expected)
+    # A checkpoint of all ranks is taken by one, and one of one rank by all.
+    stopped(comm, settings("fewer", optimizer), 1, 2)
+    if comm.rank == 0:
+        train.train(settings("fewer", optimizer), MPI.COMM_SELF, SHOWN)
+        stopped(MPI.COMM_SELF, settings("more", optimizer), 2, 0)
+    comm.Barrier()
+    train.train(settings("more", optimizer), comm, SHOWN)
+    for name in ("fewer", "more"):
+        np.testing.assert_allclose(losses(folder, name), expected, rtol=1e-5)
+        assert json.loads((folder / name / "001" / "summary.json").read_text())["epochs"] == EPOCHS

@@ -1,0 +1,165 @@
+"""Embedding bags of one process against torch's."""
+
+from __future__ import annotations
+
+import re
+
+import embeddings
+import numpy as np
+import pytest
+import torch
+from data.graphs import refused
+from embeddings import OPTIONS
+
+import mgg_hpc as mgg
+
+ROWS, DIM = embeddings.ROWS, embeddings.DIM
+
+
+@pytest.mark.parametrize("way", ["distinct", "direct"])
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
+def test_bags_are_those_of_torch(rng, option, way):
+    embeddings.check_all(rng, None, option, way)
+
+
+@pytest.mark.parametrize("name", embeddings.OPTIMIZERS)
+def test_optimisers_are_those_of_torch(rng, name):
+    embeddings.check_optimizer(rng, None, name, "auto")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_rows_of_other_types(rng, dtype):
+    rows = torch.from_numpy(rng.integers(-4, 5, (ROWS, 5))).to(dtype)
+    (case,) = embeddings.draw(rng, "mixed", 1, weights=False)
+    arguments = case.arguments(torch.int64, include_last=False)
+    for mode in ("sum", "max"):
+        for way in ("distinct", "direct"):
+            found = mgg.nn.ShardedEmbeddingBag.from_pretrained(rows, mode=mode, freeze=False, way=way)
+            expected = torch.nn.EmbeddingBag.from_pretrained(rows.double(), mode=mode, freeze=False)
+            out = found(*arguments)
+            assert out.dtype == dtype and torch.equal(out.double(), expected(*arguments))
+            out.sum().backward()
+            expected(*arguments).sum().backward()
+            assert torch.equal(found.weight.grad.to_dense().double(), expected.weight.grad)
+    sgd = mgg.nn.ShardedEmbeddingBag.from_pretrained(rows, mode="sum", freeze=False, optimizer=mgg.nn.SGD(1))
+    sgd(*arguments).sum().backward()
+    counts = np.bincount(case.ids, minlength=ROWS)
+    assert torch.equal(sgd.weight.double(), rows.double() - torch.from_numpy(counts)[:, None])
+
+
+def test_a_collection_is_its_tables(rng):
+    embeddings.check_collection(rng, None, "auto")
+
+
+def test_a_planned_batch_is_taken_and_direct_reads_each_entry(rng):
+    """Rows that are read: distinct ones, or one for each entry."""
+    ids, lengths = torch.from_numpy(rng.integers(0, 9, 60)), torch.ones(20, dtype=torch.int64)
+    tables = [mgg.nn.TableConfig("t", 9, 4, ["a", "b"]), mgg.nn.TableConfig("u", 99, 4, ["c"])]
+    batch = {name: (ids[at : at + 20], lengths) for name, at in (("a", 0), ("b", 20), ("c", 40))}
+    ends = torch.cat([ids[:40], ids[40:] + 9])
+    for way, rows in (("distinct", len(ends.unique())), ("direct", 60)):
+        found = mgg.nn.ShardedEmbeddingBagCollection(tables, way=way)
+        meter = found.parts()[4][0].backend.stream.meter
+        out = found.stacked(found.plan(batch))
+        assert meter.local_bytes == rows * 4 * 4 and meter.remote_bytes == 0
+        assert torch.equal(out, torch.stack(list(found(batch).values())))
+
+
+def test_the_faster_way_is_measured_once_and_its_trials_are_not_counted(rng):
+    bags, ids = mgg.nn.ShardedEmbeddingBag(9, 4, mode="sum"), torch.from_numpy(rng.integers(0, 9, 60))
+    meter, faster = bags.rows.backend.stream.meter, bags._pooling._faster
+    bags(ids, torch.arange(60))
+    assert faster.keys() == {True} and meter.local_bytes in (60 * 16, 16 * len(ids.unique()))
+    with torch.no_grad():
+        bags(ids, torch.arange(60))
+    assert faster.keys() == {True, False} and set(faster.values()) <= {"distinct", "direct"}
+
+
+def test_initial_rows_have_the_variance_of_torch(rng):
+    bags = mgg.nn.ShardedEmbeddingBag(5000, 7, padding_idx=0)
+    assert not bags.weight[0].any()
+    assert (
+        abs(float(bags.weight.detach().mean())) < 0.02 and abs(float(bags.weight.detach().std()) - 1) < 0.02
+    )
+    tables = [mgg.nn.TableConfig("t", 100, 8, ["a"]), mgg.nn.TableConfig("u", 10_000, 8, ["b"])]
+    state = mgg.nn.ShardedEmbeddingBagCollection(tables).gathered()
+    for name, rows in (("t", 100), ("u", 10_000)):
+        most = float(state[f"embedding_bags.{name}.weight"].abs().max())
+        assert 0.95 * rows**-0.5 < most <= rows**-0.5
+
+
+def test_state_is_that_of_torch(rng):
+    bags = mgg.nn.ShardedEmbeddingBag(ROWS, DIM)
+    theirs = torch.nn.EmbeddingBag(ROWS, DIM)
+    theirs.load_state_dict(bags.state_dict())
+    assert torch.equal(theirs.weight, bags.weight) and torch.equal(bags.gathered()["weight"], theirs.weight)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        bags.load_state_dict({"weight": torch.zeros(ROWS, DIM + 1)})
+
+
+def long(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def test_what_torch_refuses_or_has_otherwise_is_refused():
+    for how, message in (
+        ({"max_norm": 1.0}, "max_norm=1.0 is not supported"),
+        ({"norm_type": 1.0}, "norm_type=1.0 is not supported"),
+        ({"scale_grad_by_freq": True}, "scale_grad_by_freq=True is not supported"),
+        ({"sparse": False}, "sparse=False is not supported"),
+        ({"mode": "min"}, "mode is 'min'; expected one of sum, mean, max"),
+        ({"padding_idx": 10}, "padding_idx is 10, of 10 rows"),
+        ({"dtype": torch.int64}, "floating-point type"),
+    ):
+        with refused(re.escape(message)):
+            mgg.nn.ShardedEmbeddingBag(10, 3, **how)
+    with refused("expected a finite number, at least 0"):
+        mgg.nn.SGD(-1)
+    bags = mgg.nn.ShardedEmbeddingBag(10, 3)
+    for arguments, message in (
+        ((long(1, 2, 10), long(0, 1)), "bag 1 has index 10; expected 0 to 9"),
+        ((long(-1), long(0, 0)), "bag 1 has index -1"),
+        ((long(1, 2), long(1)), "offsets begin at 1; expected 0"),
+        ((long(1, 2), long(0, 2, 1)), "bag 1 begins at 2 and ends at 1, before it"),
+        ((long(1, 2), long(0, 3)), "bag 1 begins at 3 and ends at 2"),
+        ((long(1, 2), None), "input is [2]; expected [B, L], or [E] with offsets"),
+        ((long(1, 2)[None], long(0)), "offsets are for an input [E]"),
+        ((torch.ones(2), long(0)), "input: expected a tensor of int32 or int64, not torch.float32"),
+        ((long(1, 2), [0]), "offsets: expected a tensor of int32 or int64, not list"),
+        ((long(1), long(0), torch.ones(1)), 'per_sample_weights are for mode "sum", and it is "mean"'),
+    ):
+        with refused(re.escape(message)):
+            bags(*arguments)
+    with refused(r"per_sample_weights are \[2\], and the input is \[1\]"):
+        mgg.nn.ShardedEmbeddingBag(10, 3, mode="sum")(long(1), long(0), torch.ones(2))
+    last = mgg.nn.ShardedEmbeddingBag(10, 3, include_last_offset=True)
+    with refused("the last offset is 1; expected 2, the number of entries"):
+        last(long(1, 2), long(0, 1))
+
+
+def test_batches_that_do_not_fit_a_collection_are_refused():
+    tables = [mgg.nn.TableConfig("t", 9, 4, ["a", "b"]), mgg.nn.TableConfig("u", 5, 4, ["c"], "mean")]
+    found = mgg.nn.ShardedEmbeddingBagCollection(tables)
+    one = (long(1), long(1))
+    for batch, message in (
+        ({"a": one, "b": one}, "lacks c; its features are a, b, c"),
+        ({"a": one, "b": one, "c": one, "d": one}, "the batch has d"),
+        ({"a": one, "b": one, "c": (long(), long())}, "different numbers of bags: a 1, b 1, c 0"),
+        (
+            {"a": one, "b": (long(4, 9), long(2)), "c": one},
+            "table t, feature b: bag 0 has index 9; expected 0 to 8",
+        ),
+        (
+            {"a": one, "b": (long(4, 3), long(1)), "c": one},
+            "feature b: lengths add up to 1, and values are [2]",
+        ),
+        ({"a": one, "b": one, "c": (*one, torch.ones(1))}, "feature c: weights are for sums"),
+        ({"a": (*one, torch.ones(1)), "b": one, "c": one}, "some features have weights and others have none"),
+    ):
+        with refused(re.escape(message)):
+            found(batch)
+    for wrong in ([], [tables[0], tables[0]], [mgg.nn.TableConfig("t", 9, 4, ["a", "a"])]):
+        with refused("needs a name of its own"):
+            mgg.nn.ShardedEmbeddingBagCollection(wrong)
+    with refused("neither sum nor mean"):
+        mgg.nn.ShardedEmbeddingBagCollection([mgg.nn.TableConfig("t", 9, 4, ["a"], "max")])

@@ -1,0 +1,169 @@
+"""DLRM of one process: its formula, hashes and scores; what is refused; and training on real clicks."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from data.graphs import refused
+from mpi4py import MPI
+from sklearn.metrics import log_loss, roc_auc_score
+
+from mgg_hpc import config
+from mgg_hpc.__main__ import main
+from mgg_hpc.data.clicks.criteo import MISSING, Clicks
+from mgg_hpc.data.clicks.generate import draw_clicks
+from mgg_hpc.data.clicks.store import open_clicks, write_clicks
+from mgg_hpc.nn.embedding.optimizers import SGD
+from mgg_hpc.training.dlrm.job import DlrmJob, hashed
+from mgg_hpc.training.dlrm.model import DLRM, feature
+from mgg_hpc.training.metrics import click_scores
+
+
+def test_logits_are_those_of_the_formula(rng):
+    model = DLRM(3, 11, 4, [6], [5], SGD(0.1))
+    dense, ids = rng.random((7, 13)), rng.integers(0, 11, (3, 7))
+    one = torch.ones(7, dtype=torch.int64)
+    bags = {feature(table): (torch.from_numpy(each), one) for table, each in enumerate(ids)}
+    found = model(torch.from_numpy(dense.astype("f4")), bags).detach()
+    state = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
+    tables = {name: value.double().numpy() for name, value in model.tables.gathered().items()}
+
+    def layer(name: str, x: np.ndarray) -> np.ndarray:
+        return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+
+    x = np.maximum(layer("bottom.2", np.maximum(layer("bottom.0", dense), 0)), 0)
+    vectors = [x, *(tables[f"embedding_bags.table_{table}.weight"][each] for table, each in enumerate(ids))]
+    pairs = [(vectors[i] * vectors[j]).sum(1) for i in range(4) for j in range(i)]
+    top = layer("top.2", np.maximum(layer("top.0", np.column_stack([x, *pairs])), 0))[:, 0]
+    np.testing.assert_allclose(found, top, rtol=1e-4, atol=1e-6)
+
+
+def test_a_hash_depends_on_the_word_alone_and_missing_ones_have_row_0(rng):
+    words = rng.integers(1, 1 << 32, (50, 26)).astype(np.uint32)
+    words[rng.random((50, 26)) < 0.3] = 0
+    rows = hashed(Clicks(np.zeros(50, "i1"), np.zeros((50, 13), "i4"), words), 1000)
+    assert [[0 if not word else 1 + int(word) % 999 for word in row] for row in words] == rows.T.tolist()
+
+
+def test_scores_are_those_of_scikit_learn(rng):
+    y, logits = (rng.random(500) < 0.2).astype(float), rng.standard_normal(500).round(1)
+    found = click_scores(MPI.COMM_SELF, logits, y)
+    share = y.mean()
+    base = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    loss = log_loss(y, 1 / (1 + np.exp(-logits)))
+    np.testing.assert_allclose(found, [roc_auc_score(y, logits), loss, loss / base], rtol=1e-9)
+    assert click_scores(MPI.COMM_SELF, logits, np.zeros(500)).normalised_entropy == 0
+
+
+def test_batches_hold_each_row_once(tmp_path):
+    write_clicks(tmp_path / "c.h5", [draw_clicks(1000)])
+    settings = config.from_tree(
+        {
+            "dlrm": {
+                "data": str(tmp_path / "c.h5"),
+                "rows": 50,
+                "batch_size": 64,
+                "test": 0.1,
+                "columns": [2, 26],
+            }
+        },
+        "job",
+    )
+    with open_clicks(tmp_path / "c.h5") as file:
+        job = DlrmJob(settings, MPI.COMM_SELF, file)
+        every = file.read(0, 1000)
+        dense = np.where(every.dense == MISSING, 0, every.dense).clip(0)
+        first, second = (list(job.batches(epoch)) for epoch in (1, 2))
+
+        def of(batches: list) -> np.ndarray:
+            return np.rint(np.expm1(torch.cat([each.dense for each in batches]).double().numpy())).astype(int)
+
+        assert sorted(map(tuple, of(first))) == sorted(map(tuple, dense[:900]))
+        assert [each.total for each in first].count(64) == 14 and sum(each.total for each in first) == 900
+        assert not torch.equal(first[0].dense, second[0].dense)
+        later = list(job.batches(1, 5))
+        assert all(torch.equal(a.dense, b.dense) for a, b in zip(first[5:], later, strict=True))
+        tested = list(job.test_batches())
+        assert np.array_equal(of(tested), dense[900:])
+        (bags,) = tested[0].bags.values()
+        rows = hashed(file.read(900, 964), 50)[[1, 25]]
+        assert np.array_equal(bags.ids, np.concatenate([rows[0], 50 + rows[1]]))
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"dlrm": {"data": "none.h5"}}, "none.h5: is no file of clicks"),
+        ({"dlrm": {"data": "job.toml"}}, "job.toml: is no file of clicks"),
+        ({"dlrm": {"data": "c.h5"}, "graph": {"file": "c.h5"}}, "has graph.file and dlrm.data"),
+        ({"dlrm": {"data": "c.h5", "columns": [3, 3]}}, "dlrm.columns are [3, 3]; expected distinct ones"),
+        ({"dlrm": {"data": "c.h5", "columns": [27]}}, "dlrm.columns is [27]; it must be"),
+        ({"dlrm": {"data": "c.h5", "rows": 1}}, "dlrm.rows is 1; it must be a whole number, at least 2"),
+        ({"dlrm": {"data": "c.h5", "test": 0.999}}, "no row is left to train on"),
+        ({"dlrm": {"data": "c.h5", "test": "day"}}, "no row is left to train on"),
+        ({"dlrm": {"data": "c.h5", "test": "week"}}, "dlrm.test is 'week'; it must be"),
+        ({"dlrm": {"data": "c.h5", "learning_rate": 1e6, "optimizer": "sgd"}}, "lower dlrm.learning_rate"),
+        ({"dlrm": {"dat": "c.h5"}}, "unknown key dlrm.dat; did you mean dlrm.data?"),
+    ],
+)
+def test_what_does_not_fit_ends_with_2(tmp_path, capsys, sections, message):
+    import tomli_w
+
+    write_clicks(tmp_path / "c.h5", [draw_clicks(300)])
+    sections |= {"run": {"folder": str(tmp_path / "runs")}, "train": {"epochs": 1}}
+    sections["dlrm"] = {"rows": 20, "dim": 4, "batch_size": 100} | sections["dlrm"]
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(sections))
+    assert main(["train", str(tmp_path / "job.toml")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_the_last_day_is_for_tests(tmp_path):
+    write_clicks(tmp_path / "c.h5", [draw_clicks(100), draw_clicks(30)])
+    settings = config.from_tree({"dlrm": {"rows": 9, "test": "day", "batch_size": 50}}, "job")
+    with open_clicks(tmp_path / "c.h5") as file:
+        job = DlrmJob(settings, MPI.COMM_SELF, file)
+        assert (job.train_rows, job.steps, sum(each.total for each in job.test_batches())) == (100, 2, 30)
+
+
+def test_a_file_without_labels_is_refused(tmp_path):
+    import h5py
+
+    write_clicks(tmp_path / "c.h5", [draw_clicks(30)])
+    with h5py.File(tmp_path / "c.h5", "r+") as file:
+        del file["click/label"]
+    with refused("/click/label is missing"), open_clicks(tmp_path / "c.h5"):
+        pass
+
+
+@pytest.mark.data
+def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
+    """The log loss of the training rows falls below that of the base rate, 0.513."""
+    held = np.load(data_folder / "criteo_tiny" / "criteo_tiny.npz")
+    write_clicks(tmp_path / "c.h5", [[Clicks(held["label"], held["dense"], held["cat"])]])
+    (tmp_path / "job.toml").write_text(
+        '[dlrm]\ndata = "c.h5"\nrows = 2000\ndim = 8\nbottom = [32]\ntop = [32]\nbatch_size = 128\ntest = 0\n'
+        f'[train]\nepochs = 2\n[run]\nfolder = "{tmp_path}/runs"\nthreads = 1\n'
+    )
+    assert main(["train", str(tmp_path / "job.toml")]) == 0
+    assert "normalised entropy" in capsys.readouterr().out
+    summary = json.loads((tmp_path / "runs" / "001" / "summary.json").read_text())
+    assert summary["log_loss"] < 0.45 and summary["auc"] > 0.8 and summary["normalised_entropy"] < 0.9
+    assert summary["format"] == "mgg-summary" and summary["bytes"]["remote"] == 0 < summary["bytes"]["local"]
+    assert (
+        main(["runs", str(tmp_path / "runs")]) == 0 and f"AUC {summary['auc']:.4f}" in capsys.readouterr().out
+    )
+    assert main(["train", str(tmp_path / "job.toml"), "--dry-run"]) == 2
+    run, job = tmp_path / "runs" / "001", tmp_path / "job.toml"
+    for words in (
+        ["predict", run, "-o", "p.npz"],
+        ["report", run, "-o", "r.html"],
+        ["submit", job],
+        ["tune", job],
+    ):
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 2
+        assert "this command is for jobs of graphs" in capsys.readouterr().err
