@@ -100,11 +100,14 @@ foreach(source sums/get sums/halo sums/aggregate edges/edges)
     list(APPEND cuda_objects cuda_${name}_${rows})
   endforeach()
 endforeach()
-foreach(source gpu/rows/rows gpu/traversal/traverse runtime/transport)
+foreach(source gpu/rows/rows gpu/sampling/sample gpu/traversal/traverse runtime/transport)
   get_filename_component(name ${source} NAME)
   add_library(cuda_${name} OBJECT cuda/${source}.cu)
   list(APPEND cuda_objects cuda_${name})
 endforeach()
+
+# Draws by weight have the bits of the host's.
+target_compile_options(cuda_sample PRIVATE -fmad=false)
 
 nanobind_add_module(_cuda NB_STATIC
                     cuda/python/module_cuda.cpp cuda/python/module_cuda_edges.cpp cuda/python/module_device.cpp

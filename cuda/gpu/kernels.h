@@ -1,6 +1,7 @@
 // Launches of the GPU kernels: each picks the one that was compiled for what is asked.
 #pragma once
 #include "gpu/edge_arguments.h"
+#include "gpu/sampling/arguments.h"
 #include "gpu/traversal/arguments.h"
 #include "mgg/half.h"
 #include "runtime/runtime_cuda.h"
@@ -67,6 +68,8 @@ void traverse(const DeviceFrontier& call, const gpu::Launch& launch);
 MGG_DECLARE(uint32_t)
 MGG_DECLARE(uint64_t)
 #undef MGG_DECLARE
+// One kernel of a hop of neighbour sampling (gpu/sampling/sample.cu).
+void sample(SampleStage stage, const DeviceHop& hop, const gpu::Launch& launch);
 // After a call of a halo that holds its staging: gives the credits. far: as the exchange's.
 void let_go(const DeviceHalo& halo, bool far, const gpu::Launch& launch);
 

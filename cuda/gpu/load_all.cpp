@@ -77,6 +77,7 @@ int load_all() {
   traverse(DeviceFrontier{}, {});
   traverse(DevicePack<uint32_t>{}, {}), traverse(DevicePack<uint64_t>{}, {});
   traverse(DeviceArrive<uint32_t>{}, {}), traverse(DeviceArrive<uint64_t>{}, {});
+  for (int stage = 0; stage < sample_stages; ++stage) sample(static_cast<SampleStage>(stage), {}, {});
   for (const bool far : {false, true}) let_go({}, far, {});
   return loading.kernels();
 }

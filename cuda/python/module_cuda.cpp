@@ -114,6 +114,12 @@ void dropout_csr(uint64_t indptr, uint64_t indices, uint64_t values, uint64_t ou
                launch.configuration());
 }
 
+void sample_hop(int stage, Flat<const uint8_t> hop, const LaunchShape& launch) {
+  if (hop.size() != sizeof(mgg::DeviceHop) || stage < 0 || stage >= mgg::sample_stages)
+    throw std::invalid_argument("sample_hop: another struct, or no such stage");
+  mgg::sample(static_cast<mgg::SampleStage>(stage), mgg::structs<mgg::DeviceHop>(hop, "")[0], launch.configuration());
+}
+
 void gather_floor(uint64_t indices, int64_t edges, uint64_t rows, int64_t row_bytes, uint64_t seen,
                   const LaunchShape& launch) {
   if (edges == 0) return;
@@ -259,6 +265,8 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
              "launch"_a, Released());
   module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "launch"_a,
              Released());
+  module.def("sample_hop", sample_hop, "stage"_a, "hop"_a, "launch"_a, Released(),
+             "Launch a kernel of neighbour sampling. stage, hop: of runtime/backends/cuda/sampling.py.");
   bind_nvshmem(module);
   bind_traversal(module);
 #if defined(MGG_SHIM)

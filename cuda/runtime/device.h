@@ -209,6 +209,12 @@ MGG_DEVICE uint64_t add(uint64_t* counter, uint64_t value) {
   return before;
 }
 
+// Stores `value` where `old` is, in no order with anything. Returns what was there.
+MGG_DEVICE uint64_t swap_if(uint64_t* kept, uint64_t old, uint64_t value) {
+  return atomicCAS(reinterpret_cast<unsigned long long*>(kept), static_cast<unsigned long long>(old),
+                   static_cast<unsigned long long>(value));
+}
+
 // ---- between PEs. A thread that sees a signal's value sees all that its PE's block wrote and synchronised on before.
 
 // In no order with anything: between it and reading what the signal announces there must be a `fence`. (Each load that

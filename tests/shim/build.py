@@ -42,6 +42,7 @@ class Build:
             **{name: (CUDA / "python" / f"{name}.cpp", ()) for name in bound.split()},
             "load_all": (CUDA / "gpu" / "load_all.cpp", ()),
             "rows": (CUDA / "gpu" / "rows" / "rows.cu", ()),
+            "sample": (CUDA / "gpu" / "sampling" / "sample.cu", ("-ffp-contract=off",)),
             "traverse": (CUDA / "gpu" / "traversal" / "traverse.cu", ()),
             **{
                 f"{source.stem}_{name}": (CUDA / "gpu" / source, (f"-DMGG_ROWS={of}",))

@@ -22,6 +22,7 @@ GATHER = ("gpu/rows/gather.cuh", ("rows",))
 EDGES = ("gpu/edges/edges.cuh", ("edges_float32",))
 GET = ("gpu/sums/get.cuh", ("get_float32",))
 HALO = ("gpu/sums/halo.cuh", ("halo_float32",))
+SAMPLE = ("gpu/sampling/sample.cuh", ("sample",))
 TRAVERSE = ("gpu/traversal/traverse.cuh", ("traverse",))
 
 PARTIAL = "    store_partial(task.slot, sum);\n"
@@ -189,6 +190,16 @@ FAULTS = {
         "other = 16; other > 0; other /= 2) {\n    sources +=",
         "other = 0; other > 0; other /= 2) {\n    sources +=",
         "traversals",
+    ),
+    "a place that is not known to be picked": Fault(SAMPLE, "pick = other;", "return false;", "sampling"),
+    "picks that are compared before all have drawn": Fault(
+        SAMPLE, "    warp.sync();\n    for (int64_t pick", "    for (int64_t pick", "sampling"
+    ),
+    "a row that is numbered by the last edge from it": Fault(
+        SAMPLE,
+        "device::lower(&hop.first[at], static_cast<uint64_t>(number));",
+        "hop.first[at] = number;",
+        "sampling",
     ),
 }
 

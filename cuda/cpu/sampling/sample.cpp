@@ -250,19 +250,17 @@ class Sampling {
     }
   }
 
-  // An edge whose key is below t, the next smallest one, was drawn with probability 1 - exp(-weight t) (Cohen and
-  // Kaplan, PODC 2007, rank conditioning).
   void weighted(Hop& hop, int64_t first, int64_t last, int64_t fanout) {
     int64_t at = 0;
     for (int64_t i = first; i < last; ++i) {
       const int64_t row = out_.nodes[i], begin = graph_.indptr[row];
       const double next = nearest_.choose(graph_.weight + begin, scratch_.degree[i], fanout, stream_, id_of(row));
+      const bool all = std::isinf(next);
       for (const auto& [key, place] : nearest_.found()) {
         const int64_t edge = begin + place;
         scratch_.position[at] = edge;
         __builtin_prefetch(graph_.indices + edge);
-        const double weight = graph_.weight[edge];
-        hop.factor[hop.indptr[first] + at++] = std::isinf(next) ? 1.0 : -1.0 / std::expm1(-weight * next);
+        hop.factor[hop.indptr[first] + at++] = all ? 1.0 : one_over_drawn(graph_.weight[edge], next);
       }
       hop.indptr[i + 1] = hop.indptr[first] + at;
     }

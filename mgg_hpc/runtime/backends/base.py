@@ -20,6 +20,7 @@ from ..streaming.store import Store
 from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows
 from .edges import EdgeKernels
 from .profiling import Profiling
+from .sampling import SamplingKernels
 from .traversal import TraversalKernels
 
 
@@ -249,6 +250,11 @@ class Backend(ABC):
     @abstractmethod
     def traversal(self) -> TraversalKernels | None:
         """Traversals of graphs (traversal.py), or None where there are none."""
+
+    @property
+    def sampling(self) -> SamplingKernels | None:
+        """Neighbour sampling (sampling.py), or None where `runtime.sampler.Sampler` draws on the host."""
+        return None
 
     @property
     @abstractmethod

@@ -104,6 +104,9 @@ class HostArrays:
     def copies(self):
         return HostCopies(late=self.late)
 
+    def aside(self):
+        return contextlib.nullcontext()
+
     def address(self, array):
         return array.ctypes.data
 
@@ -138,6 +141,9 @@ class HostArrays:
 
     def column_sums(self, rows):
         return rows.astype(np.float64).sum(0).astype(np.float32)
+
+    def running_sums(self, counts):
+        return np.cumsum(counts.view(np.int64))
 
     def total(self, values):
         return float(values.sum(dtype=np.float64))

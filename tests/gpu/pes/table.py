@@ -24,15 +24,16 @@ from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from .edges import attention, maxima_back, over_a_halo, values_by_head
 from .engine import DTYPES, Engine
 from .played import MARGIN, Played, drawn_reach
+from .samples import samples
 from .tapes import propagated
 from .tiered import rows_of_tiers
 from .traversals import traversals
 
 ANY = 0  # a width that is drawn each time
 EDGES = ("attention", "max back", "by head", "edges of a halo", "propagate", "propagate over a halo")
-OTHERS = ("traversals",)  # of no rows
+OTHERS = ("traversals", "sampling")  # of no rows
 FEW_WIDTHS = (1, 31, 129)  # a lane in part, a worker in part, several passes of a warp in float32
-ONE_PROCESS = ("halo in turns", "large", "traversals")  # which plays the PEs
+ONE_PROCESS = ("halo in turns", "large", "traversals", "sampling")  # which plays the PEs
 TRANSFERS = ("direct", "get", "halo")
 TIERS = "gather of tiers"
 RANKS = 3
@@ -406,4 +407,5 @@ OPERATIONS: dict[str, Callable[..., float]] = {
     "propagate": on_any_pes(propagated),
     "propagate over a halo": on_any_pes(partial(propagated, halo=True)),
     "traversals": traversals,
+    "sampling": samples,
 }

@@ -221,6 +221,13 @@ inline bool lock_in_block(int32_t* word) {
   shim::yield();
   return free;
 }
+inline uint64_t swap_if(uint64_t* kept, uint64_t old, uint64_t value) {
+  shim::count_atomic(kept);
+  shim::yield();
+  const uint64_t before = *kept;
+  if (before == old) *kept = value;
+  return before;
+}
 inline void lower(uint64_t* kept, uint64_t value) {
   shim::count_atomic(kept);
   *kept = value < *kept ? value : *kept;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -17,6 +19,7 @@ from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
 from ..base import Collectives, Memory, Meter, Recording, Stream
 from ..simulated import Peers
+from ..traversal import own_pages
 from .device_arrays import DeviceArrays
 from .module import limits_of
 
@@ -149,6 +152,19 @@ class DeviceContext:
             memory[: values.nbytes] = self.arrays.uploaded(
                 np.ascontiguousarray(values).view(np.uint8).reshape(-1)
             )
+        return memory
+
+    def locked_bytes(self, values: NDArray[Any]) -> NDArray[np.uint8]:
+        """Return the bytes of an array in the host's memory, page-locked until they are freed.
+
+        They stay where they are if they begin with a page (`own_pages`); else they are a copy.
+        """
+        flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+        memory = flat.view()
+        if not flat.nbytes or flat.ctypes.data % mmap.PAGESIZE:
+            memory = own_pages(max(flat.nbytes, 1))
+            memory[: flat.nbytes] = flat
+        weakref.finalize(memory, self.arrays.lock(memory.ctypes.data, memory.nbytes))
         return memory
 
     def native_plan(self, plan: Plan) -> Any:

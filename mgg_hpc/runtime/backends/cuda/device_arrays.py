@@ -107,6 +107,11 @@ class DeviceArrays:
             self._copies = Copies(self._torch)
         return self._copies
 
+    def aside(self) -> contextlib.AbstractContextManager[Any]:
+        """Launch on another stream of this GPU inside, also from a thread that has not begun to use it."""
+        stream: contextlib.AbstractContextManager[Any] = self._torch.cuda.stream(self.copies().stream)
+        return stream
+
     def address(self, array: Any) -> int:
         """Return the address of the first item of an array of the GPU, or of locked memory of the host."""
         return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr())
@@ -170,6 +175,10 @@ class DeviceArrays:
         for row in rows[1:]:
             total += row
         return total.float()
+
+    def running_sums(self, counts: Any) -> Any:
+        """Return the sums of int64 values up to each, [n], of bytes [8 n]."""
+        return self._torch.cumsum(counts.view(self._torch.int64), 0)
 
     def total(self, values: Any) -> float:
         """Return the sum of float32 values [n], added in float64, once the current stream has finished."""

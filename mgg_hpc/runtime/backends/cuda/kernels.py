@@ -26,6 +26,7 @@ from .crossing import Ranks
 from .edges import DeviceEdges
 from .launches import DeviceLaunches
 from .rows import Gathers, drop_rows, drop_values
+from .sampling import DeviceSampling
 from .streaming import ChunkCopies
 from .traversal import DeviceTraversal
 
@@ -87,6 +88,10 @@ class DeviceBackend(DeviceLaunches, Backend):
     @property
     def traversal(self) -> DeviceTraversal:
         return DeviceTraversal(Ranks(self, self.memory, self.collectives, self.fetch))
+
+    @property
+    def sampling(self) -> DeviceSampling:
+        return DeviceSampling(self, self.memory)
 
     def publish(self, rows: Rows) -> None:
         self._world.barrier(self.arrays.stream())

@@ -6,9 +6,7 @@ numbers of sources. Ranks work on their own rows, and values of the halo cross a
 
 from __future__ import annotations
 
-import mmap
 import time
-import weakref
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -77,17 +75,10 @@ class EdgeLists:
     def put(self, values: NDArray[Any]) -> Any:
         """Return the bytes of an array [E] in this place, aligned to 128 bytes.
 
-        In the host's memory they stay where they are if they have pages of their own (`own_pages`).
+        In the host's memory they stay where they are if they have pages of their own (`locked_bytes`).
         """
-        values = np.ascontiguousarray(values)
-        if self._place == "device":
-            return self._context.upload_bytes(values)
-        memory = values.view(np.uint8).reshape(-1)
-        if not values.nbytes or values.ctypes.data % mmap.PAGESIZE:
-            memory = own_pages(max(values.nbytes, 1))
-            memory[: values.nbytes] = values.view(np.uint8).reshape(-1)
-        weakref.finalize(memory, self._context.arrays.lock(memory.ctypes.data, memory.nbytes))
-        return memory
+        keep = self._context.upload_bytes if self._place == "device" else self._context.locked_bytes
+        return keep(values)
 
 
 class DeviceTraversal(TraversalKernels):

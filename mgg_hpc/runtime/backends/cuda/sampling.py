@@ -1,0 +1,169 @@
+"""Neighbour sampling on a GPU, hop by hop (kernels: cuda/gpu/sampling)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import InputError
+from ....plan.cuda_grid import LANES
+from ...sampler import Hop, Sampled, Sampler
+from ..sampling import SamplingKernels
+from .context import DeviceContext, DeviceMemory
+
+# SampleStage and DeviceHop of cuda/gpu/sampling/arguments.h.
+STAGES = ("count", "evenly", "by weight", "enter", "mark", "number")
+_FIELDS = (
+    "indptr near_first near_source source near_weight weight ids wide seed step stream fanout count nodes slot place "
+    "kept key limit begin edges edge factor row first shift entry rank indices found"
+)
+HOP = np.dtype([(name, np.uint64) for name in _FIELDS.split()])
+STREAM = 0xE000  # of the first hop's draws (semantics.h)
+ALL_EDGES = 1 << 62  # a fanout that no row has
+# A warp draws k edges of a row in some k^2 / 32 steps. With larger fanouts the host samples.
+MOST_DRAWN = 1024
+MOST = (1 << 31) - 1  # edges of a row, and rows of a batch
+
+
+class DeviceSampling(SamplingKernels):
+    """Samplers of one rank's GPU."""
+
+    def __init__(self, context: DeviceContext, memory: DeviceMemory) -> None:
+        self._context, self._memory = context, memory
+
+    def bind(self, indptr: NDArray[np.int64], indices: NDArray[np.integer], **options: Any) -> DeviceSampler:
+        return DeviceSampler(self._context, self._memory.free(), indptr, indices, **options)
+
+
+class DeviceSampler(Sampler):
+    """Draws in-edges of a graph on a GPU. Results are in the host's memory, where blocks are planned."""
+
+    def __init__(
+        self,
+        context: DeviceContext,
+        free: int,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.integer],
+        *,
+        near_bytes: int,
+        hottest: NDArray[np.int64] | None = None,
+        weight: NDArray[np.floating] | None = None,
+        ids: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Place a graph's edges as `SamplingKernels.bind` says. free: bytes of the GPU's memory."""
+        super().__init__(indptr, indices, weight=weight, ids=ids)
+        degree = np.diff(indptr)
+        if degree.max(initial=0) > MOST:
+            raise ValueError(f"row {degree.argmax()} has more than 2^31 - 1 in-edges")
+        lists = {"source": indices} | ({} if weight is None else {"weight": weight})
+        rows = np.arange(len(degree)) if hottest is None else hottest
+        ends = np.cumsum(degree[rows])
+        fits = int(
+            np.searchsorted(ends, near_bytes // sum(each.itemsize for each in lists.values()), "right")
+        )
+        near: dict[str, NDArray[Any]] = {"indptr": indptr} | ({} if ids is None else {"ids": ids})
+        if fits == len(degree):
+            near, lists = near | lists, {}
+        elif fits:
+            rows, first = rows[:fits], np.full(len(degree), -1)
+            first[rows] = ends[:fits] - degree[rows]
+            places = np.repeat(indptr[rows] - first[rows], degree[rows]) + np.arange(ends[fits - 1])
+            near |= {"near_first": first, **{f"near_{name}": each[places] for name, each in lists.items()}}
+        needed = 2 * sum(each.nbytes for each in near.values())  # twice while they cross
+        if needed > free:
+            raise InputError(
+                f"a graph to be sampled takes {needed / 2**30:.1f} GiB on the GPU, and {free / 2**30:.1f} GiB are "
+                "free; leave more of its edges in the host's memory"
+            )
+        self._context, self._rows, self._graph = context, len(degree), np.zeros(1, HOP)
+        self._held = {name: context.upload_bytes(each) for name, each in near.items()}
+        self._held |= {name: context.locked_bytes(each) for name, each in lists.items()}
+        self._graph["wide"] = indices.itemsize == 8
+        for name, array in self._held.items():
+            self._graph[name] = context.arrays.address(array)
+        context.arrays.finish()
+
+    def sample(
+        self,
+        seeds: NDArray[np.int64],
+        fanouts: Sequence[int],
+        *,
+        seed: int,
+        step: int,
+        edges: bool = False,
+    ) -> Sampled:
+        if max(fanouts, default=0) > MOST_DRAWN:
+            return super().sample(seeds, fanouts, seed=seed, step=step, edges=edges)
+        for rows, each in ((seeds, ()), (seeds[:0], fanouts)):
+            super().sample(rows, each, seed=seed, step=step)  # refuses what it does not take
+        with self._context.arrays.aside():
+            nodes, count, hops = self._context.upload_bytes(seeds), len(seeds), list[Hop]()
+            for number, fanout in enumerate(fanouts):
+                call = self._graph.copy()
+                call["seed"], call["step"], call["stream"] = seed, step + 1, STREAM + number
+                call["fanout"] = fanout if fanout >= 0 else ALL_EDGES
+                hop, nodes, count = self._hop(call, nodes, count, edges=edges)
+                hops.append(hop)
+            return Sampled(self._context.arrays.downloaded(nodes)[: 8 * count].view(np.int64), hops)
+
+    def _hop(self, call: NDArray[Any], nodes: Any, count: int, *, edges: bool) -> tuple[Hop, Any, int]:
+        """Return the edges of one hop, and all rows so far, with their number.
+
+        call: HOP with the graph and its draws. nodes: int64 [count], of the batch so far.
+        """
+        context, arrays, made = self._context, self._context.arrays, dict[str, Any]()
+
+        def room(nbytes: int, *names: str) -> None:
+            for name in names:
+                made[name] = arrays.zeros(nbytes)
+                call[name] = arrays.address(made[name])
+
+        def launch(stage: str, workers: int, lanes: int = 1) -> None:
+            if workers:
+                shape = context.spread(lanes, workers)
+                context.native.sample_hop(STAGES.index(stage), call.view(np.uint8), shape)
+
+        def total(name: str) -> int:
+            """Replace counts by their running sums, and return the last one."""
+            made[name] = arrays.running_sums(made[name])
+            call[name] = arrays.address(made[name])
+            return int(arrays.downloaded(made[name][-1:])[0])
+
+        call["count"], call["nodes"], weighted = count, arrays.address(nodes), bool(call["weight"][0])
+        room(8 * count + 8, "slot", "begin")
+        launch("count", count)
+        drawn = total("slot")
+        room(4 * drawn, "place")
+        if weighted:
+            room(8 * count, "limit")
+            room(8 * (drawn + count), "key")
+            room(4 * (drawn + count), "kept")
+            launch("by weight", count, LANES)
+            drawn = total("begin")
+        else:
+            launch("evenly", count, LANES)
+            made["begin"], call["begin"] = made["slot"], call["slot"]
+        bits = max(
+            1, (2 * min(count + drawn, self._rows)).bit_length()
+        )  # of a table that is at most half full
+        call["edges"], call["shift"] = drawn, 64 - bits
+        room(8 << bits, "row", "first")
+        made["row"][:] = made["first"][:] = 0xFF
+        room(8 * drawn, "entry", *(["edge"] if edges else []))
+        room(8 * (drawn if weighted else count), "factor")
+        launch("enter", count, LANES)
+        room(8 * drawn + 8, "rank")
+        launch("mark", drawn)
+        rows = count + total("rank")
+        if rows > MOST:
+            raise ValueError("a batch needs more than 2^31 - 1 rows; make it smaller, or its fanouts")
+        room(4 * drawn, "indices")
+        room(8 * rows, "found")
+        made["found"][: 8 * count] = nodes[: 8 * count]
+        launch("number", drawn)
+        indptr, indices, factor = (arrays.downloaded(made[name]) for name in ("begin", "indices", "factor"))
+        edge = arrays.downloaded(made["edge"]).view(np.int64) if edges else None
+        return Hop(indptr, indices.view(np.int32), factor.view(np.float64), edge), made["found"], rows
