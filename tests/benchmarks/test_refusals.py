@@ -14,6 +14,7 @@ pytestmark = pytest.mark.long
         ("aggregate", "rmat:4 --peers=jax", "--peers jax: 'jax' is not one of dgl, torch, pyg, mkl, scipy"),
         ("aggregate", "rmat:4 --orders=none,random", "'random' is not one of none, degree, rcm, community"),
         ("aggregate", "rmat:4 --peers-env=absent", "--peers-env absent: no Python environment"),
+        ("dlrm", "lookup --dims=0", "--dims 0"),
         ("epoch", "rmat:4 --models=gcn,mlp", "--models gcn,mlp: 'mlp' is not one of gcn, gin, sage, gat"),
         ("partition", "none.h5 -n 3 --methods=edges,kmeans", "'kmeans' is not one of community, degree"),
         ("programs", "--peers=numpy", "--peers numpy: 'numpy' is not one of dgl, pyg"),

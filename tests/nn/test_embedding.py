@@ -97,6 +97,15 @@ def test_state_is_that_of_torch(rng):
         bags.load_state_dict({"weight": torch.zeros(ROWS, DIM + 1)})
 
 
+@pytest.mark.parametrize("move", [lambda bags: bags.double(), lambda bags: bags.half()])
+def test_rows_that_torch_has_moved_are_refused(move):
+    bags = mgg.nn.ShardedEmbeddingBag(ROWS, DIM)
+    bags.float().cpu()(long(1), long(0))
+    move(bags)
+    with refused("embedding rows were moved to other memory"):
+        bags(long(1), long(0))
+
+
 def long(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64)
 

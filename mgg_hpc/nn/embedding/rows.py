@@ -75,13 +75,21 @@ class ShardedRows:
         self._table = TieredRows.of_ranks(self._rows, bounds)
         self.workspace = Workspace(self.backend, varying=True)
         self.weight = torch.nn.Parameter(as_tensor(self._rows.local))
+        self._address = self.weight.data_ptr()
         columns = optimizer.columns(dim) if optimizer else 0
         self.kept = torch.zeros(
             self.last - self.first, columns, dtype=accumulator(self.dtype), device=self.weight.device
         )
 
     def publish(self) -> None:
-        """Make the rows as they are now readable by all ranks. Collective; before `read`."""
+        """Make the rows as they are now readable by all ranks. Collective; before `read`.
+
+        Raises InputError if torch has moved the rows, as bags.half() does: they would not be the ones that are read.
+        """
+        if self.weight.data_ptr() != self._address:
+            raise InputError(
+                "embedding rows were moved to other memory; make them with dtype= and device= instead"
+            )
         if self.pointers:
             self.backend.publish(self._rows)
 

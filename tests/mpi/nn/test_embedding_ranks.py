@@ -14,8 +14,16 @@ from mgg_hpc.errors import InputError
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("option", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    ("option", "way"),
+    [
+        pytest.param(
+            option, way, id=f"{option}-{way}", marks=[] if way == WAYS[number % 3] else pytest.mark.long
+        )
+        for number, option in enumerate(OPTIONS)
+        for way in WAYS
+    ],
+)
 def test_bags_are_those_of_torch(comm, rng, option, way):
     embeddings.check_all(rng, comm, option, way)
 
