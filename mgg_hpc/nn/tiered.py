@@ -197,8 +197,10 @@ class TieredTensor:
             )
         if device == "cpu":
             found = torch.empty(shape, dtype=self.dtype) if out is None else out
-            # Processes that load data have fewer threads.
-            self._backend.options = replace(self._backend.options, threads=torch.get_num_threads())
+            if self._backend.options.threads != (
+                threads := torch.get_num_threads()
+            ):  # as in processes that load data
+                self._backend.options = replace(self._backend.options, threads=threads)
             self._backend.gather(self._table, numbers, as_array(found))
             return found
         found = self._workspace.rows(len(numbers), self.shape[1], self.dtype)
