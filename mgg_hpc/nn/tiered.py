@@ -107,6 +107,8 @@ class TieredTensor:
         with backends.closed_on_error(self._backend.memory.close):
             self._placed = Placed(self._backend, comm, source, room, score=given, places=places)
         self._table, self._workspace = self._placed.table, Workspace(self._backend, varying=True)
+        if device != "cpu":
+            self.gather([])  # the first call may allocate, which all ranks do together
 
     @classmethod
     def open(cls, path: str | Path, **how: Any) -> TieredTensor:
@@ -163,7 +165,24 @@ class TieredTensor:
     @classmethod
     def from_torch(cls, tensor: Tensor, **how: Any) -> TieredTensor:
         """Return a tensor over another one on the CPU, which may not change. how: as above."""
-        return cls(lambda: (as_array(tensor), None), **how)
+
+        def find() -> tuple[NDArray[Any], None]:
+            if (
+                not isinstance(tensor, Tensor)
+                or tensor.layout != torch.strided
+                or tensor.device.type != "cpu"
+            ):
+                kind = (
+                    f"{tensor.layout} on {tensor.device}"
+                    if isinstance(tensor, Tensor)
+                    else type(tensor).__name__
+                )
+                raise InputError(
+                    f"from_torch: expected a dense tensor [N, dim] on the CPU, and this is {kind}"
+                )
+            return as_array(tensor), None
+
+        return cls(find, **how)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -182,8 +201,8 @@ class TieredTensor:
     def gather(self, ids: Any, out: Tensor | None = None) -> Tensor:
         """Return rows by number, in ``out`` [n, dim] if it is given. ids: as in ``tensor[ids]``. Not collective.
 
-        Raises IndexError for a number outside of the tensor, TypeError for numbers that are no integers, and ValueError
-        for an ``out`` that does not fit.
+        Raises IndexError for a number outside of the tensor, TypeError for numbers that are no integers, ValueError for
+        an ``out`` that does not fit, and InputError for a file that has changed or a row of it that cannot be read.
         """
         if self._closed:
             raise ValueError("the tensor is closed")

@@ -27,6 +27,7 @@ from ..nn.graph.transfer import planned, with_edge_values
 from ..nn.inputs.features import input_features
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.sparse import SparseFeatures
+from ..nn.inputs.tiered import TieredFeatures
 from ..nn.sampling.batches import Block
 from ..nn.streaming.graph import StreamedGraph, Streaming
 from ..nn.workspace import Workspace
@@ -239,6 +240,8 @@ def measure_batches(job: Job) -> tuple[int, tuple[int, int]]:
     finally:
         source.backend, source.workspace = held
     job.backend.stream.meter.taken()  # the meter knows the plans of these blocks
+    if isinstance(job.x, TieredFeatures):
+        job.x.taken()
     one, ahead = (max(each) + MARGIN * (max(each) - min(each)) for each in (peaks, sizes))
     return int(one + counted.peak.most + number * ahead), ((number, int(ahead)) if keeps_rows else (0, 0))
 

@@ -81,8 +81,11 @@ def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> N
         )
     if isinstance(job.x, TieredFeatures):
         shares = job.x.expected
-        held = [f"{name} {counted(rows, 'row')} ({shares[name]:.1%})" for name, rows in job.x.rows.items()]
-        facts["features"] = f"{', '.join(held)} of the reads that are expected; by {job.x.score}"
+        if shares:
+            held = [
+                f"{name} {counted(rows, 'row')} ({shares[name]:.1%})" for name, rows in job.x.rows.items()
+            ]
+            facts["features"] = f"{', '.join(held)} of the reads that are expected; by {job.x.score}"
     if job.streamed is not None:
         where = f"files in {settings.plan.scratch}" if settings.plan.scratch else "the host's memory"
         room = sizes.shown(job.streamed.streaming.memory)
@@ -268,7 +271,7 @@ def print_details(summary: dict[str, Any]) -> None:
             f"{loaded} of rows were loaded in an epoch, in {stores['load_ms']:.0f} ms; {spilled} of activations left "
             f"memory; {all_moved} were moved with its evaluation"
         )
-    if tiers := summary.get("tiers"):
+    if (tiers := summary.get("tiers")) and tiers["read"]:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in tiers["read"][-1].items())
         facts["features"] = f"{shares} of the rows that the last epoch read"
     facts["evaluation"] = f"{summary['eval_ms']['median']:.2f} ms"

@@ -173,14 +173,14 @@ def _tiered(base: Base, tiers: dict[str, Any], batches_of: Part | None) -> Tiere
         if settings.model.input != "features":
             raise InputError(f'[features] is for model.input = "features"; it is "{settings.model.input}"')
     score, reads = tiers.pop("score"), None
-    if batches_of is not None:
+    if batches_of is not None and settings.features != FeaturesSettings():  # else all rows are on the host
         train = np.zeros(len(part.slice.ids), bool)
         train[base.labels.rows["train"].cpu().numpy()] = True
         reads = Reads(batches_of, score, train, settings.train.fanouts, settings.train.batch_size)
-    sizes = tiers if reads is not None else dict.fromkeys(tiers, 0)
+    sizes = tiers if batches_of is not None else dict.fromkeys(tiers, 0)
     normalize = settings.train.normalize_features
     found = TieredFeatures(base.backend, base.comm, part, base.dtype, normalize, sizes, reads)
-    if reads is None:
+    if batches_of is None:
         found.place()
     return found
 

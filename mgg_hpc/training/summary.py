@@ -119,7 +119,8 @@ def _sampled(job: Job, history: History) -> dict[str, Any]:
 def _tiers(job: Job, history: History) -> dict[str, Any]:
     """Return the entry of a job whose features are in tiers, {} for others. Collective.
 
-    expected, read: shares of the rows that batches read, by tier: as placed, and in each epoch on all ranks.
+    expected, read: shares of the rows that batches read, by tier: as placed, and in each epoch of this process on all
+    ranks.
     """
     if not isinstance(job.x, TieredFeatures) or history.batches is None:
         return {}

@@ -127,6 +127,7 @@ def test_tiers_and_sources_that_do_not_fit_are_refused(rng, tmp_path, monkeypatc
         ({"near": "much"}, "near: 'much' is not a size"),
         ({"host": -5}, "host is -5"),
         ({"near": 1.5}, "near: 'float' object"),
+        ({"near": True}, "near is True"),
         ({"peers": "auto"}, "needs a score"),
         ({"device": "tpu"}, "'tpu' is none of cpu, cuda"),
         ({"score": [1, 2]}, "a finite number for each of 10 rows"),
@@ -145,6 +146,9 @@ def test_tiers_and_sources_that_do_not_fit_are_refused(rng, tmp_path, monkeypatc
     ):
         with refused(message):
             make(array)
+    for tensor, message in ((x, "this is ndarray"), (torch.eye(3).to_sparse(), "torch.sparse_coo on cpu")):
+        with refused(message):
+            mgg.TieredTensor.from_torch(tensor)
     monkeypatch.setattr(place.cores, "memory_available", lambda: 100)
     with refused("tiers need 160 B of this node: near 64 B, host 96 B; 100 B are available"):
         make(x, near=80, host=125)

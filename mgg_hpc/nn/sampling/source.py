@@ -217,7 +217,8 @@ class Source:
     def ahead(self, numbers: NDArray[np.int64]) -> Input | None:
         """Return what `input` does where any thread may read the rows, as those of a file; else None."""
         if isinstance(self.x, TieredFeatures) and self.x.by_pointers:
-            return self.x.gather(numbers, self.workspace)
+            with self.edges.used():
+                return self.x.gather(numbers, self.workspace)
         return None
 
     def input(self, numbers: NDArray[np.int64]) -> Input | None:

@@ -52,7 +52,7 @@ def rows_of(given: Mapping[str, int | str], format: RowFormat) -> dict[str, int]
             nbytes = sizes.parse(size) if isinstance(size, str) else operator.index(size)
         except (ValueError, TypeError) as error:
             raise InputError(f"{name}: {error}") from error
-        if nbytes < 0:
+        if nbytes < 0 or isinstance(size, bool):
             raise InputError(f"{name} is {nbytes}; expected a number of bytes, or a size as 4G")
         rows[name] = nbytes // max(1, format.row_bytes)
     return rows
@@ -145,9 +145,10 @@ class Placed:
 
         mapped, before = score is not None and kept > 0, len(self._ends)
         copied = self._once(kept, np.int64, first)
-        done, self._ends[before:] = self._ends[before:], []
+        after = len(self._ends)
         tiers = self._filled(pool, copied)
-        for end in done:
+        done, self._ends[before:after] = self._ends[before:after], []
+        for end in done:  # of ``copied``
             end()
         if array is not None:
             rest = array if mapped else array[kept:]
@@ -270,9 +271,11 @@ class Placed:
         tables.append(TieredRows(len(probe), format, [Tier.of_array(HOST, probe, rank)]))
         if self._whole.file is not None:
             tables.append(self._whole)
-        with agreed(comm):
-            found = [seconds(each) for each in tables]
-        unlock()
+        try:
+            with agreed(comm):
+                found = [seconds(each) for each in tables]
+        finally:
+            unlock()
         found += [found[-1]] * (4 - len(found))
         slowest = np.max(comm.allgather(found), axis=0)
         return dict(zip((NEAR, PEERS, HOST, FILE), slowest.tolist(), strict=True))

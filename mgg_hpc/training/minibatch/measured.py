@@ -16,6 +16,7 @@ import xxhash
 from ... import __version__
 from ...data import user_cache
 from ...nn.graph.handle import GraphHandle
+from ...nn.inputs.tiered import TieredFeatures
 from ...plan import hybrid
 from ...plan.hybrid import Overlap, Phases, Plan
 from ...runtime import cores
@@ -80,6 +81,8 @@ def measure(job: Job) -> Measured:
         for name, seconds in run.spent().items():
             spent[name] += seconds
     job.backend.stream.meter.taken()
+    if isinstance(job.x, TieredFeatures):
+        job.x.taken()
     mine = {name: np.array(each[WARM_UP:]) for name, each in spent.items()}
     each = comm.allgather([(times.mean(), times.std() / (times.mean() or 1)) for times in mine.values()])
     means, spread = (dict(zip(mine, most, strict=True)) for most in np.max(each, axis=0).T.tolist())

@@ -31,8 +31,8 @@ class _Table:
     """A table in device memory, and its launches.
 
     Attributes: lanes, of a worker. most: number of CUDA blocks, if not fewer do. unreached: whether no pointer reaches
-    some rows of a rank, bool [P]. filed: the rows of its file, which ``host`` reads. arrived: a table of the device's
-    rows that these are copied to, or None.
+    some rows of a rank, bool [P]. filed: the rows of its file, which ``host`` reads. arrived: by stream, a table of the
+    device's rows that these are copied to.
     """
 
     def __init__(self, context: DeviceContext, src: TieredRows) -> None:
@@ -62,7 +62,7 @@ class _Table:
         self.lanes = cuda_grid.lanes_of(-(-value_bytes // int(made["unit"].min(initial=PACK))))
         on_host = any(each.on_host for each in tiers)
         self.most = cuda_grid.link_blocks(context.limits, THREADS) if on_host else cuda_grid.MOST_BLOCKS
-        self.arrived: TieredRows | None = None
+        self.arrived: dict[int, TieredRows] = {}
         if src.file is not None:
             self.host = SerialBackend(0, World(1), context.options)
             self.filed = TieredRows(src.file.count - src.first, format, [], src.file, first=src.first)
@@ -83,7 +83,9 @@ class Gathers:
     def __init__(self) -> None:
         self._tables: WeakKeyDictionary[TieredRows, _Table] = WeakKeyDictionary()
         self._staging: Rows | None = None
-        self._sent: list[Any] = []  # numbers of the last call, which launches may still read
+        self._sent: dict[
+            int, list[Any]
+        ] = {}  # by stream, numbers of the last call, which launches may still read
 
     def by_number(self, context: DeviceContext, src: TieredRows, ids: NDArray[np.int64], out: Any) -> None:
         """Gather rows by numbers of the host, and count them; see `Backend.gather`."""
@@ -106,21 +108,22 @@ class Gathers:
                 rows = np.bincount(places % len(each.ranks), minlength=len(each.ranks))
             own += int(rows[each.ranks == context.rank].sum())
             got += int(rows[each.addresses == 0].sum())
-        filed, self._sent = np.flatnonzero(tier == len(src.tiers)), []
+        filed, sent = np.flatnonzero(tier == len(src.tiers)), list[Any]()
         if src.file is not None:
             src.file.check()
         if src.tiers:  # even where all rows are the file's: it may be the call that is collective
             near = slots if not len(filed) else np.where(tier < len(src.tiers), slots, -1)
-            self._sent.append(context.arrays.sent(near))
-            self.anywhere(context, src, self._sent[0], out)
+            sent.append(context.arrays.sent(near))
+            self.anywhere(context, src, sent[-1], out)
         if len(filed):
             began = time.perf_counter()
             arrived = self._read(context, src, slots[filed] - firsts[-1])
             context.stream.meter.count_stored(len(filed), src.format, time.perf_counter() - began)
             places = np.full(len(ids), -1)
             places[filed] = np.arange(len(filed))
-            self._sent.append(context.arrays.sent(places))
-            self.rows(context, arrived, self._sent[-1], out)
+            sent.append(context.arrays.sent(places))
+            self.rows(context, arrived, sent[-1], out)
+        self._sent[context.arrays.stream()] = sent
         src.read += read
         context.stream.meter.count(own, len(ids) - own, src.format, got)
 
@@ -130,14 +133,16 @@ class Gathers:
         packs = context.arrays.pinned(count * format.row_bytes)
         rows = packs.view(format.dtype).reshape(count, format.stride)[:, : format.dim]
         table.host.gather(table.filed, slots, rows)
-        if table.arrived is None or table.arrived.rows < count:
+        stream = context.arrays.stream()
+        arrived = table.arrived.get(stream)
+        if arrived is None or arrived.rows < count:
             counts = np.zeros(context.size, np.int64)
             counts[context.rank] = room = 1 << (count - 1).bit_length()
             held, mine = context.rows(counts, format, symmetric=False), np.array([context.rank])
             tier = Tier("read", room, held.addresses[mine], mine, format.row_bytes, kept=held)
-            table.arrived = TieredRows(room, format, [tier])
-        table.arrived.tiers[0].kept.buffer[: len(packs)] = context.arrays.sent(packs)
-        return table.arrived
+            arrived = table.arrived[stream] = TieredRows(room, format, [tier])
+        arrived.tiers[0].kept.buffer[: len(packs)] = context.arrays.sent(packs)
+        return arrived
 
     def anywhere(self, context: DeviceContext, src: TieredRows, ids: Any, out: Any) -> None:
         """Gather as `rows` does into ``out`` in any memory of the GPU.
