@@ -53,7 +53,7 @@ def rows_of(given: Mapping[str, int | str], format: RowFormat) -> dict[str, int]
         except (ValueError, TypeError) as error:
             raise InputError(f"{name}: {error}") from error
         if nbytes < 0 or isinstance(size, bool):
-            raise InputError(f"{name} is {nbytes}; expected a number of bytes, or a size as 4G")
+            raise InputError(f"{name} is {size}; expected a number of bytes, or a size as 4G")
         rows[name] = nbytes // max(1, format.row_bytes)
     return rows
 
