@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .nn.api import allreduce_gradients, from_dgl, from_networkx, from_pyg, from_scipy
     from .nn.api import open_graph as open
     from .nn.autograd.recompute import recomputed
+    from .nn.convert.convert import convert
     from .nn.graph.dist_graph import DistGraph, extend
     from .nn.layers.random import manual_seed
     from .nn.sampling.loader import NeighborLoader
@@ -37,6 +38,7 @@ __all__ = [
     "TieredTensor",
     "allreduce_gradients",
     "checkpointed",
+    "convert",
     "extend",
     "from_dgl",
     "from_networkx",
@@ -61,6 +63,7 @@ _PLACES = {
     "DistGraph": ("nn.graph.dist_graph", "DistGraph"),
     "allreduce_gradients": ("nn.api", "allreduce_gradients"),
     "checkpointed": ("training.checkpoints.loop", "checkpointed"),
+    "convert": ("nn.convert.convert", "convert"),
     "extend": ("nn.graph.dist_graph", "extend"),
     "from_dgl": ("nn.api", "from_dgl"),
     "from_networkx": ("nn.api", "from_networkx"),

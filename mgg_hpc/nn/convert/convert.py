@@ -1,0 +1,249 @@
+"""`mgg.convert`: a model of another library that runs over a distributed graph, exactly."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ...errors import InputError
+from ...runtime import mpi
+from ...runtime.watchdog import calling, collective
+from ..gradients import digest
+from ..graph.dist_graph import DistGraph
+from ..layers.random import Dropout
+from .functions import Above
+from .layouts import PLAIN, dims, divided, layout, over, put
+from .running import Below, Lists, Run
+
+KEPT, INDEX, NODES, EDGES = 8, 4, 1, 2  # what a tensor fits
+OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, where sizes do not tell
+_DRAWS = "_mgg_draws"  # attribute of a converted model that counts its draws, as a module of its own does
+
+
+class Conversion:
+    """What a converted model knows of its graph.
+
+    lists: the graph's nodes and edges as domains. last: the last call.
+    """
+
+    def __init__(self, graph: DistGraph) -> None:
+        self.graph, self.lists = graph, Lists(graph)
+        self.last: Run | None = None
+        self._caches: WeakKeyDictionary[Module, dict[str, Any]] = WeakKeyDictionary()
+
+    def call(self, model: Module, call: Any, args: Any, kwargs: Any) -> Any:
+        """Return what a call of a model returns, for this rank's rows. Collective."""
+        graph = self.graph
+        graph.check_open()
+        draws = model.__dict__[_DRAWS]
+        draws.training = True
+        run = Run(self.lists, model, draws)
+        try:
+            self._enter(run, model, args, kwargs)
+            with self._own_caches(model), Below(run), Above(run):
+                out = call(*args, **kwargs)
+            _leave(run, out)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                run.sync(error)
+            raise
+        run.sync()
+        self.last = run
+        return out
+
+    @contextmanager
+    def _own_caches(self, model: Module) -> Iterator[None]:
+        """Keep what PyG's layers cache of the graph (``cached=True``) apart from what they cache for the model itself."""
+
+        def swap() -> None:
+            for module in model.modules():
+                own = vars(module)
+                for name in [each for each in own if each.startswith("_cached")]:
+                    mine = self._caches.setdefault(module, {})
+                    mine[name], own[name] = own[name], mine.get(name)
+
+        swap()
+        try:
+            yield
+        finally:
+            swap()
+
+    def _enter(self, run: Run, model: Module, args: Any, kwargs: Any) -> None:
+        """Find the layouts of the tensors that are passed, by what they are or by their numbers of rows. Collective."""
+        graph, lists = self.graph, self.lists
+        try:
+            named = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):  # torch's own error follows
+            named = dict(enumerate(args)) | kwargs
+        found = list(_tensors(named))
+        fits = np.zeros(len(found), np.int64)
+        for place, (name, each) in enumerate(found):
+            if type(each) not in (Tensor, torch.nn.Parameter) or each.layout != torch.strided:
+                raise InputError(
+                    f"convert: {name} is a {type(each).__name__}, {each.layout}; expected a dense tensor"
+                )
+            mine = divided(each)
+            entry = None if mine is None else dims(each)[mine]
+            if entry is not None and lists.own(entry.domain) and entry.size == each.shape[mine]:
+                fits[place] = KEPT
+            elif (
+                each.dtype == torch.int64
+                and each.shape == lists.index.shape
+                and torch.equal(each, lists.index)
+            ):
+                fits[place] = INDEX
+            elif each.dim():
+                fits[place] = NODES * (len(each) == graph.rows) + EDGES * (len(each) == lists.edges.local)
+        if graph.ranks > 1:
+            every = graph.comm.allgather(fits)
+            run.note(f"{len(found)} tensors")
+            if len({len(each) for each in every}) == 1:
+                fits = np.bitwise_and.reduce(np.array(every), 0)
+        for (name, each), fit in zip(found, fits.tolist(), strict=True):
+            of_edges = fit == EDGES or (fit == NODES + EDGES and any(word in str(name) for word in OF_EDGES))
+            if fit == KEPT:
+                run.note(str(layout(each)))
+            elif fit == INDEX:
+                over(each, lists.edges, 1, layout(lists.index).numbers)
+            elif fit:
+                over(each, lists.edges if of_edges else lists.nodes)
+            else:
+                put(each, PLAIN)
+                with run.local():
+                    run.note(
+                        f"taking {name} {list(each.shape)}, which has a row neither for each node nor for each edge of "
+                        f"this rank (graph.edge_index() are its edges), {digest(each.detach())}"
+                    )
+        run.sync()
+
+
+def _tensors(named: Mapping[Any, Any]) -> Iterator[tuple[Any, Tensor]]:
+    """Yield tensors with their names, those in lists, dictionaries and Data among them."""
+    left = list(named.items())
+    while left:
+        name, each = left.pop(0)
+        if isinstance(each, Tensor):
+            yield name, each
+        elif isinstance(each, dict):
+            left += each.items()
+        elif isinstance(each, (list, tuple)):
+            left += [(name, inside) for inside in each]
+        elif type(each).__module__.partition(".")[0] == "torch_geometric" and hasattr(each, "to_dict"):
+            left += each.to_dict().items()
+
+
+def _leave(run: Run, out: Any) -> None:
+    """Refuse a result whose backward would see this rank's rows alone."""
+    for _, each in _tensors({"": out}):
+        for entry in dims(each):
+            if entry is not None and entry.domain.parts:
+                raise InputError(
+                    f"convert: the model returns a row for each of {entry}, whose order on all ranks is not that of one "
+                    "process; return rows of the nodes or edges"
+                )
+    nodes = [each.grad_fn for _, each in _tensors({"": out}) if each.grad_fn is not None]
+    seen = set[Any]()
+    while nodes:
+        node = nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            of = type(node)._forward_cls  # type: ignore[attr-defined]
+            if not of.__module__.startswith("mgg_hpc."):
+                raise InputError(
+                    f"convert: the backward of {of.__name__}, an autograd function or a hook of gradients, would see "
+                    "gradients of this rank's rows alone"
+                )
+        nodes += [each for each, _ in node.next_functions if each is not None]
+
+
+class _Converted:
+    """Base of the classes of converted models."""
+
+    _conversion: Conversion
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            from torch._dynamo import disable  # takes seconds to import
+
+            return disable(self.__call__)(*args, **kwargs)
+        with calling("a converted model"):
+            return self._conversion.call(self, super().__call__, args, kwargs)  # type: ignore[arg-type,misc]
+
+
+@collective("mgg.convert")
+def convert(model: Any, graph: DistGraph) -> Any:
+    """Return a model of torch or torch_geometric that computes over all ranks' rows what it computes in one process.
+
+    It is called as the model is, with ``graph.x`` and ``graph.edge_index()`` in place of the whole graph's, and further
+    tensors with a row for each of this rank's nodes or edges. It shares parameters, buffers and attributes with
+    ``model``, which goes on working by itself. What it cannot compute on a part of the rows it refuses, when it is
+    called: InputError names the module, what is wrong and what would do. Collective, as are its calls and their
+    backwards. Raises InputError for another object or graph.
+    """
+    with mpi.agree(graph.comm if isinstance(graph, DistGraph) else mpi.world()):
+        _check(model, graph)
+        model = original(model)
+    _check_alike(model, graph)
+    kind = type(model)
+    made = type(
+        kind.__name__, (_Converted, kind), {"_conversion": Conversion(graph), "__module__": kind.__module__}
+    )
+    converted = object.__new__(made)
+    object.__setattr__(converted, "__dict__", model.__dict__)
+    if _DRAWS not in model.__dict__:
+        model.__dict__[_DRAWS] = Dropout(0.5)
+    return converted
+
+
+def original(model: Any) -> Any:
+    """Return the model that a converted one was made of; another model as it is."""
+    if not isinstance(model, _Converted):
+        return model
+    made = object.__new__(type(model).__mro__[2])
+    object.__setattr__(made, "__dict__", model.__dict__)
+    return made
+
+
+def _check(model: Any, graph: Any) -> None:
+    if not isinstance(graph, DistGraph):
+        raise InputError(
+            f"convert: takes a graph in memory, as mgg.open and mgg.from_pyg return, and this is a {type(graph).__name__}"
+        )
+    graph.check_open()
+    name = type(model).__name__
+    if not isinstance(model, Module):
+        raise InputError(f"convert: takes a torch.nn.Module, and this is a {name}")
+    for path, module in model.named_modules():
+        where = f"{path} ({type(module).__name__})" if path else type(module).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(
+                f"convert: {where} is compiled by torch.jit; give the module that it was made of"
+            )
+        if type(module).__name__ == "OptimizedModule":
+            raise InputError(f"convert: {where} is compiled; convert first, then torch.compile")
+        if type(module).__name__ in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
+            raise InputError(f"convert: {where} divides batches between devices; give the module inside it")
+
+
+def _check_alike(model: Module, graph: DistGraph) -> None:
+    """Raise InputError, the same on all ranks, unless parameters and buffers are the same. Collective."""
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    made = {name: each for name, each in named.items() if not torch.nn.parameter.is_lazy(each)}
+    every = graph.comm.allgather({name: digest(each.detach()) for name, each in made.items()})
+    for rank, theirs in enumerate(every):
+        name = next((name for name in {**every[0], **theirs} if theirs.get(name) != every[0].get(name)), None)
+        if name is not None:
+            raise InputError(
+                f"convert: {name} of rank {rank} differs from rank 0's; call mgg.manual_seed on all ranks before the "
+                "model is made"
+            )
