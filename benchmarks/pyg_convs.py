@@ -9,6 +9,7 @@ and gradients of rows and parameters, differ by at most 1e-5 of their largest va
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -191,16 +192,19 @@ def compared(
     graph: Any,
     mine: dict[str, Tensor],
     dtype: torch.dtype,
+    alone: nn.Module | None = None,
 ) -> float:
-    """Return the largest difference of a converted model's outputs and gradients from the model's own. Collective."""
+    """Return the largest difference of a converted model's outputs and gradients from the model's own. Collective.
+
+    alone: the same model again, if it cannot be copied.
+    """
     inputs = arguments(every, takes, torch.float64)
-    wanted = value_of(model.double()(*inputs))
+    alone = (alone or copy.deepcopy(model)).double()
+    wanted = value_of(alone(*inputs))
     weights = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view(wanted.shape).sin() + 0.5
-    model.zero_grad()
     if wanted.requires_grad:
         wanted.backward(weights)
-    gradients = {name: each.grad for name, each in model.named_parameters()}
-    model.zero_grad()
+    gradients = {name: each.grad for name, each in alone.named_parameters()}
     ours = arguments(mine, takes, dtype)
     out = value_of(mgg.convert(model.to(dtype), graph)(*ours))
     if wanted.requires_grad:

@@ -21,7 +21,7 @@ from ..graph.dist_graph import DistGraph
 from ..layers.random import Dropout
 from .functions import Above
 from .layouts import PLAIN, dims, divided, layout, over, put
-from .running import Below, Lists, Run
+from .running import Below, Run, lists_of
 
 KEPT, INDEX, NODES, EDGES = 8, 4, 1, 2  # what a tensor fits
 OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, where sizes do not tell
@@ -35,7 +35,7 @@ class Conversion:
     """
 
     def __init__(self, graph: DistGraph) -> None:
-        self.graph, self.lists = graph, Lists(graph)
+        self.graph, self.lists = graph, lists_of(graph)
         self.last: Run | None = None
         self._caches: WeakKeyDictionary[Module, dict[str, Any]] = WeakKeyDictionary()
 

@@ -17,6 +17,7 @@ from torch import Tag, Tensor, autograd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import InputError
+from ...runtime import mpi
 from ...runtime.backends.arguments import RngKey
 from ...runtime.exit_code import FailedElsewhere
 from ...runtime.watchdog import calling
@@ -103,6 +104,14 @@ class Lists:
                 made.ends = lambda: ends()[:, chosen]
             self._made[key] = made
         return made
+
+
+def lists_of(graph: DistGraph) -> Lists:
+    """Return a graph's lists, the same for all models. Collective."""
+    if "_lists" not in vars(graph):
+        vars(graph)["_lists"] = Lists(graph)
+    found: Lists = vars(graph)["_lists"]
+    return found
 
 
 def places(of: Divided, size: int) -> NDArray[np.uint64]:
@@ -206,25 +215,22 @@ class Run:
         """Raise an error of any rank on all ranks, and one if they have done different things. Collective."""
         if self.graph.ranks == 1 or self.ended:
             return
-        own = (
-            None if error is None else (str(error) if isinstance(error, InputError) else "", self.graph.rank)
-        )
         self._before = zlib.crc32("\n".join(self._notes).encode(), self._before)
         comm = self.graph.comm
         with calling("a converted model"):
-            every = comm.allgather((own, self._before))
-            failed = [each for each, _ in every if each is not None]
-            self.ended = bool(failed) or len({trace for _, trace in every}) > 1
-            notes = comm.allgather(self._notes) if self.ended and not failed else []
+            lowest, highest, wrong = mpi.largest(comm, [-self._before, self._before, error is not None])
+            self.ended = bool(wrong) or highest != -lowest
+            every: list[Any] = [] if not self.ended else comm.allgather((_told(error), self._before, self._notes))
         self._notes = []
+        failed = [(told, rank) for rank, (told, *_) in enumerate(every) if told is not None]
         if failed:
             message, rank = failed[0]
             if error is None or (message and rank != self.graph.rank):
                 raise InputError(message) if message else FailedElsewhere(f"rank {rank} failed") from error
             return
         if self.ended:
-            rank = next(i for i, (_, trace) in enumerate(every) if trace != every[0][1])
-            pair = zip_longest(notes[0], notes[rank], fillvalue="nothing more")
+            rank = next(i for i, each in enumerate(every) if each[1] != every[0][1])
+            pair = zip_longest(every[0][2], every[rank][2], fillvalue="nothing more")
             first, other = next(((a, b) for a, b in pair if a != b), ("something", "another thing"))
             raise InputError(
                 f"{self.place()}: the model does not do the same on all ranks: {first} on rank 0, {other} on rank {rank}; "
@@ -372,10 +378,11 @@ class Run:
         draws.begin(draws.epoch + 1)
         entry = dims(x)[dim]
         assert entry is not None
-        keys = places(entry, x.shape[dim])
-        if entry.domain is not self.lists.nodes:
-            keys = mixed(keys, 7)
+        self.sync()  # numbers of edges are exchanged once
         with self.local(), torch.no_grad():
+            keys = places(entry, x.shape[dim])
+            if entry.domain is not self.lists.nodes:
+                keys = mixed(keys, 7)
             moved = x.movedim(dim, 0)
             width = int(np.prod(moved.shape[1:]))
             wide = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -386,6 +393,11 @@ class Run:
                 key = RngKey(p, draws.seed, draws.epoch, self.draws.stream)
                 self.graph.backend.dropout(as_array(ones), as_array(out), as_array(ids), key)
             return out.reshape(moved.shape).movedim(0, dim).to(x.dtype)
+
+
+def _told(error: BaseException | None) -> str | None:
+    """Return what other ranks say of an error: its text if it is the user's, else "", and None without one."""
+    return None if error is None else str(error) if isinstance(error, InputError) else ""
 
 
 def _folded(x: Tensor, graph: DistGraph) -> Tensor:
