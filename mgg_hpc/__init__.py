@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .nn.api import open_graph as open
     from .nn.autograd.recompute import recomputed
     from .nn.convert.convert import convert
+    from .nn.convert.fused import explain
     from .nn.graph.dist_graph import DistGraph, extend
     from .nn.layers.random import manual_seed
     from .nn.sampling.loader import NeighborLoader
@@ -39,6 +40,7 @@ __all__ = [
     "allreduce_gradients",
     "checkpointed",
     "convert",
+    "explain",
     "extend",
     "from_dgl",
     "from_networkx",
@@ -64,6 +66,7 @@ _PLACES = {
     "allreduce_gradients": ("nn.api", "allreduce_gradients"),
     "checkpointed": ("training.checkpoints.loop", "checkpointed"),
     "convert": ("nn.convert.convert", "convert"),
+    "explain": ("nn.convert.fused", "explain"),
     "extend": ("nn.graph.dist_graph", "extend"),
     "from_dgl": ("nn.api", "from_dgl"),
     "from_networkx": ("nn.api", "from_networkx"),

@@ -20,10 +20,11 @@ from ..gradients import digest
 from ..graph.dist_graph import DistGraph
 from ..layers.random import Dropout
 from .functions import Above
+from .fused import fused
 from .layouts import PLAIN, dims, divided, layout, over, put
 from .running import Below, Run, lists_of
 
-KEPT, INDEX, NODES, EDGES = 8, 4, 1, 2  # what a tensor fits
+NODES, EDGES, INDEX, KEPT, WEIGHTS = 1, 2, 4, 8, 16  # what a tensor fits
 OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, where sizes do not tell
 _DRAWS = "_mgg_draws"  # attribute of a converted model that counts its draws, as a module of its own does
 
@@ -48,7 +49,7 @@ class Conversion:
         run = Run(self.lists, model, draws)
         try:
             self._enter(run, model, args, kwargs)
-            with self._own_caches(model), Below(run), Above(run):
+            with self._own_caches(model), fused(run, model), Below(run), Above(run):
                 out = call(*args, **kwargs)
             _leave(run, out)
         except BaseException as error:
@@ -100,6 +101,12 @@ class Conversion:
                 and torch.equal(each, lists.index)
             ):
                 fits[place] = INDEX
+            elif (
+                lists.weight is not None
+                and each.shape == lists.weight.shape
+                and torch.equal(each, lists.weight)
+            ):
+                fits[place] = WEIGHTS
             elif each.dim():
                 fits[place] = NODES * (len(each) == graph.rows) + EDGES * (len(each) == lists.edges.local)
         if graph.ranks > 1:
@@ -113,6 +120,8 @@ class Conversion:
                 run.note(str(layout(each)))
             elif fit == INDEX:
                 over(each, lists.edges, 1, layout(lists.index).numbers)
+            elif fit == WEIGHTS:
+                layout(over(each, lists.edges)).weights = True
             elif fit:
                 over(each, lists.edges if of_edges else lists.nodes)
             else:

@@ -178,7 +178,7 @@ class Run:
 
     lists: of its graph. draws: counts the calls of dropout. paths, state: ids of the model's modules, with their paths,
     and of its parameters and buffers. paused: operations are not looked at, since they are known to be
-    right. exchanges: (module, what crossed, columns) of each. pooled: whether values of all nodes were reduced to one.
+    right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path. pooled: whether values of all nodes were reduced to one.
     """
 
     def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout) -> None:
@@ -188,6 +188,7 @@ class Run:
         self.paused = 0
         self.ended = False
         self.exchanges: list[tuple[str, str, int]] = []
+        self.ways: dict[str, str] = {}
         self.pooled = False
         self._notes, self._before = (
             list[str](),
@@ -220,7 +221,9 @@ class Run:
         with calling("a converted model"):
             lowest, highest, wrong = mpi.largest(comm, [-self._before, self._before, error is not None])
             self.ended = bool(wrong) or highest != -lowest
-            every: list[Any] = [] if not self.ended else comm.allgather((_told(error), self._before, self._notes))
+            every: list[Any] = (
+                [] if not self.ended else comm.allgather((_told(error), self._before, self._notes))
+            )
         self._notes = []
         failed = [(told, rank) for rank, (told, *_) in enumerate(every) if told is not None]
         if failed:
