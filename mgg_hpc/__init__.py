@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .nn.api import allreduce_gradients, from_dgl, from_networkx, from_pyg, from_scipy
     from .nn.api import open_graph as open
     from .nn.autograd.recompute import recomputed
+    from .nn.convert.check import check
     from .nn.convert.convert import convert
     from .nn.convert.fused import explain
     from .nn.graph.dist_graph import DistGraph, extend
@@ -38,6 +39,7 @@ __all__ = [
     "Streaming",
     "TieredTensor",
     "allreduce_gradients",
+    "check",
     "checkpointed",
     "convert",
     "explain",
@@ -65,6 +67,7 @@ _PLACES = {
     "DistGraph": ("nn.graph.dist_graph", "DistGraph"),
     "allreduce_gradients": ("nn.api", "allreduce_gradients"),
     "checkpointed": ("training.checkpoints.loop", "checkpointed"),
+    "check": ("nn.convert.check", "check"),
     "convert": ("nn.convert.convert", "convert"),
     "explain": ("nn.convert.fused", "explain"),
     "extend": ("nn.graph.dist_graph", "extend"),

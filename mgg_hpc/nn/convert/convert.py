@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +19,8 @@ from ...runtime import mpi
 from ...runtime.watchdog import calling, collective
 from ..gradients import digest
 from ..graph.dist_graph import DistGraph
-from ..layers.random import Dropout
+from ..layers.random import DRAWS, Dropout
+from .check import evaluating, some_rows
 from .functions import Above
 from .fused import fused
 from .layouts import PLAIN, dims, divided, layout, over, put
@@ -26,7 +28,6 @@ from .running import Below, Run, lists_of
 
 NODES, EDGES, INDEX, KEPT, WEIGHTS = 1, 2, 4, 8, 16  # what a tensor fits
 OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, where sizes do not tell
-_DRAWS = "_mgg_draws"  # attribute of a converted model that counts its draws, as a module of its own does
 
 
 class Conversion:
@@ -35,8 +36,9 @@ class Conversion:
     lists: the graph's nodes and edges as domains. last: the last call.
     """
 
-    def __init__(self, graph: DistGraph) -> None:
+    def __init__(self, graph: DistGraph, check: bool) -> None:
         self.graph, self.lists = graph, lists_of(graph)
+        self.unchecked, self.drops = check and graph.ranks > 1, True
         self.last: Run | None = None
         self._caches: WeakKeyDictionary[Module, dict[str, Any]] = WeakKeyDictionary()
 
@@ -44,12 +46,15 @@ class Conversion:
         """Return what a call of a model returns, for this rank's rows. Collective."""
         graph = self.graph
         graph.check_open()
-        draws = model.__dict__[_DRAWS]
+        if self.unchecked:
+            self.unchecked = False
+            self._check(model, call, args, kwargs)
+        draws = model.__dict__[DRAWS]
         draws.training = True
-        run = Run(self.lists, model, draws)
+        run = Run(self.lists, model, draws if self.drops else None)
         try:
             self._enter(run, model, args, kwargs)
-            with self._own_caches(model), fused(run, model), Below(run), Above(run):
+            with _own_caches(model, self._caches), fused(run, model), Below(run), Above(run):
                 out = call(*args, **kwargs)
             _leave(run, out)
         except BaseException as error:
@@ -60,22 +65,19 @@ class Conversion:
         self.last = run
         return out
 
-    @contextmanager
-    def _own_caches(self, model: Module) -> Iterator[None]:
-        """Keep what PyG's layers cache of the graph (``cached=True``) apart from what they cache for the model itself."""
+    def _check(self, model: Module, call: Any, args: Any, kwargs: Any) -> None:
+        """Compare rows with the model's own. Collective. Raises InputError if they differ."""
 
-        def swap() -> None:
-            for module in model.modules():
-                own = vars(module)
-                for name in [each for each in own if each.startswith("_cached")]:
-                    mine = self._caches.setdefault(module, {})
-                    mine[name], own[name] = own[name], mine.get(name)
+        def alone(*args: Any, **kwargs: Any) -> Any:
+            with _own_caches(model, {}):
+                return original(model)(*args, **kwargs)
 
-        swap()
-        try:
-            yield
-        finally:
-            swap()
+        with evaluating(model):
+            out = self.call(model, call, args, kwargs)
+            assert self.last is not None
+            why = some_rows(self.last, alone, out, args, kwargs)
+        if why and self.graph.rank == 0:
+            warnings.warn(f"mgg.convert: no rows were compared with the model's own: {why}", stacklevel=4)
 
     def _enter(self, run: Run, model: Module, args: Any, kwargs: Any) -> None:
         """Find the layouts of the tensors that are passed, by what they are or by their numbers of rows. Collective."""
@@ -134,6 +136,24 @@ class Conversion:
         run.sync()
 
 
+@contextmanager
+def _own_caches(model: Module, kept: MutableMapping[Module, dict[str, Any]]) -> Iterator[None]:
+    """Keep what PyG's layers cache of the graph (``cached=True``) apart from what they cache for the model itself."""
+
+    def swap() -> None:
+        for module in model.modules():
+            own = vars(module)
+            for name in [each for each in own if each.startswith("_cached")]:
+                mine = kept.setdefault(module, {})
+                mine[name], own[name] = own[name], mine.get(name)
+
+    swap()
+    try:
+        yield
+    finally:
+        swap()
+
+
 def _tensors(named: Mapping[Any, Any]) -> Iterator[tuple[Any, Tensor]]:
     """Yield tensors with their names, those in lists, dictionaries and Data among them."""
     left = list(named.items())
@@ -190,13 +210,14 @@ class _Converted:
 
 
 @collective("mgg.convert")
-def convert(model: Any, graph: DistGraph) -> Any:
+def convert(model: Any, graph: DistGraph, *, check: bool = True) -> Any:
     """Return a model of torch or torch_geometric that computes over all ranks' rows what it computes in one process.
 
     It is called as the model is, with ``graph.x`` and ``graph.edge_index()`` in place of the whole graph's, and further
     tensors with a row for each of this rank's nodes or edges. It shares parameters, buffers and attributes with
     ``model``, which goes on working by itself. What it cannot compute on a part of the rows it refuses, when it is
-    called: InputError names the module, what is wrong and what would do. Collective, as are its calls and their
+    called: InputError names the module, what is wrong and what would do. check: before its first call on several ranks
+    compare eight rows, in evaluation, with the model's own over the edges that they depend on. Collective, as are its calls and their
     backwards. Raises InputError for another object or graph.
     """
     with mpi.agree(graph.comm if isinstance(graph, DistGraph) else mpi.world()):
@@ -205,12 +226,14 @@ def convert(model: Any, graph: DistGraph) -> Any:
     _check_alike(model, graph)
     kind = type(model)
     made = type(
-        kind.__name__, (_Converted, kind), {"_conversion": Conversion(graph), "__module__": kind.__module__}
+        kind.__name__,
+        (_Converted, kind),
+        {"_conversion": Conversion(graph, check), "__module__": kind.__module__},
     )
     converted = object.__new__(made)
     object.__setattr__(converted, "__dict__", model.__dict__)
-    if _DRAWS not in model.__dict__:
-        model.__dict__[_DRAWS] = Dropout(0.5)
+    if DRAWS not in model.__dict__:
+        model.__dict__[DRAWS] = Dropout(0.5)
     return converted
 
 

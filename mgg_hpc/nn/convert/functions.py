@@ -505,6 +505,8 @@ def _dropout(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     p = 0.5 if p is None else p
     if not training or divided(x) is None or not 0 < p < 1:
         return NotImplemented
+    if run.draws is None:
+        return x
     factors = run.dropped(x, p)
     with run.local():
         return (

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily as without_dispat
 
 from ..layers.attention import GATConv
 from ..layers.conv import Formula, SumConvolution
+from ..layers.random import Dropout
 from .layouts import Divided, Layout, dims, layout, put
 from .running import Run
 
@@ -145,8 +146,9 @@ def _shared(ours: GATConv, conv: Any, run: Run) -> None:
     for name in ("lin", "lin_edge", "res"):
         if getattr(ours, name, None) is not None:
             getattr(ours, name).weight = getattr(conv, name).weight
-    run.draws.p, run.draws.training = conv.dropout, conv.training
-    ours.attention_dropout = run.draws
+    draws = run.draws or Dropout(0)
+    draws.p, draws.training = conv.dropout if run.draws else 0.0, conv.training
+    ours.attention_dropout = draws
 
 
 def route(conv: Module) -> tuple[Layer, tuple[Any, ...]]:

@@ -176,12 +176,12 @@ def _total(value: Tensor, graph: DistGraph) -> Tensor:
 class Run:
     """One call of a converted model on this rank.
 
-    lists: of its graph. draws: counts the calls of dropout. paths, state: ids of the model's modules, with their paths,
+    lists: of its graph. draws: counts the calls of dropout; None to drop nothing. paths, state: ids of the model's modules, with their paths,
     and of its parameters and buffers. paused: operations are not looked at, since they are known to be
     right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path. pooled: whether values of all nodes were reduced to one.
     """
 
-    def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout) -> None:
+    def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout | None) -> None:
         self.lists, self.graph, self.draws = lists, lists.graph, draws
         self.paths = {id(each): name for name, each in model.named_modules()}
         self.state = {id(each) for each in (*model.parameters(), *model.buffers())}
@@ -377,6 +377,7 @@ class Run:
         """Return the factors of dropout, 0 or 1 / (1 - p), for the values of divided rows, by the items' numbers."""
         self.again()
         dim = next(place for place, each in enumerate(dims(x)) if each)
+        assert self.draws is not None
         draws = self.draws.draws
         draws.begin(draws.epoch + 1)
         entry = dims(x)[dim]
