@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -122,6 +125,14 @@ CONVS: dict[str, Conv] = {
 }
 
 
+def documented() -> dict[str, list[str]]:
+    """Return the convolutions of each row of the table in docs/pyg.md, by what is in front of them."""
+    page = (Path(__file__).parents[1] / "docs" / "pyg.md").read_text()
+    table = page.partition("## Convolutions")[2].partition("## ")[0]
+    rows = re.findall(r"^\| (\S.*?) \| (.*) \|$", table, re.MULTILINE)
+    return {kind: [each for each in re.findall(r"\w+", names) if each in CONVS] for kind, names in rows}
+
+
 def drawn(rng: np.random.Generator) -> dict[str, Tensor]:
     """Return a graph and tensors of its nodes and edges, float64, by the names of `Conv.takes`."""
     source, target = rng.integers(0, NODES, EDGES), rng.integers(0, NODES - 4, EDGES)
@@ -206,7 +217,9 @@ def compared(
         wanted.backward(weights)
     gradients = {name: each.grad for name, each in alone.named_parameters()}
     ours = arguments(mine, takes, dtype)
-    out = value_of(mgg.convert(model.to(dtype), graph)(*ours))
+    with warnings.catch_warnings():  # of some no rows can be compared at the first call
+        warnings.filterwarnings("ignore", "mgg.convert")
+        out = value_of(mgg.convert(model.to(dtype), graph)(*ours))
     if wanted.requires_grad:
         out.backward(weights[graph.ids].to(dtype))
     mgg.allreduce_gradients(model, graph)
