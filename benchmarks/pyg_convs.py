@@ -237,9 +237,7 @@ def compared(
     return max(graph.comm.allgather(max(found)))
 
 
-def table(
-    names: Iterable[str], comm: Any, rng: np.random.Generator, dtype: str = "float32"
-) -> dict[str, Any]:
+def table(names: Iterable[str], comm: Any, rng: np.random.Generator, dtype: str) -> dict[str, Any]:
     """Return by convolution the difference, or why it is refused. Collective."""
     every = drawn(rng)
     graph, mine = opened(every, comm, dtype=dtype)
@@ -266,19 +264,20 @@ def table(
 @click.option("--ranks", default="1,2,4", help="Numbers of ranks.")
 @click.option("--only", default=",".join(CONVS), help="Convolutions.")
 @click.option("--seed", type=int, default=1)
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float64", help="PyG's own is float64.")
 @click.option("--inside", is_flag=True, hidden=True)
-def main(ranks: str, only: str, seed: int, inside: bool) -> None:
+def main(ranks: str, only: str, seed: int, dtype: str, inside: bool) -> None:
     names = words_of("--only", only, CONVS)
     if inside:
         comm = mpi.world()
-        found = table(names, comm, np.random.default_rng(seed))
+        found = table(names, comm, np.random.default_rng(seed), dtype)
         if comm.rank == 0:
             print(json.dumps(found))
         return
     results: dict[int, dict[str, Any]] = {}
     for count in numbers_of("--ranks", ranks):
         launch = [sys.executable, "-m", "mgg_hpc", "launch", "-n", count, __file__, "--inside"]
-        said = output([*launch, "--only", only, "--seed", seed], f"{count} ranks")
+        said = output([*launch, "--only", only, "--seed", seed, "--dtype", dtype], f"{count} ranks")
         results[count] = json.loads(said.splitlines()[-1])
     print("| convolution | " + " | ".join(f"{count} ranks" for count in results) + " |")
     print("|---" * (len(results) + 1) + "|")

@@ -136,7 +136,8 @@ def _differing(alone: Any, every: Any, nodes: Any, rows: Any, count: int, names:
         return f"the model does not run on a part of the graph ({type(error).__name__}: {error})"
     found = torch.cat([each for *_, each in every])
     wanted = wanted[torch.from_numpy(np.searchsorted(nodes, rows))].to(found)
-    near = NEAR.get(found.dtype, 0.05) * float(wanted.abs().max())
+    halves = torch.is_autocast_enabled(found.device.type) or found.dtype not in NEAR
+    near = (0.05 if halves else NEAR[found.dtype]) * float(wanted.abs().max())
     apart = (found - wanted).abs().reshape(len(rows), -1).amax(1)
     if not bool((apart > near).any()):
         return ""

@@ -507,11 +507,9 @@ def _dropout(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     if run.draws is None:
         return x
-    factors = run.dropped(x, p)
+    out = run.dropped(x, p)
     with run.local():
-        return (
-            x.mul_(factors) if inplace or func.__name__ == "dropout_" else put(x * factors, Layout(dims(x)))
-        )
+        return x.copy_(out) if inplace or func.__name__ == "dropout_" else put(out, Layout(dims(x)))
 
 
 @_serves("one_hot")

@@ -23,7 +23,7 @@ from ...runtime.exit_code import FailedElsewhere
 from ...runtime.watchdog import calling
 from ..gradients import digest
 from ..graph.dist_graph import DistGraph, extend, fold
-from ..layers.random import Dropout
+from ..layers.random import Dropout, dropped
 from ..spans import first_order
 from ..workspace import accumulator, as_array
 from .layouts import PLAIN, Divided, Domain, Layout, Numbers, dims, known, layout, mixed, over, put
@@ -374,29 +374,35 @@ class Run:
             drawn.copy_(torch.from_numpy(self.graph.comm.bcast(drawn.detach().cpu().numpy())))
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Return the factors of dropout, 0 or 1 / (1 - p), for the values of divided rows, by the items' numbers."""
+        """Return divided rows after dropout, drawn by the items' numbers. Collective."""
         self.again()
-        dim = next(place for place, each in enumerate(dims(x)) if each)
         assert self.draws is not None
         draws = self.draws.draws
         draws.begin(draws.epoch + 1)
+        key = RngKey(p, draws.seed, draws.epoch, self.draws.stream)
+        dim = next(place for place, each in enumerate(dims(x)) if each)
         entry = dims(x)[dim]
         assert entry is not None
         self.sync()  # numbers of edges are exchanged once
-        with self.local(), torch.no_grad():
+        with self.local():
+            if (
+                entry == Divided(self.lists.nodes)
+                and x.dim() == 2
+                and not dim
+                and x.dtype == self.graph.dtype
+            ):
+                return dropped(x, self.graph, key)
             keys = places(entry, x.shape[dim])
             if entry.domain is not self.lists.nodes:
                 keys = mixed(keys, 7)
-            moved = x.movedim(dim, 0)
-            width = int(np.prod(moved.shape[1:]))
+            ahead = x.movedim(dim, 0)
             wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-            ones = torch.ones(len(moved), width, dtype=wide, device=x.device)
-            out = torch.empty_like(ones)
+            ones = torch.ones(len(ahead), int(np.prod(ahead.shape[1:])), dtype=wide, device=x.device)
+            factors = torch.empty_like(ones)
             if ones.numel():
                 ids = torch.from_numpy((keys & np.uint64(2**48 - 1)).astype(np.int64)).to(x.device)
-                key = RngKey(p, draws.seed, draws.epoch, self.draws.stream)
-                self.graph.backend.dropout(as_array(ones), as_array(out), as_array(ids), key)
-            return out.reshape(moved.shape).movedim(0, dim).to(x.dtype)
+                self.graph.backend.dropout(as_array(ones), as_array(factors), as_array(ids), key)
+            return x * factors.reshape(ahead.shape).movedim(0, dim).to(x.dtype)
 
 
 def _told(error: BaseException | None) -> str | None:
