@@ -26,11 +26,11 @@ from ...errors import InputError
 from ...plan.workload import prefix_sum
 from ...runtime import mpi
 from ..graph.dist_graph import DistGraph
-from .layouts import dims, divided, layout
+from .layouts import Count, Divided, dims, divided, layout
 from .running import Run
 
 ROWS = 8
-MOST_EDGES = 1_000_000
+MOST_EDGES, MOST_VALUES = 1_000_000, 2**26  # that are compared at once, and their columns
 NEAR = {torch.float64: 1e-8, torch.float32: 1e-4}  # of the largest value; halves: 0.05
 
 
@@ -54,21 +54,24 @@ def some_rows(run: Run, alone: Any, out: Any, args: Any, kwargs: Any) -> str:
     Raises InputError, the same on all ranks, if they differ.
     """
     graph, lists = run.graph, run.lists
-    if (
-        not isinstance(out, Tensor)
-        or not out.dim()
-        or dims(out)[0] is None
-        or dims(out)[0].domain is not lists.nodes
-    ):
+    if not isinstance(out, Tensor) or dims(out)[:1] != (Divided(lists.nodes),):
         return "the model does not return rows of the nodes"
-    if run.pooled:
-        return "it reduces all rows to one value"
-    if any(what == "sums" for _, what, _ in run.exchanges):
-        return "it sums at the sources of edges"
+    if run.drew:
+        return "it draws random numbers"
     rows = np.unique(np.linspace(0, graph.num_nodes - 1, ROWS).astype(np.int64))
-    found = _around(graph, rows, len(run.exchanges) + 1)
+    most = min(MOST_EDGES, MOST_VALUES // max([1, *(columns for *_, columns in run.exchanges)]))
+    every = np.arange(graph.num_nodes) if graph.num_edges <= most else rows
+    if len(every) == len(rows) < graph.num_nodes:
+        for there, what in (
+            (run.pooled, "it reduces all rows to one value"),
+            (any(what == "sums" for _, what, _ in run.exchanges), "it sums at the sources of edges"),
+            (Count.used, "it computes with the number of nodes or edges"),
+        ):
+            if there:
+                return f"{what}, and the graph has more than {most:,} edges"
+    found = _around(graph, every, len(run.exchanges) + 1, most)
     if found is None:
-        return f"the rows that {ROWS} of them depend on have more than {MOST_EDGES:,} edges"
+        return f"the rows that {ROWS} of them depend on have more than {most:,} edges"
     nodes, places, edges = found
     low = int(prefix_sum(graph.counts)[graph.rank])
     mine = nodes[(nodes >= low) & (nodes < low + graph.rows)] - low
@@ -85,17 +88,15 @@ def some_rows(run: Run, alone: Any, out: Any, args: Any, kwargs: Any) -> str:
 
     given = [part(each) for each in (*args, *kwargs.values())]
     wanted = rows[(rows >= low) & (rows < low + graph.rows)] - low
-    every = graph.comm.gather((given, edges, out.detach()[torch.from_numpy(wanted)].cpu()))
-    said = ""
-    if every is not None:
-        said = _differing(alone, every, nodes, rows, len(args), list(kwargs))
+    parts = graph.comm.gather((given, edges, out.detach()[torch.from_numpy(wanted)].cpu()))
+    said = "" if parts is None else _differing(alone, parts, nodes, rows, len(args), list(kwargs))
     said = graph.comm.bcast(said)
     if said.startswith("!"):
         raise InputError(said[1:])
     return said
 
 
-def _around(graph: DistGraph, rows: NDArray[np.int64], hops: int) -> Any:
+def _around(graph: DistGraph, rows: NDArray[np.int64], hops: int, most: int) -> Any:
     """Return the rows within hops of others against the edges, ascending, and this rank's edges to them: their places, and
     both ends. None with too many edges. Collective.
     """
@@ -106,7 +107,7 @@ def _around(graph: DistGraph, rows: NDArray[np.int64], hops: int) -> Any:
         mine = new[(new >= low) & (new < low + graph.rows)] - low
         counts = np.diff(edges.indptr)[mine]
         total += int(graph.comm.allreduce(int(counts.sum())))
-        if total > MOST_EDGES:
+        if total > most:
             return None
         first = np.repeat(edges.indptr[mine] - (np.cumsum(counts) - counts), counts)
         here = first + np.arange(len(first))

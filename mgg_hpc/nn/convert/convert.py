@@ -72,7 +72,10 @@ class Conversion:
             with _own_caches(model, {}):
                 return original(model)(*args, **kwargs)
 
-        with evaluating(model):
+        with (
+            evaluating(model),
+            torch.random.fork_rng([self.graph.device] if "cuda" in self.graph.device else []),
+        ):
             out = self.call(model, call, args, kwargs)
             assert self.last is not None
             why = some_rows(self.last, alone, out, args, kwargs)

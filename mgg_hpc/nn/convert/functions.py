@@ -1,8 +1,8 @@
-"""Functions of torch that a converted model's forward calls, above autograd: those that need other ranks are served here.
+"""Functions of torch in a converted model's forward, above autograd: those that need other ranks are served here.
 
 What a function needs of other ranks it gets by one exchange with gradients: rows of the halo where rows are taken by
-sources of edges, sums at their owners where values are added to sources, sums over all ranks where all rows are reduced.
-The same functions of one rank's rows, and all others, go through to `rules`.
+sources of edges, sums at their owners where values are added to sources, sums over all ranks where all rows are
+reduced. The same functions of one rank's rows, and all others, go through to `rules`.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Above(TorchFunctionMode):
             served = _SERVED.get(func)
             out = NotImplemented if served is None else served(run, func, args, kwargs)
             if out is NotImplemented:
+                Count.used = Count.used or _has_counts(args)
                 out = func(*args, **kwargs)
                 _check(func, args, kwargs, out)
         except Refused as error:
@@ -146,6 +147,8 @@ def _filled(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     fill = args[first + 1 :] if name.endswith("full") else ()
     if "size" in kwargs:
         kwargs = kwargs | {"size": _local(kwargs["size"])}
+    if sum(isinstance(each, Count) for each in sizes) > 1:
+        raise Refused(f"{name}: a value for all rows and all rows, of which this rank has a part")
     out = func(*args[:first], *_local(tuple(given)), *fill, **kwargs)
     return put(out, Layout(tuple(each.of if isinstance(each, Count) else None for each in sizes)))
 
@@ -181,10 +184,11 @@ def _arange(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
 @_serves("view reshape unflatten")
 def _reshaped(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     out = func(args[0], *_local(tuple(args[1:])), **{name: _local(each) for name, each in kwargs.items()})
-    place, sizes = divided(out), _sizes(args[1:], kwargs)
-    if place is not None and run.graph.ranks > 1 and func.__name__ != "unflatten" and len(sizes) == out.dim():
-        if sizes[place] != -1 and not isinstance(sizes[place], Count):
-            raise Refused(f"{func.__name__}: divides the rows of {dims(out)[place]} otherwise")
+    sizes = _sizes(args[1:], kwargs)
+    if run.graph.ranks > 1 and func.__name__ != "unflatten" and len(sizes) == out.dim():
+        for size, entry in zip(sizes, dims(out), strict=True):
+            if size != -1 and isinstance(size, Count) != (entry is not None):
+                raise Refused(f"{func.__name__}: divides the rows of {entry or size.of} otherwise")
     return out
 
 
@@ -279,6 +283,7 @@ def _scattered(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     x, dim, index, src, rest = _bound(args[:4], kwargs, "dim", "index", source)
     reduce = args[4] if len(args) > 4 else kwargs.get("reduce")
     sums = name.startswith(("scatter_add", "index_add")) or reduce in ("sum", "add")
+    sums = sums and rest.get("include_self", True) is True and len(args) < 6
     entry = dims(index)[dim if index.dim() == x.dim() else 0] if index.dim() else None
     more = args[4:]
     if rest.get("alpha", 1) != 1 or not isinstance(src, Tensor):
@@ -507,6 +512,7 @@ def _dropout(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     if run.draws is None:
         return x
+    run.note(f"dropout of {p}")
     out = run.dropped(x, p)
     with run.local():
         return x.copy_(out) if inplace or func.__name__ == "dropout_" else put(out, Layout(dims(x)))

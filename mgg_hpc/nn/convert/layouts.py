@@ -1,8 +1,8 @@
 """Layouts: which dimension of a tensor is divided between ranks, and which tensors hold numbers of divided rows.
 
-A converted model runs its own code on each rank's part. What makes that right or wrong is known of each tensor: a tensor
-without a layout is the same on all ranks, as parameters are; one dimension of another has an item for each of this rank's
-nodes, of its edges, or of a part of these. `rules` derives the layout of each result, or refuses the operation.
+A converted model runs its own code on each rank's part. What makes that right or wrong is known of each tensor: one
+without a layout is the same on all ranks, as parameters are; one dimension of another has an item for each of this
+rank's nodes, of its edges, or of a part of these. `rules` derives the layout of each result, or refuses the operation.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Divided(NamedTuple):
         return self.before * self.domain.local * self.after
 
     @property
-    def count(self) -> int:
+    def everywhere(self) -> int:
         """Size on all ranks together. Collective at the first call for a domain."""
         return self.before * self.domain.total * self.after
 
@@ -113,7 +113,7 @@ class Layout:
     """Of a tensor: dims, one entry for each dimension, None where it is not divided, or () for none that is.
 
     numbers: what its values count; a tuple has an entry for each index of the first dimension, as of an edge_index.
-    weights: whether these are the graph's weights.
+    weights: whether these are the graph's weights. serial: another one for other values.
     """
 
     dims: tuple[Divided | None, ...] = ()
@@ -170,9 +170,10 @@ class Count(int):
     """
 
     of: Divided
+    used = False  # whether one was computed with since a call of a model began
 
     def __new__(cls, of: Divided) -> Count:
-        made = super().__new__(cls, of.count)
+        made = super().__new__(cls, of.everywhere)
         made.of = of
         return made
 
@@ -188,6 +189,32 @@ class Count(int):
 
     def __reduce__(self) -> Any:
         return int, (int(self),)
+
+
+def _noted(method: Any) -> Any:
+    def call(self: Count, *args: Any) -> Any:
+        Count.used = True
+        return method(self, *args)
+
+    return call
+
+
+for _name in (
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "float",
+    "add",
+    "radd",
+    "sub",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+):
+    setattr(Count, f"__{_name}__", _noted(getattr(int, f"__{_name}__")))
 
 
 def size_of(tensor: Tensor) -> torch.Size:

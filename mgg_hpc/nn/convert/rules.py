@@ -1,12 +1,14 @@
 """Layouts of results, operation by operation, below autograd; an operation without a rule is refused.
 
 A rule takes a call and returns the layout of its results. What it lets pass is right on each rank's part by itself: it
-neither reduces, reorders nor slices a divided dimension, combines items of different lists, nor computes with numbers of
-rows. `functions` serves what needs other ranks before it comes here.
+neither reduces, reorders nor slices a divided dimension, combines items of different lists, nor computes with numbers
+of rows. `functions` serves what needs other ranks before it comes here.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -53,11 +55,8 @@ class Call:
             # Variants in place lack the tag of the others.
             packets = [variants, getattr(torch.ops.aten, name.rstrip("_"), variants)]
             tags = {tag for each in packets for kind in each.overloads() for tag in getattr(each, kind).tags}
-            _names[function] = (
-                name.rstrip("_"),
-                [each.name for each in schema.arguments],
-                torch.Tag.pointwise in tags,
-            )
+            arguments = [each.name for each in schema.arguments]
+            _names[function] = name.rstrip("_"), arguments, torch.Tag.pointwise in tags
         self.name, names, self.pointwise = _names[function]
         self.in_place = function._schema.is_mutable
         self.arguments = dict(zip(names, args, strict=False)) | kwargs
@@ -77,29 +76,49 @@ class Call:
     def out(self) -> Tensor:
         return self.results[0]
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a rule."""
+        return self.pointwise or self.name in RULES
+
+    @property
+    def numbers(self) -> Held:
+        """What the first argument counts."""
+        return layout(self.x).numbers
+
+    def over(self, given: Any = None) -> list[int]:
+        """Return dimensions of the first argument, counted from the front. [default: ``dim``; without it, all]"""
+        given = self["dim"] if given is None else given
+        count = self.x.dim()
+        if given is None or (isinstance(given, (list, tuple)) and not given):
+            return list(range(count))
+        return [each % max(1, count) for each in (given if isinstance(given, (list, tuple)) else [given])]
+
     def refuse(self, what: str) -> Any:
         raise Refused(f"{self.name}: {what}")
 
 
-def at(call: Call, dim: int | None = None, x: Tensor | None = None) -> int:
-    """Return a dimension, counted from the front. [default: the argument ``dim`` of the first argument]"""
-    x = call.x if x is None else x
-    dim = call["dim"] if dim is None else dim
-    dim = 0 if dim is None else dim
-    return dim + x.dim() if dim < 0 else dim
+def at(call: Call, dim: int | None = None) -> int:
+    """Return a dimension of the first argument, counted from the front. [default: ``dim``, or the first]"""
+    return call.over(call["dim"] or 0 if dim is None else dim)[0]
 
 
-def _touched(call: Call, touched: Iterable[int], x: Tensor | None = None) -> None:
-    """Refuse an operation over dimensions of which one is divided."""
-    x = call.x if x is None else x
+def _touched(call: Call, touched: Iterable[int]) -> None:
+    """Refuse an operation along dimensions of the first argument of which one is divided."""
     for dim in touched:
-        if found := dims(x)[dim]:
+        if found := dims(call.x)[dim]:
             call.refuse(
                 f"works along dimension {dim}, which is that of {found}, divided between ranks: each would see its own "
                 "part alone"
             )
-        if dim == 0 and isinstance(layout(x).numbers, tuple):
+        if dim == 0 and isinstance(call.numbers, tuple):
             call.refuse("mixes sources and destinations of edges")
+
+
+def _whole(call: Call, other: bool) -> None:
+    """Refuse to turn, or to mix, a list of edges. other: whether its first dimension would be another."""
+    if other and isinstance(call.numbers, tuple):
+        call.refuse("turns a list of edges, or mixes its sources and destinations")
 
 
 def _joined(call: Call, shape: Sequence[int], given: Iterable[tuple[Sequence[int], Sequence[Any]]]) -> Dims:
@@ -127,39 +146,28 @@ def _joined(call: Call, shape: Sequence[int], given: Iterable[tuple[Sequence[int
     return found
 
 
-def _broadcast(call: Call, given: Iterable[Tensor]) -> Dims:
-    return _joined(call, call.out.shape, [(each.shape, dims(each)) for each in given])
-
-
 _KEEPS_NUMBERS = {"clone", "detach", "alias", "_to_copy", "lift_fresh", "lift_fresh_copy", "where", "copy"}
 _LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}
 
 
 def pointwise(call: Call) -> list[Layout]:
-    """Value by value, with broadcasting."""
+    """Value by value, with broadcasting; a vector product along a dimension that is not divided."""
     given = list(tensors_in(call.arguments.values()))
-    held = [layout(each).numbers for each in given]
+    held = [each for each in (layout(tensor).numbers for tensor in given) if each]
     numbers: Held = None
-    if any(held) and call.name not in _LIKE:
-        if call.name in ("eq", "ne"):
-            pair = [each for each in held if isinstance(each, Numbers)]
-            if len(pair) != 2 or pair[0].joined(pair[1]) is None:
-                call.refuse("compares numbers of rows, which differ by rank, with others")
-        elif call.name in _KEEPS_NUMBERS and not call.out.is_floating_point():
-            values = [each for each in held if each is not None]
-            if (
-                len(values) != (2 if call.name == "where" or call.in_place else 1)
-                or call.out.dtype == torch.bool
-            ):
+    if call.name == "linalg_cross":
+        _touched(call, call.over())
+    if held and call.name not in _LIKE:
+        pair = [each for each in held if isinstance(each, Numbers)]
+        if call.name in ("eq", "ne") and len(pair) == 2 and pair[0].joined(pair[1]):
+            pass
+        elif call.name in _KEEPS_NUMBERS and call.out.dtype in (torch.int32, torch.int64):
+            if len(held) != (2 if call.name == "where" or call.in_place else 1):
                 call.refuse("mixes numbers of rows with other values")
-            numbers = values[0]
-            for each in values[1:]:
-                numbers = _both(call, numbers, each)
+            numbers = functools.reduce(functools.partial(_both, call), held)
         else:
-            call.refuse(
-                "computes with numbers of rows, which are this rank's own; use them as indices, or compare them"
-            )
-    found = tuple(_broadcast(call, given))
+            _no_numbers(call)
+    found = tuple(_joined(call, call.out.shape, [(each.shape, dims(each)) for each in given]))
     return [Layout(found if each.dim() == len(found) else (), numbers) for each in call.results]
 
 
@@ -187,14 +195,7 @@ def _no_numbers(call: Call) -> None:
 
 def reduction(call: Call) -> list[Layout]:
     """Over some dimensions, none of which is divided."""
-    given = call["dim"]
-    count = call.x.dim()
-    every = given is None or (isinstance(given, (list, tuple)) and not given)
-    over = (
-        {*range(count)}
-        if every
-        else {at(call, each) for each in (given if isinstance(given, (list, tuple)) else [given])}
-    )
+    over = call.over()
     _no_numbers(call)
     _touched(call, over)
     kept = tuple(each for place, each in enumerate(dims(call.x)) if call["keepdim"] or place not in over)
@@ -202,25 +203,14 @@ def reduction(call: Call) -> list[Layout]:
 
 
 def along(call: Call) -> list[Layout]:
-    """Along a dimension that is not divided, which stays."""
-    given = next((call[each] for each in ("dim", "dims") if call[each] is not None), None)
-    if given is None:
-        given = -1 if call.name in ("sort", "topk", "glu", "argsort") else list(range(call.x.dim()))
-    if call.name == "roll" and not given:
-        given = list(range(call.x.dim()))
-    over = [at(call, each) for each in (given if isinstance(given, (list, tuple)) else [given])]
-    numbers = layout(call.x).numbers
-    if call.name == "flip" and isinstance(numbers, tuple) and over == [0]:
-        return [Layout(dims(call.x), numbers[::-1])]
+    """Along dimensions that are not divided, which stay."""
+    given = call["dims"] if call["dim"] is None else call["dim"]
+    over = call.over(-1 if given is None and call.name in ("sort", "topk", "glu", "argsort") else given)
+    if call.name == "flip" and isinstance(call.numbers, tuple) and over == [0]:
+        return [Layout(dims(call.x), call.numbers[::-1])]
     _no_numbers(call)
     _touched(call, over)
     return [Layout(dims(call.x)) for _ in call.results]
-
-
-def cross(call: Call) -> list[Layout]:
-    """Value by value but for a dimension that is not divided."""
-    _touched(call, [at(call)])
-    return pointwise(call)
 
 
 # ---- shapes
@@ -229,11 +219,9 @@ def cross(call: Call) -> list[Layout]:
 def viewed(call: Call) -> Layout:
     """The same values under another shape: a divided dimension may grow by its neighbours, or give them up."""
     x, found = call.x, list[Divided | None]([None] * call.out.dim())
-    numbers = layout(x).numbers
     if x.shape == call.out.shape:
-        return Layout(dims(x), numbers)
-    if isinstance(numbers, tuple):
-        call.refuse("mixes sources and destinations of edges")
+        return Layout(dims(x), call.numbers)
+    _whole(call, True)
     for place, entry in enumerate(dims(x)):
         if entry is None:
             continue
@@ -251,71 +239,42 @@ def viewed(call: Call) -> Layout:
             call.refuse(f"divides the rows of {entry} otherwise")
         _, there, made = min(fits, key=lambda each: each[:2])
         found[there] = made
-    return Layout(tuple(found), numbers)
-
-
-def _moved(call: Call, order: Sequence[int]) -> Layout:
-    numbers = layout(call.x).numbers
-    if isinstance(numbers, tuple) and list(order) != list(range(len(order))):
-        call.refuse("turns a list of edges")
-    return Layout(tuple(dims(call.x)[each] for each in order), numbers)
+    return Layout(tuple(found), call.numbers)
 
 
 def transpose(call: Call) -> Layout:
     order = list(range(call.x.dim()))
     if call.name == "permute":
-        order = [at(call, each) for each in call["dims"]]
+        order = call.over(call["dims"])
     elif call.name == "t":
         order = order[::-1]
     else:
         one, other = at(call, call["dim0"]), at(call, call["dim1"])
         order[one], order[other] = order[other], order[one]
-    return _moved(call, order)
+    _whole(call, order != sorted(order))
+    return Layout(tuple(dims(call.x)[each] for each in order), call.numbers)
 
 
 def unsqueeze(call: Call) -> Layout:
-    place = call["dim"] + call.out.dim() if call["dim"] < 0 else call["dim"]
-    if isinstance(layout(call.x).numbers, tuple) and place == 0:
-        call.refuse("turns a list of edges")
-    entries = list(dims(call.x))
-    return Layout((*entries[:place], None, *entries[place:]), layout(call.x).numbers)
+    place = call["dim"] % call.out.dim()
+    _whole(call, place == 0)
+    return Layout((*dims(call.x)[:place], None, *dims(call.x)[place:]), call.numbers)
 
 
 def squeeze(call: Call) -> Layout:
-    x, given = call.x, call["dim"]
-    over = (
-        range(x.dim())
-        if given is None
-        else [at(call, each) for each in (given if isinstance(given, list) else [given])]
-    )
-    for place in over:
-        if (entry := dims(x)[place]) and x.shape[place] == 1:
-            call.refuse(
-                f"leaves out the dimension of {entry}, of which this rank has one; name another dimension"
-            )
-    gone = {place for place in over if x.shape[place] == 1}
-    if isinstance(layout(x).numbers, tuple) and 0 in gone:
-        call.refuse("turns a list of edges")
-    return Layout(tuple(each for place, each in enumerate(dims(x)) if place not in gone), layout(x).numbers)
+    gone = [place for place in call.over() if call.x.shape[place] == 1]
+    for place in gone:
+        if entry := dims(call.x)[place]:
+            call.refuse(f"leaves out the dimension of {entry}, of which this rank has one; name another one")
+    _whole(call, 0 in gone)
+    return Layout(tuple(each for place, each in enumerate(dims(call.x)) if place not in gone), call.numbers)
 
 
 def expand(call: Call) -> Layout:
     new = call.out.dim() - call.x.dim()
-    if new and isinstance(layout(call.x).numbers, tuple):
-        call.refuse("turns a list of edges")
-    return Layout((*[None] * new, *dims(call.x)), layout(call.x).numbers)
-
-
-def repeat(call: Call) -> Layout:
     times = call["repeats"]
-    new = len(times) - call.x.dim()
-    for place, entry in enumerate(dims(call.x)):
-        if entry and times[new + place] != 1:
-            call.refuse(f"repeats the rows of {entry}")
-    numbers = layout(call.x).numbers
-    if isinstance(numbers, tuple) and (new or times[0] != 1):
-        call.refuse("repeats a list of edges")
-    return Layout((*[None] * new, *dims(call.x)), numbers)
+    _whole(call, bool(new) or (times is not None and times[0] != 1))
+    return Layout((*[None] * new, *dims(call.x)), call.numbers)
 
 
 def _part(x: Tensor, dim: int, part: Any) -> Held:
@@ -335,7 +294,7 @@ def slice_of(call: Call) -> Layout:
     x, dim = call.x, at(call)
     start, end, step = call["start"] or 0, call["end"], call["step"] or 1
     if entry := dims(x)[dim]:
-        whole = start == 0 and step == 1 and (end is None or end >= 2**62 or end >= entry.count)
+        whole = start == 0 and step == 1 and (end is None or end >= 2**62 or end >= entry.everywhere)
         if not whole:
             _touched(call, [dim])
         return Layout(dims(x), layout(x).numbers)
@@ -350,7 +309,7 @@ def split(call: Call) -> list[Layout]:
         rest = dims(x)[:dim] + dims(x)[dim + 1 :]
         return [Layout(rest, _part(x, dim, i)) for i in range(len(call.results))]
     starts = np.cumsum([0, *(each.shape[dim] for each in call.results)])
-    parts = [slice(int(low), int(high)) for low, high in zip(starts, starts[1:], strict=False)]
+    parts = [slice(int(low), int(high)) for low, high in itertools.pairwise(starts)]
     return [Layout(dims(x), _part(x, dim, part)) for part in parts]
 
 
@@ -366,7 +325,7 @@ def cat(call: Call) -> Layout:
     given = [each for each in call["tensors"] if each.shape != (0,) or layout(each) is not PLAIN]
     if not given:
         return PLAIN
-    dim = at(call, x=given[0])
+    dim = (call["dim"] or 0) % given[0].dim()
     rest = [[*dims(each)[:dim], None, *dims(each)[dim + 1 :]] for each in given]
     found = rest[0]
     if any(each != found for each in rest):
@@ -378,19 +337,12 @@ def cat(call: Call) -> Layout:
             call.refuse(f"joins rows that are divided between ranks ({next(filter(None, ends))}) with others")
         found[dim] = Divided(call.run.concatenated(domains)) if len(domains) > 1 else ends[0]
     held = [layout(each).numbers for each in given]
-    if dim == 0 and any(isinstance(each, tuple) for each in held):
-        pairs = [
+    if dim == 0 and any(held) and not any(ends):  # sources and destinations
+        every = [
             each if isinstance(each, tuple) else (each,) * len(t) for each, t in zip(held, given, strict=True)
         ]
-        return Layout(tuple(found), _pair(call, [each for pair in pairs for each in pair]))
-    if dim == 0 and any(held) and not any(ends):
-        return Layout(
-            tuple(found), _pair(call, [h for h, t in zip(held, given, strict=True) for _ in range(len(t))])
-        )
-    numbers = held[0]
-    for each in held[1:]:
-        numbers = _both(call, numbers, each)
-    return Layout(tuple(found), numbers)
+        return Layout(tuple(found), _pair(call, [each for pair in every for each in pair]))
+    return Layout(tuple(found), functools.reduce(functools.partial(_both, call), held))
 
 
 def _pair(call: Call, held: Sequence[Any]) -> tuple[Numbers, ...]:
@@ -403,8 +355,7 @@ def stack(call: Call) -> Layout:
     given = call["tensors"]
     if any(dims(each) != dims(given[0]) for each in given):
         call.refuse("joins rows of different lists")
-    dim = call["dim"] or 0
-    dim = dim + call.out.dim() if dim < 0 else dim
+    dim = (call["dim"] or 0) % call.out.dim()
     entries, held = dims(given[0]), [layout(each).numbers for each in given]
     numbers: Held = None
     if any(held):
@@ -421,12 +372,8 @@ def product(call: Call) -> Layout:
     """Matrix products, whose inner dimension is not divided."""
     _no_numbers(call)
     names = {"mm": ("self", "mat2"), "addmm": ("mat1", "mat2"), "bmm": ("self", "mat2")}
-    names |= {
-        "baddbmm": ("batch1", "batch2"),
-        "mv": ("self", "vec"),
-        "addmv": ("mat", "vec"),
-        "dot": ("self", "tensor"),
-    }
+    names |= {"baddbmm": ("batch1", "batch2"), "mv": ("self", "vec"), "dot": ("self", "tensor")}
+    names |= {"addmv": ("mat", "vec")}
     one, other = (call[each] for each in names[call.name])
     left, right = dims(one), dims(other)
     inner = left[-1] or right[max(0, len(right) - 2)]
@@ -469,16 +416,17 @@ def by_row(call: Call) -> list[Layout]:
 def _reads(call: Call, entry: Divided | None, index: Tensor) -> None:
     """Refuse numbers that do not count this dimension. entry: of the dimension that is indexed."""
     numbers = layout(index).numbers
-    if entry is None and numbers is not None:
-        call.refuse("takes rows, by this rank's numbers, of a tensor that the graph does not know")
     if entry is None:
+        if numbers is not None:
+            call.refuse("takes rows, by this rank's numbers, of a tensor that the graph does not know")
         return
-    if numbers is None or isinstance(numbers, tuple):
-        call.refuse(f"takes rows of {entry} by numbers that are not those of the graph's edges")
+    if not isinstance(numbers, Numbers):
+        raise Refused(
+            f"{call.name}: takes rows of {entry} by numbers that are not those of the graph's edges"
+        )
     whole = entry.domain.owner
-    fits = numbers.domain in (entry.domain, whole) and entry.plain  # type: ignore[union-attr]
-    if not fits or (numbers.halo and whole is None):  # type: ignore[union-attr]
-        call.refuse(f"takes rows of {entry} by numbers of {numbers.domain}, of which some are another rank's")  # type: ignore[union-attr]
+    if numbers.domain not in (entry.domain, whole) or not entry.plain or (numbers.halo and whole is None):
+        call.refuse(f"takes rows of {entry} by numbers of {numbers.domain}, of which some are another rank's")
 
 
 def _indexed(
@@ -486,9 +434,8 @@ def _indexed(
 ) -> tuple[Dims, Held]:
     """Return the entries of x[indices], of this shape, and what it counts."""
     entries, place = list(dims(x)), 0
-    found: list[
-        tuple[int, int, Dims]
-    ] = []  # first and last dimension that an index takes the place of, and entries
+    # First and last dimension that an index takes the place of, and entries.
+    found: list[tuple[int, int, Dims]] = []
     for index in indices:
         if index is None:
             place += 1
@@ -533,18 +480,12 @@ def _indexed(
 
 
 def index(call: Call) -> Layout:
-    found, numbers = _indexed(call, call.x, call["indices"], call.out.shape)
-    return Layout(tuple(found), numbers)
-
-
-def index_select(call: Call) -> Layout:
-    dim = at(call)
-    found, numbers = _indexed(call, call.x, [None] * dim + [call["index"]], call.out.shape)
-    return Layout(tuple(found), numbers)
-
-
-def embedding(call: Call) -> Layout:
-    found, numbers = _indexed(call, call["weight"], [call["indices"]], call.out.shape)
+    x, indices = call.x, call["indices"]
+    if call.name == "index_select":
+        indices = [None] * at(call) + [call["index"]]
+    elif call.name == "embedding":
+        x, indices = call["weight"], [indices]
+    found, numbers = _indexed(call, x, indices, call.out.shape)
     return Layout(tuple(found), numbers)
 
 
@@ -564,8 +505,8 @@ def _alike(call: Call, one: Tensor, other: Tensor, but: int) -> None:
 
 
 def _once(call: Call, index: Tensor) -> None:
-    """Refuse numbers that occur again, since the order of edges tells which value stays, unless of edges of the same ends,
-    which are in their order.
+    """Refuse numbers that occur again, since the order of edges tells which value stays; unless they are of edges of the
+    same ends, which are in their order.
     """
     entry = dims(index)[0] if index.dim() == 1 else None
     ends = entry.domain.ends if entry is not None and entry.plain else None
@@ -596,7 +537,7 @@ def scatter(call: Call) -> Layout:
     if isinstance(source, Tensor) and source.dim() == x.dim() and dims(source)[dim] != mine:
         call.refuse("combines rows of different lists")
     _reads(call, dims(x)[dim], index)
-    if mine and (call.name in ("index_copy", "scatter") and not call["reduce"]):
+    if mine and call.name in ("index_copy", "scatter") and not call["reduce"] and isinstance(source, Tensor):
         _once(call, index)
     if dims(x)[dim] is None and mine:
         call.refuse(f"reduces the rows of {mine}, of which this rank has a part")
@@ -616,7 +557,7 @@ def index_put(call: Call) -> Layout:
         if each is not None and any(dims(each)):
             if not any(dims(x)[place : place + wide]):
                 call.refuse("puts values of this rank's rows into a tensor that is the same on all ranks")
-            if each.dtype == torch.int64 and not call["accumulate"]:
+            if each.dtype == torch.int64 and not call["accumulate"] and values.numel() > 1:
                 _once(call, each)
         place += wide
     _joined(call, sizes, [(sizes, found), (values.shape, dims(values))])
@@ -640,29 +581,20 @@ def plain(call: Call) -> list[Layout]:
 RULES: dict[str, Rule] = {
     name: rule
     for rule, names in (
-        (
-            along,
-            "_softmax _log_softmax cumsum cumprod cummax cummin logcumsumexp sort argsort topk flip roll glu",
-        ),
-        (
-            reduction,
-            "sum mean amax amin max min prod any all var std var_mean linalg_vector_norm norm logsumexp",
-        ),
-        (reduction, "argmax argmin median nanmedian nansum mode kthvalue count_nonzero aminmax"),
-        (
-            pointwise,
-            "copy fill zero floor_divide prelu _prelu_kernel hardswish log_sigmoid_forward clone detach alias",
-        ),
-        (pointwise, "_to_copy lift_fresh lift_fresh_copy zeros_like ones_like full_like empty_like"),
-        (cross, "linalg_cross"),
+        (along, "_softmax _log_softmax cumsum cumprod cummax cummin logcumsumexp flip roll glu"),
+        (along, "sort argsort topk"),
+        (reduction, "sum mean amax amin max min prod any all var std var_mean linalg_vector_norm norm"),
+        (reduction, "logsumexp argmax argmin median nanmedian nansum mode kthvalue count_nonzero aminmax"),
+        (pointwise, "copy fill zero floor_divide prelu _prelu_kernel hardswish log_sigmoid_forward clone"),
+        (pointwise, "detach alias _to_copy lift_fresh lift_fresh_copy linalg_cross"),
+        (pointwise, "zeros_like ones_like full_like empty_like"),
         (by_row, "native_layer_norm native_group_norm native_batch_norm cudnn_batch_norm convolution"),
         (by_row, "mkldnn_convolution _thnn_fused_gru_cell _thnn_fused_lstm_cell"),
         (viewed, "view _unsafe_view reshape _reshape_alias"),
         (transpose, "permute t transpose"),
         (unsqueeze, "unsqueeze"),
         (squeeze, "squeeze"),
-        (expand, "expand"),
-        (repeat, "repeat"),
+        (expand, "expand repeat"),
         (select, "select"),
         (slice_of, "slice"),
         (split, "split split_with_sizes unbind unsafe_split"),
@@ -670,9 +602,7 @@ RULES: dict[str, Rule] = {
         (cat, "cat"),
         (stack, "stack"),
         (product, "mm addmm bmm baddbmm mv addmv dot"),
-        (index, "index _unsafe_index"),
-        (index_select, "index_select"),
-        (embedding, "embedding"),
+        (index, "index _unsafe_index index_select embedding"),
         (gather, "gather"),
         (scatter, "scatter scatter_add scatter_reduce index_add index_reduce index_copy index_fill"),
         (index_put, "index_put _index_put_impl _unsafe_index_put"),
@@ -690,9 +620,9 @@ def apply(call: Call) -> list[Layout]:
     rule = RULES.get(call.name)
     if call.draws and not call.name.startswith("_scaled_dot_product"):
         call.refuse("draws for this rank's rows alone; F.dropout draws by the numbers of nodes and edges")
-    if rule is None:
-        rule = pointwise if call.pointwise else call.refuse("is not known to be right on a part of the rows")
-    found = rule(call)
+    if not call.known:
+        call.refuse("is not known to be right on a part of the rows")
+    found = (rule or pointwise)(call)
     made = found if isinstance(found, list) else [found] * len(call.results)
     if call["out"] is not None:
         call.refuse("writes this rank's rows to out; let it return them")

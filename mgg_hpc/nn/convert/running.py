@@ -26,7 +26,7 @@ from ..graph.dist_graph import DistGraph, extend, fold
 from ..layers.random import Dropout, dropped
 from ..spans import first_order
 from ..workspace import accumulator, as_array
-from .layouts import PLAIN, Divided, Domain, Layout, Numbers, dims, known, layout, mixed, over, put
+from .layouts import PLAIN, Count, Divided, Domain, Layout, Numbers, dims, known, layout, mixed, over, put
 from .rules import Call, Refused, apply, tensors_in
 
 PIECE = 16  # bits of a whole number that a row's value carries exactly, in any type but halves
@@ -88,8 +88,7 @@ class Lists:
 
     def chosen(self, run: Run, of: Divided, mask: Tensor, count: int) -> Domain:
         """Return the list of items that a mask chooses. count: of this rank's."""
-        held = layout(mask)
-        key = (id(of.domain), held.serial, mask._version)
+        key = (id(of.domain), layout(mask).serial)
         if (made := self._made.get(key)) is None:
             chosen = mask.detach().reshape(-1).bool()
             if of.plain and (part := run.part_of(of.domain, chosen)) is not None:
@@ -178,7 +177,8 @@ class Run:
 
     lists: of its graph. draws: counts the calls of dropout; None to drop nothing. paths, state: ids of the model's modules, with their paths,
     and of its parameters and buffers. paused: operations are not looked at, since they are known to be
-    right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path. pooled: whether values of all nodes were reduced to one.
+    right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers were
+    drawn that are the same for all.
     """
 
     def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout | None) -> None:
@@ -189,7 +189,7 @@ class Run:
         self.ended = False
         self.exchanges: list[tuple[str, str, int]] = []
         self.ways: dict[str, str] = {}
-        self.pooled = False
+        self.pooled = self.drew = Count.used = False
         self._notes, self._before = (
             list[str](),
             0,
@@ -368,6 +368,7 @@ class Run:
 
     def same(self, drawn: Tensor) -> None:
         """Replace random numbers by rank 0's. Collective."""
+        self.drew = True
         self.note(f"{list(drawn.shape)}")
         self.sync()
         with self.local(), torch.no_grad():
@@ -445,13 +446,18 @@ class Below(TorchDispatchMode):
                 ):
                     run.note(f"{func} with {number}")
         divided = any(layout(each) is not PLAIN for each in given)
+        call = Call(run, func, args, kwargs)
+        if divided and not call.known:  # in inference mode, an operation that consists of others
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
         out = func(*args, **kwargs)
         if not divided and Tag.nondeterministic_seeded not in func.tags:
             for each in tensors_in((out,)):
                 if not known(each):
                     put(each, PLAIN)
             return out
-        call = Call(run, func, args, kwargs)
         call.results = list(tensors_in((out,)))
         if not divided:
             for each in call.results:
@@ -461,8 +467,7 @@ class Below(TorchDispatchMode):
             return out
         try:
             for each, made in zip(call.results, apply(call), strict=True):
-                if not (call.in_place and each is call.x):
-                    put(each, made)
+                put(each, made)  # with a new serial, also in place
             run.note(f"{call.name} {layout(call.out) if call.results else ''}")
         except Refused as error:
             raise run.refused(error) from None

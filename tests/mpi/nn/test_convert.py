@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
-from mgg_hpc.nn.convert import running
+from mgg_hpc.nn.convert import check, running
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi
@@ -263,7 +263,7 @@ def trained(every, comm, epochs):
         optimizer.step()
         losses.append(loss.item())
     model.eval()
-    with torch.no_grad():
+    with torch.inference_mode():
         out = graph.gather(model(mine["x"], mine["index"], mine["attr"]), everywhere=True)
     graph.close()
     return losses, out
@@ -326,23 +326,42 @@ def test_layers_run_fused_where_they_are_plain(comm, every):
                 torch.testing.assert_close(found[1:], gradients[1:])
 
 
-def test_the_first_call_finds_what_is_wrong(comm, every, opened, monkeypatch):
-    """Rows of other ranks that do not come are seen; a model that cannot be compared says so."""
+@pytest.mark.parametrize("most", [10**6, pyg_convs.EDGES - 1])
+def test_the_first_call_finds_what_is_wrong(comm, opened, monkeypatch, most):
+    """Rows of other ranks that do not come are seen, on the whole graph and around some rows."""
     graph, mine = opened
     extended = running.extended
-    monkeypatch.setattr(running, "extended", lambda x, graph: extended(x, graph) * 0.5)
-    model = mgg.convert(pyg.GATv2Conv(8, 4).double(), graph)
-    if comm.size > 1:
-        with pytest.raises(mgg.InputError, match="this is an error of mgg.convert"):
+    monkeypatch.setattr(check, "MOST_EDGES", most)
+    monkeypatch.setattr(check, "ROWS", 3)
+    for factor in (1, 0.5):
+        monkeypatch.setattr(running, "extended", lambda x, graph, factor=factor: extended(x, graph) * factor)
+        model = mgg.convert(pyg.GATv2Conv(8, 4, add_self_loops=False).double(), graph)
+        if factor == 1 or comm.size == 1:
             model(mine["x"], mine["index"])
-    monkeypatch.undo()
-    model(mine["x"], mine["index"])
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        mgg.convert(Net(SERVED["mean"]).double(), graph)(mine["x"], mine["index"])
+            continue
+        with pytest.raises(mgg.InputError, match=r"this is an error of mgg\.convert"):
+            model(mine["x"], mine["index"])
+
+
+def test_the_first_call_says_what_it_cannot_compare(comm, opened, monkeypatch):
+    graph, mine = opened
+    monkeypatch.setattr(check, "MOST_EDGES", 10)
+    forwards = [
+        _sum,
+        SERVED["mean"],
+        SERVED["mean at sources"],
+        lambda x, e: x / x.size(0),
+        lambda x, e: x + torch.rand(1),
+    ]
+    said = []
+    for forward in forwards:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            mgg.convert(Net(forward).double(), graph)(mine["x"], mine["index"])
+        said += [str(each.message) for each in caught]
     with mpi.agree(comm):
-        assert len(said) == (comm.size > 1 and comm.rank == 0)
-        assert all("no rows were compared" in str(each.message) for each in said)
+        assert len(said) == len(forwards) * (comm.size > 1 and comm.rank == 0)
+        assert all("no rows were compared" in each for each in said) and len(set(said)) == len(said)
 
 
 def test_a_training_resumes(comm, every, folder):
