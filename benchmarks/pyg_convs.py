@@ -67,7 +67,7 @@ CONVS: dict[str, Conv] = {
     "TransformerConv": Conv(
         lambda: pyg.TransformerConv(F, OUT, heads=2, edge_dim=3, beta=True), "x index attr"
     ),
-    "AGNNConv": Conv(lambda: pyg.AGNNConv()),
+    "AGNNConv": Conv(pyg.AGNNConv),
     "TAGConv": Conv(lambda: pyg.TAGConv(F, OUT), "x index weight"),
     "GINConv": Conv(lambda: pyg.GINConv(mlp(F, OUT), train_eps=True)),
     "GINEConv": Conv(lambda: pyg.GINEConv(mlp(F, OUT), edge_dim=3), "x index attr"),
@@ -103,8 +103,8 @@ CONVS: dict[str, Conv] = {
     "GENConv": Conv(lambda: pyg.GENConv(F, OUT, edge_dim=3, learn_t=True), "x index attr"),
     "GCN2Conv": Conv(lambda: pyg.GCN2Conv(F, alpha=0.2, theta=0.5, layer=2), "x x0 index weight"),
     "PANConv": Conv(lambda: pyg.PANConv(F, OUT, filter_size=2)),
-    "WLConv": Conv(lambda: pyg.WLConv(), "colours index"),
-    "WLConvContinuous": Conv(lambda: pyg.WLConvContinuous(), "x index weight"),
+    "WLConv": Conv(pyg.WLConv, "colours index"),
+    "WLConvContinuous": Conv(pyg.WLConvContinuous, "x index weight"),
     "FiLMConv": Conv(lambda: pyg.FiLMConv(F, OUT, TYPES), "x index type"),
     "SuperGATConv": Conv(lambda: pyg.SuperGATConv(F, OUT, heads=2, attention_type="MX").eval()),
     "FAConv": Conv(lambda: pyg.FAConv(F), "x x0 index"),
@@ -115,7 +115,7 @@ CONVS: dict[str, Conv] = {
     "HEATConv": Conv(lambda: pyg.HEATConv(F, OUT, TYPES, TYPES, 2, 3, 2), "x index kind type attr"),
     "HeteroConv": Conv(lambda: pyg.HeteroConv({METADATA[1][0]: pyg.SAGEConv(F, OUT)}), "x_dict index_dict"),
     "HANConv": Conv(lambda: pyg.HANConv(F, OUT, METADATA), "x_dict index_dict"),
-    "LGConv": Conv(lambda: pyg.LGConv(), "x index weight"),
+    "LGConv": Conv(pyg.LGConv, "x index weight"),
     "PointGNNConv": Conv(lambda: pyg.PointGNNConv(mlp(F, 3), mlp(F + 3, OUT), mlp(OUT, F)), "x pos index"),
     "GPSConv": Conv(lambda: pyg.GPSConv(F, pyg.GINConv(mlp(F, F)), heads=2)),
     "AntiSymmetricConv": Conv(lambda: pyg.AntiSymmetricConv(F, num_iters=2)),
@@ -264,7 +264,9 @@ def table(names: Iterable[str], comm: Any, rng: np.random.Generator, dtype: str)
 @click.option("--ranks", default="1,2,4", help="Numbers of ranks.")
 @click.option("--only", default=",".join(CONVS), help="Convolutions.")
 @click.option("--seed", type=int, default=1)
-@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float64", help="PyG's own is float64.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), default="float64", help="PyG's own is float64."
+)
 @click.option("--inside", is_flag=True, hidden=True)
 def main(ranks: str, only: str, seed: int, dtype: str, inside: bool) -> None:
     names = words_of("--only", only, CONVS)

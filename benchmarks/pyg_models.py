@@ -4,7 +4,7 @@
     python benchmarks/pyg_models.py --nodes 5000 --edges 50000 --only GCNConv,GATv2Conv
 
 A model is two layers, ReLU and dropout between them; an epoch is forward, loss, backward and a step of Adam. "native":
-the same of `mgg.nn`; "pyg": PyG's own, in one process. ``relative_time``: of the first, "converted", to each is 1 over it.
+the same of `mgg.nn`; "pyg": PyG's own, in one process. ``relative_time``: of each to "converted".
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ...runtime.watchdog import calling, collective
 from ..gradients import digest
 from ..graph.dist_graph import DistGraph
 from ..layers.random import DRAWS, Dropout
-from .check import evaluating, some_rows
+from .compare import evaluating, some_rows
 from .functions import Above
 from .fused import fused
 from .layouts import PLAIN, dims, divided, layout, over, put
@@ -90,30 +90,7 @@ class Conversion:
         except (TypeError, ValueError):  # torch's own error follows
             named = dict(enumerate(args)) | kwargs
         found = list(_tensors(named))
-        fits = np.zeros(len(found), np.int64)
-        for place, (name, each) in enumerate(found):
-            if type(each) not in (Tensor, torch.nn.Parameter) or each.layout != torch.strided:
-                raise InputError(
-                    f"convert: {name} is a {type(each).__name__}, {each.layout}; expected a dense tensor"
-                )
-            mine = divided(each)
-            entry = None if mine is None else dims(each)[mine]
-            if entry is not None and lists.own(entry.domain) and entry.size == each.shape[mine]:
-                fits[place] = KEPT
-            elif (
-                each.dtype == torch.int64
-                and each.shape == lists.index.shape
-                and torch.equal(each, lists.index)
-            ):
-                fits[place] = INDEX
-            elif (
-                lists.weight is not None
-                and each.shape == lists.weight.shape
-                and torch.equal(each, lists.weight)
-            ):
-                fits[place] = WEIGHTS
-            elif each.dim():
-                fits[place] = NODES * (len(each) == graph.rows) + EDGES * (len(each) == lists.edges.local)
+        fits = np.array([self._fit(name, each) for name, each in found], np.int64)
         if graph.ranks > 1:
             every = graph.comm.allgather(fits)
             run.note(f"{len(found)} tensors")
@@ -137,6 +114,29 @@ class Conversion:
                         f"this rank (graph.edge_index() are its edges), {digest(each.detach())}"
                     )
         run.sync()
+
+    def _fit(self, name: str, given: Any) -> int:
+        """Return what a tensor fits, as bits. Raises InputError for one that is not dense."""
+        lists, place = self.lists, divided(given)
+        if type(given) not in (Tensor, torch.nn.Parameter) or given.layout != torch.strided:
+            raise InputError(
+                f"convert: {name} is a {type(given).__name__}, {given.layout}; expected a dense tensor"
+            )
+        entry = None if place is None else dims(given)[place]
+        if entry is not None and lists.own(entry.domain) and entry.size == given.shape[place]:
+            return KEPT
+        for known, fit in ((lists.index, INDEX), (lists.weight, WEIGHTS)):
+            if (
+                known is None
+                or given.shape != known.shape
+                or given.is_floating_point() != known.is_floating_point()
+            ):
+                continue
+            if torch.equal(given, known.to(given.dtype)):
+                return fit
+        if not given.dim():
+            return 0
+        return NODES * (len(given) == self.graph.rows) + EDGES * (len(given) == lists.edges.local)
 
 
 @contextmanager
@@ -178,8 +178,8 @@ def _leave(run: Run, out: Any) -> None:
         for entry in dims(each):
             if entry is not None and entry.domain.parts:
                 raise InputError(
-                    f"convert: the model returns a row for each of {entry}, whose order on all ranks is not that of one "
-                    "process; return rows of the nodes or edges"
+                    f"convert: the model returns a row for each of {entry}, whose order on all ranks is not that of "
+                    "one process; return rows of the nodes or edges"
                 )
     nodes = [each.grad_fn for _, each in _tensors({"": out}) if each.grad_fn is not None]
     seen = set[Any]()
@@ -189,7 +189,7 @@ def _leave(run: Run, out: Any) -> None:
             continue
         seen.add(node)
         if isinstance(node, torch.autograd.function.BackwardCFunction):
-            of = type(node)._forward_cls  # type: ignore[attr-defined]
+            of = type(node)._forward_cls
             if not of.__module__.startswith("mgg_hpc."):
                 raise InputError(
                     f"convert: the backward of {of.__name__}, an autograd function or a hook of gradients, would see "
@@ -220,21 +220,16 @@ def convert(model: Any, graph: DistGraph, *, check: bool = True) -> Any:
     tensors with a row for each of this rank's nodes or edges. It shares parameters, buffers and attributes with
     ``model``, which goes on working by itself. What it cannot compute on a part of the rows it refuses, when it is
     called: InputError names the module, what is wrong and what would do. check: before its first call on several ranks
-    compare eight rows, in evaluation, with the model's own over the edges that they depend on. Collective, as are its calls and their
-    backwards. Raises InputError for another object or graph.
+    compare eight rows, in evaluation, with the model's own over the edges that they depend on. Collective, as are its
+    calls and their backwards. Raises InputError for another object or graph.
     """
     with mpi.agree(graph.comm if isinstance(graph, DistGraph) else mpi.world()):
         _check(model, graph)
         model = original(model)
     _check_alike(model, graph)
     kind = type(model)
-    made = type(
-        kind.__name__,
-        (_Converted, kind),
-        {"_conversion": Conversion(graph, check), "__module__": kind.__module__},
-    )
-    converted = object.__new__(made)
-    object.__setattr__(converted, "__dict__", model.__dict__)
+    own = {"_conversion": Conversion(graph, check), "__module__": kind.__module__}
+    converted = _over(type(kind.__name__, (_Converted, kind), own), model)
     if DRAWS not in model.__dict__:
         model.__dict__[DRAWS] = Dropout(0.5)
     return converted
@@ -242,32 +237,36 @@ def convert(model: Any, graph: DistGraph, *, check: bool = True) -> Any:
 
 def original(model: Any) -> Any:
     """Return the model that a converted one was made of; another model as it is."""
-    if not isinstance(model, _Converted):
-        return model
-    made = object.__new__(type(model).__mro__[2])
+    return _over(type(model).__mro__[2], model) if isinstance(model, _Converted) else model
+
+
+def _over(kind: type, model: Any) -> Any:
+    """Return an object of a class with the attributes of a model, which they share."""
+    made: Any = object.__new__(kind)
     object.__setattr__(made, "__dict__", model.__dict__)
     return made
 
 
 def _check(model: Any, graph: Any) -> None:
     if not isinstance(graph, DistGraph):
+        name = type(graph).__name__
         raise InputError(
-            f"convert: takes a graph in memory, as mgg.open and mgg.from_pyg return, and this is a {type(graph).__name__}"
+            f"convert: takes a graph in memory, as mgg.open and mgg.from_pyg return; this is a {name}"
         )
     graph.check_open()
-    name = type(model).__name__
     if not isinstance(model, Module):
-        raise InputError(f"convert: takes a torch.nn.Module, and this is a {name}")
+        raise InputError(f"convert: takes a torch.nn.Module, and this is a {type(model).__name__}")
     for path, module in model.named_modules():
-        where = f"{path} ({type(module).__name__})" if path else type(module).__name__
-        if isinstance(module, torch.jit.ScriptModule):
-            raise InputError(
-                f"convert: {where} is compiled by torch.jit; give the module that it was made of"
-            )
-        if type(module).__name__ == "OptimizedModule":
-            raise InputError(f"convert: {where} is compiled; convert first, then torch.compile")
-        if type(module).__name__ in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
-            raise InputError(f"convert: {where} divides batches between devices; give the module inside it")
+        kind = type(module).__name__
+        wrong = "is compiled by torch.jit; give the module that it was made of" * isinstance(
+            module, torch.jit.ScriptModule
+        )
+        if kind == "OptimizedModule":
+            wrong = "is compiled; convert first, then torch.compile"
+        elif kind in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
+            wrong = "divides batches between devices; give the module inside it"
+        if wrong:
+            raise InputError(f"convert: {path + ' ' if path else ''}({kind}) {wrong}")
 
 
 def _check_alike(model: Module, graph: DistGraph) -> None:

@@ -172,22 +172,23 @@ def route(conv: Module) -> tuple[Layer, tuple[Any, ...]]:
 def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
     """Return why a call of a fused layer runs the layer's own code, or ""."""
     x, index, lists = given["x"], given["edge_index"], run.lists
-    rows = isinstance(x, Tensor) and dims(x) == (Divided(lists.nodes), None)
-    if not rows or x.dtype != run.graph.dtype:
-        return "its rows are not those of the nodes, in the graph's type"
-    if layout(index).numbers != layout(lists.index).numbers or dims(index) != dims(lists.index):
-        return "its edges are not the graph's as they are"
-    if given.get("size") is not None or given.get("return_attention_weights") is not None:
-        return "it is asked for more than rows"
     weight, attr = given.get("edge_weight"), given.get("edge_attr")
-    if type(conv).__name__ == "GCNConv" and (lists.weight is not None or weight is not None):
-        if weight is None or lists.weight is None or not layout(weight).weights or weight.requires_grad:
-            return "its weights are not those of the graph"
-    if attr is not None and (attr.requires_grad or attr.dim() > 2 or dims(attr)[0] != dims(index)[1]):
-        return "its edge_attr has gradients, or is not of the graph's edges"
-    if (attr is None) != (getattr(conv, "edge_dim", None) is None):
-        return "edge_attr or edge_dim is missing"
-    return ""
+    of_edges = dims(lists.index)[1:]
+    rows = isinstance(x, Tensor) and dims(x) == (Divided(lists.nodes), None) and x.dtype == run.graph.dtype
+    same = layout(index).numbers == layout(lists.index).numbers and dims(index)[1:] == of_edges
+    more = any(given.get(each) is not None for each in ("size", "return_attention_weights"))
+    weighs = type(conv).__name__ == "GCNConv" and (lists.weight is not None or weight is not None)
+    own = weight is not None and layout(weight).weights and not weight.requires_grad
+    plain = attr is None or (not attr.requires_grad and attr.dim() < 3 and dims(attr)[:1] == of_edges)
+    found = {
+        "its rows are not those of the nodes, in the graph's type": not rows,
+        "its edges are not the graph's as they are": not same,
+        "it is asked for more than rows": more,
+        "its weights are not those of the graph": weighs and not own,
+        "its edge_attr has gradients, or is not of the graph's edges": not plain,
+        "edge_attr or edge_dim is missing": (attr is None) != (getattr(conv, "edge_dim", None) is None),
+    }
+    return next((why for why, there in found.items() if there), "")
 
 
 @contextmanager

@@ -7,7 +7,6 @@ of rows. `functions` serves what needs other ranks before it comes here.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -140,8 +139,8 @@ def _joined(call: Call, shape: Sequence[int], given: Iterable[tuple[Sequence[int
         for place, (size, entry) in enumerate(zip(sizes, entries, strict=True), len(shape) - len(sizes)):
             if place >= 0 and found[place] is not None and entry is None and size != 1:
                 call.refuse(
-                    f"combines rows of {found[place]} with a tensor {list(sizes)} that the graph does not know; give it "
-                    "to forward, as graph.x, or make it of x.size(0)"
+                    f"combines rows of {found[place]} with a tensor {list(sizes)} that the graph does not know; give "
+                    "it to forward, as graph.x, or make it of x.size(0)"
                 )
     return found
 
@@ -164,7 +163,7 @@ def pointwise(call: Call) -> list[Layout]:
         elif call.name in _KEEPS_NUMBERS and call.out.dtype in (torch.int32, torch.int64):
             if len(held) != (2 if call.name == "where" or call.in_place else 1):
                 call.refuse("mixes numbers of rows with other values")
-            numbers = functools.reduce(functools.partial(_both, call), held)
+            numbers = _all(call, held)
         else:
             _no_numbers(call)
     found = tuple(_joined(call, call.out.shape, [(each.shape, dims(each)) for each in given]))
@@ -184,6 +183,14 @@ def _both(call: Call, one: Held, other: Held) -> Held:
     if len(ones) != len(others):
         call.refuse("mixes numbers of rows with other values")
     return tuple(_both(call, *each) for each in zip(ones, others, strict=True))  # type: ignore[misc]
+
+
+def _all(call: Call, held: Sequence[Held]) -> Held:
+    """Return what values of several tensors count."""
+    found = held[0]
+    for each in held[1:]:
+        found = _both(call, found, each)
+    return found
 
 
 def _no_numbers(call: Call) -> None:
@@ -342,7 +349,7 @@ def cat(call: Call) -> Layout:
             each if isinstance(each, tuple) else (each,) * len(t) for each, t in zip(held, given, strict=True)
         ]
         return Layout(tuple(found), _pair(call, [each for pair in every for each in pair]))
-    return Layout(tuple(found), functools.reduce(functools.partial(_both, call), held))
+    return Layout(tuple(found), _all(call, held))
 
 
 def _pair(call: Call, held: Sequence[Any]) -> tuple[Numbers, ...]:
@@ -429,7 +436,7 @@ def _reads(call: Call, entry: Divided | None, index: Tensor) -> None:
         call.refuse(f"takes rows of {entry} by numbers of {numbers.domain}, of which some are another rank's")
 
 
-def _indexed(
+def _indexed(  # noqa: PLR0912 - a case for each kind of index
     call: Call, x: Tensor, indices: Sequence[Tensor | None], shape: Sequence[int]
 ) -> tuple[Dims, Held]:
     """Return the entries of x[indices], of this shape, and what it counts."""
@@ -505,8 +512,8 @@ def _alike(call: Call, one: Tensor, other: Tensor, but: int) -> None:
 
 
 def _once(call: Call, index: Tensor) -> None:
-    """Refuse numbers that occur again, since the order of edges tells which value stays; unless they are of edges of the
-    same ends, which are in their order.
+    """Refuse numbers that occur again, since the order of edges tells which value stays; unless they are of edges of
+    the same ends, which are in their order.
     """
     entry = dims(index)[0] if index.dim() == 1 else None
     ends = entry.domain.ends if entry is not None and entry.plain else None

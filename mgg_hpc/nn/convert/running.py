@@ -175,10 +175,10 @@ def _total(value: Tensor, graph: DistGraph) -> Tensor:
 class Run:
     """One call of a converted model on this rank.
 
-    lists: of its graph. draws: counts the calls of dropout; None to drop nothing. paths, state: ids of the model's modules, with their paths,
-    and of its parameters and buffers. paused: operations are not looked at, since they are known to be
-    right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers were
-    drawn that are the same for all.
+    lists: of its graph. draws: counts the calls of dropout; None to drop nothing. paths, state: ids of the model's
+    modules, with their paths, and of its parameters and buffers. paused: operations are not looked at, since they are
+    known to be right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path. pooled:
+    whether values of all nodes were reduced to one. drew: whether random numbers were drawn that are the same for all.
     """
 
     def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout | None) -> None:
@@ -190,10 +190,8 @@ class Run:
         self.exchanges: list[tuple[str, str, int]] = []
         self.ways: dict[str, str] = {}
         self.pooled = self.drew = Count.used = False
-        self._notes, self._before = (
-            list[str](),
-            0,
-        )  # what was done since the last agreement, and a digest of all before
+        self._notes = list[str]()  # what was done since ranks last agreed
+        self._before = 0  # a digest of all before
 
     # ---- agreement
 
@@ -236,8 +234,8 @@ class Run:
             pair = zip_longest(every[0][2], every[rank][2], fillvalue="nothing more")
             first, other = next(((a, b) for a, b in pair if a != b), ("something", "another thing"))
             raise InputError(
-                f"{self.place()}: the model does not do the same on all ranks: {first} on rank 0, {other} on rank {rank}; "
-                "what it does, and what it takes from outside of forward, may depend neither on a rank nor on its rows"
+                f"{self.place()}: the model does not do the same on all ranks: {first} on rank 0, {other} on rank "
+                f"{rank}; what it does, and takes from outside of forward, may depend neither on a rank nor on its rows"
             )
 
     def refused(self, error: Refused) -> InputError:
@@ -280,8 +278,9 @@ class Run:
         return self.lists.chosen(self, of, mask, count)
 
     def part_of(self, domain: Domain, chosen: Tensor) -> Domain | None:
-        """Return the part of a concatenation that is chosen, as all self loops that were added, if it is one. Collective
-        for a concatenation.
+        """Return the part of a concatenation that is chosen, as all self loops that were added, if it is one.
+
+        Collective for a concatenation.
         """
         parts = domain.parts
         if not parts:
@@ -355,7 +354,7 @@ class Run:
         return put(out, Layout(tuple(entries), layout(x).numbers))
 
     def settled(self, index: Tensor) -> Tensor:
-        """Return numbers of nodes as this rank's own. Collective. Raises Refused if some on any rank are of the halo."""
+        """Return numbers of nodes as this rank's own. Collective. Raises Refused if some on a rank are of the halo."""
         self.sync()
         with self.local():
             rows = self.graph.rows
@@ -438,14 +437,11 @@ class Below(TorchDispatchMode):
             return func(*args, **kwargs)
         given = list(tensors_in((args, kwargs)))
         if run.graph.ranks > 1:
-            for each in given:
-                run.met(each)
-            for number in args:
-                if isinstance(number, float) or (
-                    given and type(number) is int and Tag.pointwise in func.tags
-                ):
-                    run.note(f"{func} with {number}")
-        divided = any(layout(each) is not PLAIN for each in given)
+            self._noted(func, given, args)
+        divided, draws = (
+            any(layout(each) is not PLAIN for each in given),
+            Tag.nondeterministic_seeded in func.tags,
+        )
         call = Call(run, func, args, kwargs)
         if divided and not call.known:  # in inference mode, an operation that consists of others
             with self:
@@ -453,22 +449,26 @@ class Below(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         out = func(*args, **kwargs)
-        if not divided and Tag.nondeterministic_seeded not in func.tags:
-            for each in tensors_in((out,)):
-                if not known(each):
-                    put(each, PLAIN)
-            return out
         call.results = list(tensors_in((out,)))
         if not divided:
             for each in call.results:
-                put(each, PLAIN)
-                if run.graph.ranks > 1:
+                if draws and run.graph.ranks > 1:
                     run.same(each)
+                if draws or not known(each):
+                    put(each, PLAIN)
             return out
         try:
             for each, made in zip(call.results, apply(call), strict=True):
                 put(each, made)  # with a new serial, also in place
-            run.note(f"{call.name} {layout(call.out) if call.results else ''}")
         except Refused as error:
             raise run.refused(error) from None
+        run.note(f"{call.name} {layout(call.out)}")
         return out
+
+    def _noted(self, func: Any, given: Sequence[Tensor], args: Any) -> None:
+        """Note the values from outside of forward: tensors, and numbers that are no sizes."""
+        for each in given:
+            self.run.met(each)
+        for each in args:
+            if isinstance(each, float) or (given and type(each) is int and Tag.pointwise in func.tags):
+                self.run.note(f"{func} with {each}")

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
-from mgg_hpc.nn.convert import check, running
+from mgg_hpc.nn.convert import compare, running
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi
@@ -331,8 +331,8 @@ def test_the_first_call_finds_what_is_wrong(comm, opened, monkeypatch, most):
     """Rows of other ranks that do not come are seen, on the whole graph and around some rows."""
     graph, mine = opened
     extended = running.extended
-    monkeypatch.setattr(check, "MOST_EDGES", most)
-    monkeypatch.setattr(check, "ROWS", 3)
+    monkeypatch.setattr(compare, "MOST_EDGES", most)
+    monkeypatch.setattr(compare, "ROWS", 3)
     for factor in (1, 0.5):
         monkeypatch.setattr(running, "extended", lambda x, graph, factor=factor: extended(x, graph) * factor)
         model = mgg.convert(pyg.GATv2Conv(8, 4, add_self_loops=False).double(), graph)
@@ -345,7 +345,7 @@ def test_the_first_call_finds_what_is_wrong(comm, opened, monkeypatch, most):
 
 def test_the_first_call_says_what_it_cannot_compare(comm, opened, monkeypatch):
     graph, mine = opened
-    monkeypatch.setattr(check, "MOST_EDGES", 10)
+    monkeypatch.setattr(compare, "MOST_EDGES", 10)
     forwards = [
         _sum,
         SERVED["mean"],
