@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .nn.api import allreduce_gradients, from_dgl, from_networkx, from_pyg, from_scipy
     from .nn.api import open_graph as open
     from .nn.autograd.recompute import recomputed
+    from .nn.convert.check import check
+    from .nn.convert.convert import convert
+    from .nn.convert.fused import explain
     from .nn.graph.dist_graph import DistGraph, extend
     from .nn.layers.random import manual_seed
     from .nn.sampling.loader import NeighborLoader
@@ -36,7 +39,10 @@ __all__ = [
     "Streaming",
     "TieredTensor",
     "allreduce_gradients",
+    "check",
     "checkpointed",
+    "convert",
+    "explain",
     "extend",
     "from_dgl",
     "from_networkx",
@@ -61,6 +67,9 @@ _PLACES = {
     "DistGraph": ("nn.graph.dist_graph", "DistGraph"),
     "allreduce_gradients": ("nn.api", "allreduce_gradients"),
     "checkpointed": ("training.checkpoints.loop", "checkpointed"),
+    "check": ("nn.convert.check", "check"),
+    "convert": ("nn.convert.convert", "convert"),
+    "explain": ("nn.convert.fused", "explain"),
     "extend": ("nn.graph.dist_graph", "extend"),
     "from_dgl": ("nn.api", "from_dgl"),
     "from_networkx": ("nn.api", "from_networkx"),

@@ -9,7 +9,7 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -218,22 +218,29 @@ def any_bits(comm: MPI.Intracomm, mine: int) -> int:
     """Return the bits that are set on any rank. Collective."""
     from mpi4py import MPI
 
-    return _reduced(comm, mine, MPI.BOR)
+    return _reduced(comm, [mine], MPI.BOR)[0]
 
 
 def least(comm: MPI.Intracomm, mine: int) -> int:
     """Return the smallest of all ranks' integers. Collective."""
     from mpi4py import MPI
 
-    return _reduced(comm, mine, MPI.MIN)
+    return _reduced(comm, [mine], MPI.MIN)[0]
 
 
-def _reduced(comm: MPI.Intracomm, mine: int, operation: MPI.Op) -> int:
+def largest(comm: MPI.Intracomm, mine: Sequence[int]) -> list[int]:
+    """Return the largest of all ranks' integers at each place. Collective."""
+    from mpi4py import MPI
+
+    return _reduced(comm, mine, MPI.MAX)
+
+
+def _reduced(comm: MPI.Intracomm, mine: Sequence[int], operation: MPI.Op) -> list[int]:
     if comm.Get_size() == 1:
-        return mine
-    given, found = np.array([mine], dtype=np.int64), np.empty(1, dtype=np.int64)
+        return list(mine)
+    given, found = np.array(mine, dtype=np.int64), np.empty(len(mine), dtype=np.int64)
     _wait(comm, comm.Iallreduce, given, found, operation)
-    return int(found[0])
+    return [int(each) for each in found]
 
 
 # ---- sums -----------------------------------------------------------------------------------------------

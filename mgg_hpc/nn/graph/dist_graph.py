@@ -383,27 +383,40 @@ def _extension(graph: GraphHandle, plan: Plan) -> tuple[Adjacency, NDArray[np.in
     return planned(comm, both, [plan.transfer], backend.capabilities.halo_rounds)[0], counts
 
 
-class _Extend(autograd.Function):
-    """Copy rows; backward, sum the gradients of the copies: the own one first, then other ranks' in a fixed order."""
+class _Copies(autograd.Function):
+    """Extend rows by the halo; or the adjoint, sum the copies at their owners: the own one first, then other ranks' in
+    a fixed order. The backward of either is the other.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, graph: GraphHandle, adjacency: Adjacency, counts: NDArray[np.int64]
+        ctx: Any, x: Tensor, graph: GraphHandle, adjacency: Adjacency, counts: NDArray[np.int64], fold: bool
     ) -> Tensor:
-        ctx.call, ctx.layer = (graph, adjacency, counts), spans.current()
+        ctx.call, ctx.layer = (graph, adjacency, counts, fold), spans.current()
         with span("forward: extend"):
-            rows, local = graph.exchange(x.shape[1])
-            local.copy_(x)
-            return graph.aggregate(adjacency, rows)
+            return _copied(x, graph, adjacency, counts, fold)
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        graph, adjacency, counts = ctx.call
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        graph, adjacency, counts, fold = ctx.call
         with span("backward: extend"):
-            rows, local = graph.exchange(gradient.shape[1], counts=counts)
-            local.copy_(gradient)
-            return graph.aggregate(adjacency, rows, backward=True), None, None, None
+            return _copied(gradient, graph, adjacency, counts, not fold), None, None, None, None
+
+
+def _copied(
+    x: Tensor, graph: GraphHandle, adjacency: Adjacency, counts: NDArray[np.int64], fold: bool
+) -> Tensor:
+    rows, local = graph.exchange(x.shape[1], counts=counts if fold else None)
+    local.copy_(x)
+    return graph.aggregate(adjacency, rows, backward=fold)
+
+
+def _extended(graph: GraphHandle, adjacency: Adjacency | None) -> tuple[Adjacency, NDArray[np.int64]]:
+    plan = (adjacency or graph.adjacency("edges")).forward
+    if plan not in _extensions:
+        _extensions[plan] = _extension(graph, plan)
+    return _extensions[plan]
 
 
 @collective("mgg.extend")
@@ -414,8 +427,12 @@ def extend(x: Tensor, graph: GraphHandle, adjacency: Adjacency | None = None) ->
     graph's dtype. adjacency: its halo and transfer are used. [default: the graph's "edges"] Collective, and so is its
     backward.
     """
-    plan = (adjacency or graph.adjacency("edges")).forward
-    if plan not in _extensions:
-        _extensions[plan] = _extension(graph, plan)
-    extended: Tensor = _Extend.apply(x, graph, *_extensions[plan])
+    extended: Tensor = _Copies.apply(x, graph, *_extended(graph, adjacency), False)
     return extended
+
+
+@collective("mgg.extend")
+def fold(x: Tensor, graph: GraphHandle) -> Tensor:
+    """Return the sums [n, F] of all ranks' copies x [n + H, F] of each row: the adjoint of `extend`. Collective."""
+    folded: Tensor = _Copies.apply(x, graph, *_extended(graph, None), True)
+    return folded

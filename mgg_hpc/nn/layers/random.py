@@ -32,6 +32,7 @@ LAST_INITIAL_WEIGHTS = (
 )
 ATTENTION_DROPOUT = 0x4000  # first random stream of attention's dropout, by layer
 MOST_LAYERS = 1024
+DRAWS = "_mgg_draws"  # attribute of a converted model: a Dropout that counts its draws
 
 
 @dataclass

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...config import CheckpointSettings
 from ...errors import InputError
-from ...nn.layers.random import Dropout
+from ...nn.layers.random import DRAWS, Dropout
 from ...nn.workspace import as_array
 from ...runtime import mpi, signals
 from . import folders, state
@@ -218,8 +218,9 @@ class checkpointed:  # noqa: N801 - it is used as a function
     def _dropouts(self) -> Iterator[tuple[str, Dropout]]:
         """Yield the modules that count their own draws, with their names."""
         for name, module in self._model.named_modules():
-            if isinstance(module, Dropout) and module.counts:
-                yield name, module
+            own = vars(module).get(DRAWS, module)
+            if isinstance(own, Dropout) and own.counts:
+                yield name, own
 
 
 def _generators() -> dict[str, Any]:

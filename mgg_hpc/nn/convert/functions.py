@@ -1,0 +1,548 @@
+"""Functions of torch in a converted model's forward, above autograd: those that need other ranks are served here.
+
+What a function needs of other ranks it gets by one exchange with gradients: rows of the halo where rows are taken by
+sources of edges, sums at their owners where values are added to sources, sums over all ranks where all rows are
+reduced. The same functions of one rank's rows, and all others, go through to `rules`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from .layouts import PLAIN, Count, Divided, Layout, Numbers, dims, divided, known, layout, over, put, size_of
+from .rules import Refused, tensors_in
+from .running import Run
+
+Served = Callable[[Run, Any, tuple[Any, ...], dict[str, Any]], Any]
+_SERVED: dict[Any, Served] = {}
+
+
+def _serves(names: str) -> Callable[[Served], Served]:
+    """Decorate what takes the place of functions, by their names in torch, Tensor and torch.nn.functional."""
+
+    def entered(served: Served) -> Served:
+        owners = (torch, Tensor, F, torch.linalg, torch.special, torch._C._nn)
+        for name in names.split():
+            found = [getattr(owner, name) for owner in owners if callable(getattr(owner, name, None))]
+            assert found, name
+            _SERVED.update(dict.fromkeys(found, served))
+        return served
+
+    return entered
+
+
+class Above(TorchFunctionMode):
+    """Serves functions, and gives models sizes of all ranks."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.run = run
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        run, kwargs = self.run, kwargs or {}
+        if run.paused:
+            return func(*args, **kwargs)
+        try:
+            served = _SERVED.get(func)
+            out = NotImplemented if served is None else served(run, func, args, kwargs)
+            if out is NotImplemented:
+                Count.used = Count.used or _has_counts(args)
+                out = func(*args, **kwargs)
+                _check(func, args, kwargs, out)
+        except Refused as error:
+            raise run.refused(error) from None
+        except (RuntimeError, IndexError) as error:
+            part = run.graph.ranks > 1 and any(
+                layout(each) is not PLAIN for each in tensors_in((args, kwargs))
+            )
+            if not part:
+                raise
+            said = f"{getattr(func, '__name__', func)}: {str(error).splitlines()[0]}"
+            raise run.refused(Refused(f"{said} (rows of this rank's part, with others?)")) from error
+        return out
+
+
+# What tells nothing of the values and sizes of rows.
+_FREE = {
+    "dim",
+    "ndim",
+    "element_size",
+    "itemsize",
+    "get_device",
+    "__hash__",
+    "stride",
+    "storage_offset",
+    "output_nr",
+}
+_FREE |= {"_version", "layout", "dtype", "device", "grad_fn", "names", "__repr__", "__format__", "type"}
+_FREE |= {"register_hook", "_backward_hooks"}
+
+
+def _check(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Refuse what tells a program values of this rank's rows, or makes tensors past `rules`."""
+    if isinstance(out, Tensor):
+        ok = known(out)
+    elif getattr(func, "__name__", "") == "__set__":
+        ok = func.__self__.__name__ not in ("data", "grad")
+    else:
+        ok = out is None or isinstance(out, (bool, str, torch.dtype, torch.device, torch.layout))
+        ok = ok or (
+            isinstance(out, (tuple, list)) and all(isinstance(each, Tensor) and known(each) for each in out)
+        )
+    if not ok and any(layout(each) is not PLAIN for each in tensors_in((args, kwargs))):
+        name = getattr(func, "__name__", str(func))
+        name = getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
+        if name not in _FREE:
+            raise Refused(f"{name}: takes values of this rank's rows out of torch")
+
+
+# ---- sizes
+
+
+def _shape(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    return size_of(args[0])
+
+
+_SERVED[Tensor.shape.__get__] = _shape  # type: ignore[attr-defined]
+
+
+@_serves("size")
+def _size(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    given = args[1] if len(args) > 1 else kwargs.get("dim")
+    return size_of(args[0]) if given is None else size_of(args[0])[given]
+
+
+@_serves("numel nelement")
+def _numel(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    return math.prod(size_of(args[0]))
+
+
+@_serves("__len__")
+def _len(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    return size_of(args[0])[0] if args[0].dim() else NotImplemented
+
+
+def _local(value: Any) -> Any:
+    """Return sizes with those of this rank's part in place of those of all ranks."""
+    if isinstance(value, Count):
+        return value.of.size
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_local, value)) if type(value) in (tuple, list) else tuple(map(_local, value))
+    return value
+
+
+def _sizes(args: Any, kwargs: Any) -> list[Any]:
+    """Return the elements of a shape that is passed as a sequence, as numbers, or as ``size``."""
+    given = kwargs.get("size", args[0] if args and isinstance(args[0], (tuple, list)) else args)
+    return list(given)
+
+
+def _has_counts(values: Iterable[Any]) -> bool:
+    return any(isinstance(each, Count) for each in values)
+
+
+@_serves("zeros ones empty full new_zeros new_ones new_empty new_full")
+def _filled(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    name, first = func.__name__, int(func.__name__.startswith("new_"))
+    given = args[first : first + 1] if name.endswith("full") else args[first:]
+    sizes = _sizes(given, kwargs)
+    if not _has_counts(sizes):
+        return NotImplemented
+    fill = args[first + 1 :] if name.endswith("full") else ()
+    if "size" in kwargs:
+        kwargs = kwargs | {"size": _local(kwargs["size"])}
+    if sum(isinstance(each, Count) for each in sizes) > 1:
+        raise Refused(f"{name}: a value for all rows and all rows, of which this rank has a part")
+    out = func(*args[:first], *_local(tuple(given)), *fill, **kwargs)
+    return put(out, Layout(tuple(each.of if isinstance(each, Count) else None for each in sizes)))
+
+
+@_serves("rand randn randint randperm normal")
+def _random(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    if _has_counts([*args, *kwargs.values(), *_sizes(args, kwargs), *_sizes(args[-1:], {})]):
+        raise Refused(
+            f"{func.__name__}: draws for this rank's rows alone; F.dropout draws by numbers of nodes and edges"
+        )
+    return NotImplemented
+
+
+@_serves("arange")
+def _arange(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    given = [*args, *(kwargs[each] for each in ("start", "end", "step") if each in kwargs)]
+    if not _has_counts(given):
+        return NotImplemented
+    count = next(each for each in given if isinstance(each, Count))
+    whole = {name: each for name, each in kwargs.items() if name not in ("start", "end", "step")}
+    if (
+        [each for each in given if each is not count] not in ([], [0], [0, 1], [1])
+        or given[0] == 1
+        or not count.of.plain
+    ):
+        raise Refused("arange: numbers a part of the rows")
+    out = func(count.of.size, **whole)
+    if out.is_floating_point():
+        raise Refused("arange: numbers of rows, which are this rank's own, as values")
+    return over(out, count.of.domain, 0, Numbers(count.of.domain))
+
+
+@_serves("view reshape unflatten")
+def _reshaped(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    out = func(args[0], *_local(tuple(args[1:])), **{name: _local(each) for name, each in kwargs.items()})
+    sizes = _sizes(args[1:], kwargs)
+    if run.graph.ranks > 1 and func.__name__ != "unflatten" and len(sizes) == out.dim():
+        for size, entry in zip(sizes, dims(out), strict=True):
+            if size != -1 and isinstance(size, Count) != (entry is not None):
+                raise Refused(f"{func.__name__}: divides the rows of {entry or size.of} otherwise")
+    return out
+
+
+@_serves("expand broadcast_to expand_as")
+def _expanded(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    if func.__name__ == "expand_as":
+        other = args[1] if len(args) > 1 else kwargs["other"]
+        entries, out = list(dims(other)), func(args[0], other)
+    else:
+        sizes = _sizes(args[1:], kwargs)
+        out = func(args[0], *_local(tuple(args[1:])), **{name: _local(each) for name, each in kwargs.items()})
+        entries = [each.of if isinstance(each, Count) else None for each in sizes]
+    mine = dims(out)
+    found = tuple(one or other for one, other in zip(mine, entries, strict=True))
+    if sum(each is not None for each in found) > 1:
+        raise Refused("expand: combines all rows with all rows, of which this rank has a part")
+    return put(out, Layout(found, layout(out).numbers))
+
+
+# ---- rows by numbers
+
+
+def _in_halo(x: Tensor, dim: int, index: Any) -> bool:
+    """Return whether rows of nodes are taken by numbers of which some are of the halo."""
+    numbers = layout(index).numbers if isinstance(index, Tensor) else None
+    entry = dims(x)[dim] if -x.dim() <= dim < x.dim() else None
+    known_here = entry is not None and isinstance(numbers, Numbers) and entry.plain
+    return known_here and numbers.halo and numbers.domain is entry.domain  # type: ignore[union-attr]
+
+
+@_serves("index_select gather")
+def _taken(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    x, dim, index, rest = _bound(args, kwargs, "dim", "index")
+    if not _in_halo(x, dim, index):
+        return NotImplemented
+    return func(run.extended(x, dim % x.dim()), dim, index, **rest)
+
+
+def _bound(args: Any, kwargs: Any, *names: str) -> list[Any]:
+    """Return the first argument, further ones by name, and a dictionary of those left."""
+    left = dict(kwargs)
+    first = args[0] if args else left.pop("input", None)
+    rest = args[1:] if args else ()
+    found = [rest[i] if i < len(rest) else left.pop(name, None) for i, name in enumerate(names)]
+    return [first, *found, left]
+
+
+def _places(x: Tensor, key: Any) -> list[tuple[int, Tensor]]:
+    """Return the tensors among the indices of x[key], with the dimensions that they index."""
+    key = key if isinstance(key, tuple) else (key,)
+    taken = sum(
+        each.dim() if isinstance(each, Tensor) and each.dtype == torch.bool else 1
+        for each in key
+        if each is not None and each is not Ellipsis
+    )
+    found, place = [], 0
+    for each in key:
+        if each is Ellipsis:
+            place += x.dim() - taken
+        elif each is not None:
+            wide = each.dim() if isinstance(each, Tensor) and each.dtype == torch.bool else 1
+            if isinstance(each, Tensor):
+                found.append((place, each))
+            place += wide
+    return found
+
+
+@_serves("__getitem__")
+def _item(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    x, key = args
+    for dim, index in _places(x, key):
+        if dim < x.dim() and _in_halo(x, dim, index):
+            return func(run.extended(x, dim), key)
+    return NotImplemented
+
+
+@_serves("__setitem__")
+def _set_item(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    x, key, value = args
+    for dim, index in _places(x, key):
+        if dim < x.dim() and _in_halo(x, dim, index):
+            own = run.settled(index)
+            whole = key if isinstance(key, tuple) else (key,)
+            return func(x, tuple(own if each is index else each for each in whole), value)
+    return NotImplemented
+
+
+@_serves("scatter_add scatter_add_ index_add index_add_ scatter_reduce scatter_reduce_ scatter scatter_")
+def _scattered(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    name = func.__name__
+    source = "source" if name.startswith("index_") else "src"
+    x, dim, index, src, rest = _bound(args[:4], kwargs, "dim", "index", source)
+    reduce = args[4] if len(args) > 4 else kwargs.get("reduce")
+    sums = name.startswith(("scatter_add", "index_add")) or reduce in ("sum", "add")
+    sums = sums and rest.get("include_self", True) is True and len(args) < 6
+    entry = dims(index)[dim if index.dim() == x.dim() else 0] if index.dim() else None
+    more = args[4:]
+    if rest.get("alpha", 1) != 1 or not isinstance(src, Tensor):
+        return NotImplemented
+    if _in_halo(x, dim, index):
+        if not sums:
+            return func(x, dim, run.settled(index), src, *more, **rest)
+        with run.local():
+            shape = list(x.shape)
+            shape[dim] = run.lists.extended
+            start = x.new_zeros(shape)
+        entries = list(dims(x))
+        entries[dim] = Divided(run.lists.halo)
+        put(start, Layout(tuple(entries)))
+        total = run.folded(_sums(start, name, dim, index, src), dim % x.dim())
+    elif entry and dims(x)[dim] is None and layout(index).numbers is None and sums:
+        with run.local():  # into a table that is the same on all ranks
+            part = _sums(torch.zeros_like(x), name, dim, index, src)
+        total = run.summed(part)
+    else:
+        return NotImplemented
+    with run.local():
+        out = x.add_(total) if name.endswith("_") else x + total
+    return out if name.endswith("_") else put(out, Layout(dims(x)))
+
+
+def _sums(x: Tensor, name: str, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return x.index_add(dim, index, src) if name.startswith("index_") else x.scatter_add(dim, index, src)
+
+
+# ---- reductions of all rows
+
+
+def _over(x: Tensor, dim: Any) -> tuple[list[int], int] | None:
+    """Return the dimensions of a reduction, and the number of values of all ranks; None unless one is divided."""
+    place = divided(x)
+    given = dim if isinstance(dim, (tuple, list)) else [] if dim is None else [dim]
+    every = [each % max(1, x.dim()) for each in given] or list(range(x.dim()))
+    if place is None or place not in every or layout(x).numbers is not None:
+        return None
+    return every, math.prod(size_of(x)[each] for each in every)
+
+
+def _sum(run: Run, x: Tensor, over: list[int], keepdim: bool, dtype: Any = None) -> Tensor:
+    with run.local():
+        part = x.sum(over, keepdim=keepdim, dtype=dtype)
+    return run.summed(part)
+
+
+def _most(run: Run, x: Tensor, over: list[int], keepdim: bool, least: bool = False) -> Tensor:
+    """Return the largest values; gradients are shared by those that are equal, as by amax."""
+    with run.local():
+        values = x.detach()
+        info = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
+        fill = info.max if least else info.min
+        fill = (math.inf if least else -math.inf) if x.is_floating_point() else fill
+        if not values.numel():
+            values = values.new_full([1 if each in over else size for each, size in enumerate(x.shape)], fill)
+        part = values.amin(over, keepdim=True) if least else values.amax(over, keepdim=True)
+    found = run.most(part, least)
+    if x.requires_grad and torch.is_grad_enabled():
+        with run.local():
+            equal = (x.detach() == found).to(x.dtype)
+            parts = equal.sum(over, keepdim=True), (x * equal).sum(over, keepdim=True)
+        count = run.summed(parts[0])
+        found = run.summed(parts[1])
+        with run.local():
+            found = found / count
+    with run.local():
+        return put(found if keepdim else found.squeeze(over), PLAIN)
+
+
+@_serves("sum mean amax amin max min any all")
+def _reduced(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    name = func.__name__
+    left = dict(kwargs)
+    x = args[0] if args else left.pop("input", None)
+    dim = args[1] if len(args) > 1 else left.pop("dim", left.pop("axis", None))
+    keepdim = args[2] if len(args) > 2 else left.pop("keepdim", False)
+    if not isinstance(x, Tensor) or isinstance(dim, (Tensor, bool)) or "other" in left or "out" in left:
+        return NotImplemented
+    found = _over(x, dim)
+    if found is None:
+        return NotImplemented
+    over, count = found
+    if name in ("max", "min"):
+        if dim is not None:
+            raise Refused(
+                f"{name}: gives the places of rows, of which each rank has a part; use a{name}(dim)"
+            )
+        over, keepdim = list(range(x.dim())), False
+    if name in ("any", "all"):
+        with run.local():
+            wrong = x.bool() if name == "any" else ~x.bool()
+        total = _sum(run, put(wrong, layout(x)), over, keepdim)
+        with run.local():
+            return put(total > 0 if name == "any" else total == 0, PLAIN)
+    if name in ("sum", "mean"):
+        total = _sum(run, x, over, keepdim, left.get("dtype"))
+        with run.local():
+            return put(total / count if name == "mean" else total, PLAIN)
+    return _most(run, x, over, keepdim, name in ("amin", "min"))
+
+
+@_serves("var std")
+def _variance(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    x, dim, unbiased, keepdim, left = _bound(args, kwargs, "dim", "unbiased", "keepdim")
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    found = _over(x, dim)
+    if found is None:
+        return NotImplemented
+    over, count = found
+    correction = left.get("correction")
+    correction = (0 if unbiased is False else 1) if correction is None else correction
+    total = _squares(run, x, over, count)[1]
+    with run.local():
+        value = total / max(count - correction, 0)
+        value = value if keepdim else value.squeeze(over)
+        return put(_root(value) if func.__name__ == "std" else value, PLAIN)
+
+
+def _squares(run: Run, x: Tensor, over: list[int], count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean, the sum of squares of what is left without it, and this; dimensions stay."""
+    total = _sum(run, x, over, True)
+    with run.local():
+        mean = total / count
+        centred = x - mean
+        squares = put(centred * centred, layout(x))
+    return mean, _sum(run, squares, over, True), centred
+
+
+def _root(value: Tensor) -> Tensor:
+    """Return square roots, whose gradient at 0 is 0."""
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, 1).sqrt(), value)
+
+
+@_serves("norm vector_norm")
+def _norm(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    order = "ord" if func in (torch.linalg.norm, torch.linalg.vector_norm) else "p"
+    x, p, dim, keepdim, left = _bound(args, kwargs, order, "dim", "keepdim")
+    found = _over(x, dim)
+    if found is None:
+        return NotImplemented
+    of_matrix = func is torch.linalg.norm and p is not None and len(found[0]) == 2
+    if p not in (None, 2, 2.0, "fro", 1) or left.get("dtype") is not None or of_matrix:
+        raise Refused(f"norm: of order {p} over all ranks' rows; known are 1 and 2")
+    return _length(run, x, found[0], bool(keepdim), 2 if p != 1 else 1)
+
+
+def _length(run: Run, x: Tensor, over: list[int], keepdim: bool, p: float = 2) -> Tensor:
+    with run.local():
+        part = put(x.abs() if p == 1 else x * x, layout(x))
+    total = _sum(run, part, over, keepdim)
+    with run.local():
+        return put(total if p == 1 else _root(total), PLAIN)
+
+
+@_serves("normalize")
+def _normalize(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    x, p, dim, eps, left = _bound(args, kwargs, "p", "dim", "eps")
+    found = _over(x, 1 if dim is None else dim)
+    if found is None or left.get("out") is not None or p not in (None, 2, 2.0):
+        return NotImplemented
+    length = _length(run, x, found[0], True)
+    with run.local():
+        return put(x / length.clamp_min(1e-12 if eps is None else eps), Layout(dims(x)))
+
+
+@_serves("softmax log_softmax")
+def _softmax(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    x, dim, left = _bound(args, kwargs, "dim")
+    if dim is None or (found := _over(x, dim)) is None:
+        return NotImplemented
+    if left.get("dtype") is not None:
+        raise Refused(f"{func.__name__}: over all ranks' rows in another type; cast the rows before")
+    with run.local():
+        detached = put(x.detach(), layout(x))
+    most = _most(run, detached, found[0], True)
+    with run.local():
+        ahead = x - most
+        powers = put(ahead.exp(), layout(x))
+    total = _sum(run, powers, found[0], True)
+    with run.local():
+        out = ahead - total.log() if func.__name__ == "log_softmax" else powers / total
+        return put(out, Layout(dims(x)))
+
+
+@_serves("batch_norm")
+def _batch_norm(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    if func is not F.batch_norm:
+        return NotImplemented
+    names = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    x, mean, var, weight, bias, training, momentum, eps, _ = _bound(args, kwargs, *names)
+    found = _over(x, [each for each in range(x.dim()) if each != 1])
+    if not training or found is None:
+        return NotImplemented
+    over, count = found
+    if count < 2:
+        raise ValueError(f"Expected more than 1 value per channel when training, got {count}")
+    middle, squares, centred = _squares(run, x, over, count)
+    momentum = 0.1 if momentum is None else momentum
+    with run.local():
+        with torch.no_grad():
+            for running, value in ((mean, middle), (var, squares / (count - 1))):
+                if running is not None:
+                    running.lerp_(value.view(-1).to(running.dtype), momentum)
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        out = centred * (squares / count + (1e-5 if eps is None else eps)).rsqrt()
+        out = out if weight is None else out * weight.view(shape)
+        out = out if bias is None else out + bias.view(shape)
+        return put(out, Layout(dims(x)))
+
+
+# ---- others
+
+
+@_serves("dropout dropout_")
+def _dropout(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    named = ("p", "train" if func is not F.dropout else "training", "inplace")
+    x, p, training, inplace, _ = _bound(args, kwargs, *named)
+    training = True if training is None and func is F.dropout else training
+    p = 0.5 if p is None else p
+    if not training or divided(x) is None or not 0 < p < 1:
+        return NotImplemented
+    if run.draws is None:
+        return x
+    run.note(f"dropout of {p}")
+    out = run.dropped(x, p)
+    with run.local():
+        return x.copy_(out) if inplace or func.__name__ == "dropout_" else put(out, Layout(dims(x)))
+
+
+@_serves("one_hot")
+def _one_hot(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    x, classes, _ = _bound(args, kwargs, "num_classes")
+    if divided(x) is None or layout(x).numbers is not None:
+        return NotImplemented
+    if classes is None or classes < 1:
+        raise Refused("one_hot: without num_classes it depends on all rows; give it")
+    with run.local():
+        out = (x[..., None] == torch.arange(classes, device=x.device)).long()
+    return put(out, Layout((*dims(x), None)))
+
+
+@_serves("register_hook")
+def _hook(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+    if layout(args[0]) is not PLAIN:
+        raise Refused("register_hook: a hook would see gradients of this rank's rows alone")
+    return NotImplemented

@@ -1,0 +1,257 @@
+"""Layers of PyG that run as fused layers of this package within a converted model: GCN, SAGE, GIN and GAT.
+
+A layer that is exactly of the class, and with nothing in it that was changed, gets another forward for the length of a
+call. All others run their own code, over rows that were extended.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Sequential
+from torch.overrides import _pop_mode_temporarily as without_functions
+from torch.utils._python_dispatch import _pop_mode_temporarily as without_dispatch
+
+from ..layers.attention import GATConv
+from ..layers.conv import Formula, SumConvolution
+from ..layers.random import Dropout
+from .layouts import Divided, Layout, dims, layout, put
+from .running import Run
+
+Layer = Callable[..., Tensor]
+
+
+class _Sum(SumConvolution):
+    """A layer of PyG as a formula of its present parameters."""
+
+    def __init__(self, kind: str, made: Callable[[], Formula]) -> None:
+        super().__init__()
+        self.kind, self._made = kind, made
+
+    @property
+    def formula(self) -> Formula:
+        return self._made()
+
+    def reset_parameters(self, *given: Any) -> None:
+        raise NotImplementedError
+
+
+def _bare(module: Any, *kinds: str) -> bool:
+    """Return whether a module is exactly of a class, without hooks or anything of its own in place of its class's."""
+    own = vars(module)
+    hooks = (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+    )
+    changed = {
+        "forward",
+        "weight",
+        "bias",
+        "message",
+        "aggregate",
+        "update",
+        "propagate",
+        "edge_updater",
+    } & own.keys()
+    return type(module).__name__ in kinds and not (hooks or changed)
+
+
+def _weight(linear: Any) -> tuple[Tensor, Tensor | None]:
+    """Return weight and bias of a linear map. Raises _NotFused for one that was changed."""
+    of = "torch_geometric.nn.dense.linear", "torch.nn.modules.linear"
+    if linear is None or not _bare(linear, "Linear") or type(linear).__module__ not in of:
+        raise _NotFused("a linear map of it is not plain")
+    if torch.nn.parameter.is_lazy(linear.weight):
+        raise _NotFused("its weights are not there yet")
+    return linear.weight, linear.bias
+
+
+class _NotFused(Exception):  # noqa: N818 - it is a reason, and goes no further
+    """Why a layer is not fused."""
+
+
+def _plain(condition: bool, why: str) -> None:
+    if not condition:
+        raise _NotFused(why)
+
+
+def _gcn(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
+    _plain(not conv.improved and conv.add_self_loops and conv.normalize, "it normalises in another way")
+    _weight(conv.lin)
+    return _Sum("gcn", lambda: Formula(weight=conv.lin.weight, bias=conv.bias)), ()
+
+
+def _sage(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
+    _plain(
+        not conv.project and conv.aggr in ("mean", "sum", "add", "max"),
+        "it projects, or aggregates otherwise",
+    )
+    aggr = "sum" if conv.aggr == "add" else conv.aggr
+    for linear in (conv.lin_l, *([conv.lin_r] if conv.root_weight else [])):
+        _weight(linear)
+    rest = (functools.partial(torch.nn.functional.normalize, p=2.0, dim=-1),) if conv.normalize else ()
+    root = (lambda: conv.lin_r.weight) if conv.root_weight else lambda: None
+    return _Sum("edges", lambda: Formula(aggr, *_weight(conv.lin_l), root())), rest
+
+
+def _gin(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
+    if _bare(conv.nn, "Sequential") and type(conv.nn) is Sequential and len(conv.nn):
+        try:
+            _weight(conv.nn[0])
+        except _NotFused:
+            pass
+        else:
+            made = lambda: Formula("sum", *_weight(conv.nn[0]), eps=conv.eps)  # noqa: E731
+            return _Sum("edges", made), tuple(conv.nn)[1:]
+    return _Sum("edges", lambda: Formula(eps=conv.eps)), (conv.nn,)
+
+
+def _gat(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
+    _weight(conv.lin)
+    for linear in (conv.lin_edge, conv.res):
+        if linear is not None:
+            _weight(linear)
+    _plain(not isinstance(conv.fill_value, Tensor), "its fill_value is a tensor")
+    options = [getattr(conv, name) for name in inspect.signature(GATConv).parameters if hasattr(conv, name)]
+    options[-2] = conv.bias is not None
+    try:
+        return _gat_of(*options), ()
+    except ValueError as error:
+        raise _NotFused(str(error)) from None
+
+
+@functools.cache
+def _gat_of(*options: Any) -> GATConv:
+    """Return a layer of ours without parameters of its own, which `_shared` gives it for each call."""
+    with torch.device("meta"):
+        return GATConv(*options)
+
+
+_FUSED = {"GCNConv": _gcn, "SAGEConv": _sage, "GINConv": _gin, "GATConv": _gat}
+
+
+def _shared(ours: GATConv, conv: Any, run: Run) -> None:
+    """Let our layer have PyG's parameters, dropout and mode."""
+    for name in ("att_src", "att_dst", "att_edge", "bias"):
+        if getattr(ours, name, None) is not None:
+            setattr(ours, name, getattr(conv, name))
+    for name in ("lin", "lin_edge", "res"):
+        if getattr(ours, name, None) is not None:
+            getattr(ours, name).weight = getattr(conv, name).weight
+    draws = run.draws or Dropout(0)
+    draws.p, draws.training = conv.dropout if run.draws else 0.0, conv.training
+    ours.attention_dropout = draws
+
+
+def route(conv: Module) -> tuple[Layer, tuple[Any, ...]]:
+    """Return the fused layer of one of PyG, and what follows it. Raises _NotFused."""
+    name = type(conv).__name__
+    if name not in _FUSED or not type(conv).__module__.startswith("torch_geometric.nn.conv."):
+        raise _NotFused("there is no fused layer of it")
+    own: Any = conv
+    hooked = any(each for key, each in vars(conv).items() if key.endswith("_hooks") and "forward" in key[8:])
+    of_class = type(conv).forward.__module__ == type(conv).__module__
+    changed = {"forward", "message", "aggregate", "update", "propagate", "edge_updater"} & vars(conv).keys()
+    _plain(of_class and not changed and not hooked, "it was changed, or has hooks of its messages")
+    _plain(
+        own.flow == "source_to_target" and not own.explain and own.decomposed_layers == 1,
+        "its messages go otherwise",
+    )
+    _plain(name == "SAGEConv" or own.aggr in ("add", "sum"), "it aggregates otherwise")
+    return _FUSED[name](own)
+
+
+def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
+    """Return why a call of a fused layer runs the layer's own code, or ""."""
+    x, index, lists = given["x"], given["edge_index"], run.lists
+    weight, attr = given.get("edge_weight"), given.get("edge_attr")
+    of_edges = dims(lists.index)[1:]
+    rows = isinstance(x, Tensor) and dims(x) == (Divided(lists.nodes), None) and x.dtype == run.graph.dtype
+    same = layout(index).numbers == layout(lists.index).numbers and dims(index)[1:] == of_edges
+    more = any(given.get(each) is not None for each in ("size", "return_attention_weights"))
+    weighs = type(conv).__name__ == "GCNConv" and (lists.weight is not None or weight is not None)
+    own = weight is not None and layout(weight).weights and not weight.requires_grad
+    plain = attr is None or (not attr.requires_grad and attr.dim() < 3 and dims(attr)[:1] == of_edges)
+    found = {
+        "its rows are not those of the nodes, in the graph's type": not rows,
+        "its edges are not the graph's as they are": not same,
+        "it is asked for more than rows": more,
+        "its weights are not those of the graph": weighs and not own,
+        "its edge_attr has gradients, or is not of the graph's edges": not plain,
+        "edge_attr or edge_dim is missing": (attr is None) != (getattr(conv, "edge_dim", None) is None),
+    }
+    return next((why for why, there in found.items() if there), "")
+
+
+@contextmanager
+def fused(run: Run, model: Module) -> Iterator[None]:
+    """Let layers of a model run fused within a block."""
+    changed = []
+    for path, conv in model.named_modules():
+        if not hasattr(conv, "propagate"):
+            continue
+        try:
+            made = route(conv)
+        except _NotFused as reason:
+            run.ways[path] = f"extended, because {reason}"
+            continue
+        vars(conv)["forward"] = functools.partial(_forward, run, path, conv, *made)
+        changed.append(conv)
+    try:
+        yield
+    finally:
+        for conv in changed:
+            del vars(conv)["forward"]
+
+
+def _forward(
+    run: Run, path: str, conv: Any, layer: Layer, rest: tuple[Any, ...], *args: Any, **kwargs: Any
+) -> Any:
+    own = type(conv).forward
+    given = inspect.signature(own).bind(conv, *args, **kwargs).arguments
+    why = called(run, conv, given)
+    run.ways[path] = f"extended, because {why}" if why else "fused"
+    if why:
+        return own(conv, *args, **kwargs)
+    run.note(f"{path} fused")
+    run.sync()
+    x, attr = given["x"], given.get("edge_attr")
+    more = {} if attr is None else {"edge_attr": attr}
+    with without_functions(), without_dispatch():
+        if isinstance(layer, GATConv):
+            _shared(layer, conv, run)
+        out = layer(x, run.graph, **more)
+    run.exchanges.append((run.place(), "rows", min(x.shape[1], out.shape[1])))
+    put(out, Layout((dims(x)[0], None)))
+    for step in rest:
+        out = step(out)
+    return out
+
+
+def explain(model: Any) -> str:
+    """Return how each layer of a converted model ran in its last call, and what crossed between ranks, as text."""
+    run: Run | None = model._conversion.last if hasattr(model, "_conversion") else None
+    if run is None:
+        raise ValueError("explain: takes a model that mgg.convert returned, after it was called")
+    crossed: dict[str, list[str]] = {}
+    for place, what, columns in run.exchanges:
+        crossed.setdefault(place, []).append(f"{what} of {columns} columns")
+    ways = {
+        f"{path} ({type(module).__name__})" if path else type(module).__name__: run.ways[path]
+        for path, module in model.named_modules()
+        if path in run.ways
+    }
+    lines = [
+        f"{place}: {ways.get(place, 'as it is')}"
+        + "".join(f"; {each}" for each in crossed.get(place, ["nothing"]))
+        for place in {**ways, **crossed}
+    ]
+    return "\n".join([*lines, "all rows were reduced" if run.pooled else "no reduction of all rows"])

@@ -1,0 +1,528 @@
+"""Converted models over several ranks, beside the same models in one process: equal, or refused with a reason."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+
+import numpy as np
+import pyg_convs
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+import torch_geometric.utils as U
+from mpi4py import MPI
+from tiers import long_except
+from torch import nn
+from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.data import Data
+
+import mgg_hpc as mgg
+from mgg_hpc.nn.convert import compare, running
+from mgg_hpc.runtime import mpi
+
+pytestmark = pytest.mark.mpi
+
+NEAR = 1e-10  # of the largest value, in float64
+SAMPLE = (
+    "GCNConv ChebConv GATConv RGATConv DNAConv PNAConv ClusterGCNConv MFConv EGConv DirGNNConv HypergraphConv"
+)
+
+
+@pytest.fixture
+def every(rng):
+    """A graph with everything that is hard about edges, and tensors of its nodes and edges."""
+    return pyg_convs.drawn(rng)
+
+
+@pytest.fixture
+def opened(comm, every):
+    graph, mine = pyg_convs.opened(every, comm, dtype="float64")
+    yield graph, mine
+    graph.close()
+
+
+@pytest.mark.parametrize("name", long_except(pyg_convs.CONVS, *SAMPLE.split()))
+def test_convolutions_are_pygs(comm, rng, name):
+    found = pyg_convs.table([name], comm, rng, "float64")[name]
+    (kind,) = (kind for kind, names in pyg_convs.documented().items() if name in names)
+    with mpi.agree(comm):
+        assert isinstance(found, str) if kind.startswith("refused") else found < NEAR, found
+
+
+# ---- forwards
+
+
+class _Clone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient - gradient.mean(0)
+
+
+def _norm(y):
+    return F.batch_norm(y, None, None, training=True)
+
+
+def _sum(x, e, weight=None):
+    sent = x[e[0]] if weight is None else x[e[0]] * weight[:, None]
+    return U.scatter(sent, e[1], 0, x.size(0), "sum")
+
+
+def _halved(x):
+    while x.norm() > 1:
+        x = x / 2
+    return x
+
+
+def _put(x, mask):
+    x = x.clone()
+    x[mask] = x[mask] * 3
+    return x
+
+
+def _table(x, reduce):
+    c = x.argmax(1)
+    return x.new_zeros(8, 8).scatter_reduce(0, c[:, None].expand_as(x), x, reduce)[c]
+
+
+# Right on a part of the rows only with the help of other ranks.
+SERVED = {
+    "mean": lambda x, e: x - x.mean(0),
+    "sum of edges": lambda x, e: x * (x[e[0]] * x[e[1]]).sum(),
+    "amax": lambda x, e: x - x.amax(0) - x.min(),
+    "deviation": lambda x, e: x / x.std(0) * x.var(),
+    "softmax": lambda x, e: F.softmax(x, dim=0) * x.log_softmax(-2),
+    "norms": lambda x, e: x / x.norm() * x.norm(dim=0),
+    "normalize": lambda x, e: F.normalize(x, dim=0),
+    "batch norm": lambda x, e: _norm(x),
+    "pooling": lambda x, e: (
+        x + pyg.global_mean_pool(x, None) + pyg.global_add_pool(x, x.new_zeros(x.size(0)).long())
+    ),
+    "a table of classes": lambda x, e: _table(x, "sum"),
+    "numbers of nodes": lambda x, e: x * math.log(x.shape[0]) / len(x) * e.size(1) + x.sum(0) / x.size(0),
+    "out-degrees": lambda x, e: x * U.degree(e[0], x.size(0), dtype=x.dtype)[:, None],
+    "both directions": lambda x, e: _sum(x, torch.cat([e, e.flip(0)], 1)),
+    "mean at sources": lambda x, e: U.scatter(x[e[1]], e[0], 0, x.size(0), "mean"),
+    "laplacian": lambda x, e: _sum(
+        x, *U.get_laplacian(e, normalization="sym", num_nodes=x.size(0), dtype=x.dtype)
+    ),
+    "a branch by all rows": lambda x, e: x * 2 if x.sum().item() > 0 or (x > 9).any() else x * 3,
+    "a loop by all rows": lambda x, e: _halved(x),
+    "masks": lambda x, e: _put(_put(x, x[:, 0] > 0), torch.where(x[:, 1] > 0)[0]),
+    "random numbers for all": lambda x, e: x + torch.randn(1),
+}
+REFUSED_FORWARDS = {
+    "max with places": lambda x, e: x - x.max(0).values,
+    "topk": lambda x, e: x * (x >= x.topk(5, dim=0).values[-1]),
+    "sort": lambda x, e: x[x[:, 0].argsort()],
+    "shuffle": lambda x, e: x[torch.randperm(x.size(0))],
+    "another shuffle": lambda x, e: x[torch.randperm(len(x))],
+    "a row": lambda x, e: x - x[0],
+    "some rows": lambda x, e: x[::2],
+    "turned": lambda x, e: x.flip(0) + x.roll(1, 0),
+    "cumsum": lambda x, e: x.cumsum(0),
+    "gram": lambda x, e: x @ (x.t() @ x),
+    "all with all": lambda x, e: (x @ x.t()).softmax(-1) @ x,
+    "distances": lambda x, e: x * torch.cdist(x, x).sum(1, keepdim=True),
+    "einsum": lambda x, e: x * torch.einsum("nf,nf->f", x, x),
+    "median": lambda x, e: x - x.median(0).values,
+    "convolution over rows": lambda x, e: F.conv1d(x.t()[None], x.new_ones(8, 8, 3), padding=1)[0].t(),
+    "attention of all": lambda x, e: F.scaled_dot_product_attention(x[None], x[None], x[None])[0],
+    "numbers as values": lambda x, e: x * torch.arange(x.size(0))[:, None],
+    "edges as numbers": lambda x, e: x * (e[0] * x.size(0) + e[1]).double().mean(),
+    "the largest number": lambda x, e: x * (int(e.max()) + 1),
+    "edges one way": lambda x, e: _sum(x, e[:, e[0] < e[1]]),
+    "some edges": lambda x, e: _sum(x, e[:, :20]),
+    "dropped edges": lambda x, e: _sum(x, U.dropout_edge(e, p=0.5, training=True)[0]),
+    "coalesced edges": lambda x, e: _sum(x, U.to_undirected(e, num_nodes=x.size(0))),
+    "maxima at sources": lambda x, e: U.scatter(x[e[1]], e[0], 0, x.size(0), "max"),
+    "softmax at sources": lambda x, e: _sum(x, e, U.softmax(x[e[1], 0], e[0], num_nodes=x.size(0))),
+    "one of several": lambda x, e: x.clone().index_put((e[1],), x[e[0]]),
+    "noise": lambda x, e: x + torch.rand_like(x),
+    "more noise": lambda x, e: x + torch.randn(x.shape),
+    "values in Python": lambda x, e: x * sum(x[:, 0].tolist()),
+    "values in NumPy": lambda x, e: x * float(np.mean(np.asarray(x.detach()))),
+    "a rank's branch": lambda x, e: x + 1 if MPI.COMM_WORLD.rank else x,
+    "a rank's number": lambda x, e: x * (MPI.COMM_WORLD.rank + 1),
+    "a rank's tensor": lambda x, e: x * torch.tensor(1.5 + MPI.COMM_WORLD.rank),
+    "a virtual node": lambda x, e: torch.cat([x, x.mean(0, keepdim=True)])[:-1],
+    "other rows": lambda x, e: x + torch.zeros(pyg_convs.NODES, 8),
+    "reshaped": lambda x, e: x.t().reshape(-1, 8),
+    "reordered": lambda x, e: torch.cat([x[x[:, 0] > 0], x[x[:, 0] <= 0]]),
+    "row by row": lambda x, e: torch.stack([row * 2 for row in x]),
+    "a hook of gradients": lambda x, e: (x * 1).register_hook(lambda g: g - g.mean(0)) and x,
+    "a function of gradients": lambda x, e: _Clone.apply(x),
+    "a checkpoint": lambda x, e: checkpoint(_norm, x, use_reentrant=False),
+    "an older checkpoint": lambda x, e: checkpoint(_norm, x, use_reentrant=True),
+    "a dense adjacency": lambda x, e: U.to_dense_adj(e, max_num_nodes=x.size(0))[0].double() @ x,
+    "maxima of classes": lambda x, e: _table(x, "amax"),
+    "a loss": lambda x, e: x * F.mse_loss(x, x * 2),
+}
+
+
+class Net(nn.Module):
+    """A linear map, and a forward."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.lin, self.run = nn.Linear(8, 8), forward
+
+    def forward(self, x, edge_index):
+        torch.manual_seed(3)
+        return self.run(self.lin(x), edge_index)
+
+
+def test_norms_of_pyg_see_all_rows(comm, every, opened):
+    class Norms(nn.Module):
+        def __init__(self):
+            super().__init__()
+            made = (pyg.GraphNorm(8), pyg.LayerNorm(8), pyg.PairNorm(), pyg.MeanSubtractionNorm())
+            self.norms = nn.ModuleList([*made, pyg.DiffGroupNorm(8, 3), pyg.BatchNorm(8), nn.Linear(8, 8)])
+
+        def forward(self, x, edge_index):
+            for norm in self.norms:
+                x = norm(x)
+            return x
+
+    torch.manual_seed(1)
+    model = Norms()
+    alone = copy.deepcopy(model).double()
+    graph, mine = opened
+    found = pyg_convs.compared(model, "x index", every, graph, mine, torch.float64)
+    alone(every["x"], None)
+    with mpi.agree(comm):
+        assert found < NEAR
+        for (name, each), wanted in zip(model.named_buffers(), alone.buffers(), strict=True):
+            torch.testing.assert_close(each, wanted, rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("names", [list(SERVED)[::2], list(SERVED)[1::2]])
+def test_what_needs_other_ranks_is_served(comm, every, opened, names):
+    graph, mine = opened
+    for name in names:
+        torch.manual_seed(1)
+        found = pyg_convs.compared(Net(SERVED[name]).double(), "x index", every, graph, mine, torch.float64)
+        with mpi.agree(comm):
+            assert found < NEAR, (name, found)
+
+
+def test_what_is_wrong_on_a_part_is_refused(comm, opened):
+    graph, mine = opened
+    for name, forward in REFUSED_FORWARDS.items():
+        torch.manual_seed(1)
+        model = mgg.convert(Net(forward).double(), graph)
+        said = ""
+        try:
+            model(mine["x"], mine["index"])
+        except mgg.InputError as error:
+            said = str(error)
+        with mpi.agree(comm):
+            assert said and "\n" not in said, name
+            assert len(set(comm.allgather(said))) == 1 or comm.size == 1, name
+
+
+# ---- training
+
+
+class Gat(nn.Module):
+    """PyG's example, with dropout of rows, of attention and of weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = pyg.GATConv(8, 4, heads=2, dropout=0.4, edge_dim=3)
+        self.conv2 = pyg.GATv2Conv(8, 5, dropout=0.4)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x, edge_index, edge_attr):
+        x = F.dropout(x, 0.5, self.training)
+        x = F.elu(self.norm(self.conv1(x, edge_index, edge_attr)))
+        weight = F.dropout(self.conv2.bias, 0.5, self.training)
+        return self.conv2(F.dropout(x, 0.5, self.training), edge_index) + weight
+
+
+def trained(every, comm, epochs):
+    """The losses of a training, and the last outputs in evaluation, of all nodes."""
+    labels = torch.arange(pyg_convs.NODES) % 5
+    graph, mine = pyg_convs.opened(every, comm, dtype="float64")
+    graph.y, graph.train = labels[graph.ids], torch.ones(graph.rows, dtype=torch.bool)
+    mgg.manual_seed(5)
+    model = mgg.convert(Gat().double(), graph)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        loss = graph.loss(model(mine["x"], mine["index"], mine["attr"]), F.cross_entropy)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    with torch.inference_mode():
+        out = graph.gather(model(mine["x"], mine["index"], mine["attr"]), everywhere=True)
+    graph.close()
+    return losses, out
+
+
+def test_training_with_dropout_is_that_of_one_process(comm, every):
+    losses, out = trained(every, comm, 30)
+    wanted, rows = trained(every, MPI.COMM_SELF, 30)
+    with mpi.agree(comm):
+        np.testing.assert_allclose(losses, wanted, rtol=1e-9)
+        torch.testing.assert_close(out, rows, rtol=1e-8, atol=1e-8)
+        assert len(set(losses)) == 30
+
+
+def test_layers_run_fused_where_they_are_plain(comm, every):
+    """GCN, SAGE, GIN and GAT, with weights and data of edges of the graph, and what is changed runs extended."""
+    hooked = pyg.SAGEConv(8, 5)
+    hooked.register_message_forward_hook(lambda module, args, out: out * 2)
+    pruned = pyg.GCNConv(8, 5)
+    prune.l1_unstructured(pruned.lin, "weight", 0.3)
+    convs = {
+        "gcn": pyg.GCNConv(8, 5),
+        "sage": pyg.SAGEConv(8, 5, aggr="max", normalize=True),
+        "sums": pyg.SAGEConv(8, 5, aggr="sum", root_weight=False),
+        "gin": pyg.GINConv(
+            nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 5)), 0.3, True
+        ),
+        "gin of any": pyg.GINConv(nn.Sequential(nn.Tanh(), nn.Linear(8, 5))),
+        "gat": pyg.GATConv(8, 5, heads=2, concat=False, residual=True, add_self_loops=False),
+        "gat of edges": pyg.GATConv(8, 5, edge_dim=1, fill_value=0.5, bias=False),
+        "hooked, not fused": hooked,
+        "pruned, not fused": pruned,
+        "improved, not fused": pyg.GCNConv(8, 5, improved=True),
+        "maxima, not fused": pyg.GCNConv(8, 5, aggr="max"),
+    }
+    weight = every["weight"].float()
+    data = Data(x=every["x"].float(), edge_index=every["index"], edge_weight=weight)
+    with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
+        for name, conv in convs.items():
+            torch.manual_seed(1)
+            conv.double().reset_parameters()
+            takes = name.endswith("of edges") or isinstance(conv, pyg.GCNConv)
+            x, mine = data.x.double().requires_grad_(), graph.x.clone().requires_grad_()
+            wanted = conv(x, data.edge_index, *([weight.double()] if takes else []))
+            gradient = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view(wanted.shape).sin()
+            inputs = [x, *conv.parameters()]
+            gradients = torch.autograd.grad(wanted, inputs, gradient)
+            converted = mgg.convert(conv, graph)
+            out = converted(mine, graph.edge_index(), *([graph.edge_weight().double()] if takes else []))
+            found = torch.autograd.grad(out, [mine, *conv.parameters()], gradient[graph.ids])
+            for each in found[1:]:
+                comm.Allreduce(MPI.IN_PLACE, each.numpy())
+            with mpi.agree(comm):
+                assert ("fused" in mgg.explain(converted)) == ("not fused" not in name), (
+                    name,
+                    mgg.explain(converted),
+                )
+                torch.testing.assert_close(out, wanted[graph.ids])
+                torch.testing.assert_close(found[0], gradients[0][graph.ids])
+                torch.testing.assert_close(found[1:], gradients[1:])
+
+
+@pytest.mark.parametrize("most", [10**6, pyg_convs.EDGES - 1])
+def test_the_first_call_finds_what_is_wrong(comm, opened, monkeypatch, most):
+    """Rows of other ranks that do not come are seen, on the whole graph and around some rows."""
+    graph, mine = opened
+    extended = running.extended
+    monkeypatch.setattr(compare, "MOST_EDGES", most)
+    monkeypatch.setattr(compare, "ROWS", 3)
+    for factor in (1, 0.5):
+        monkeypatch.setattr(running, "extended", lambda x, graph, factor=factor: extended(x, graph) * factor)
+        model = mgg.convert(pyg.GATv2Conv(8, 4, add_self_loops=False).double(), graph)
+        if factor == 1 or comm.size == 1:
+            model(mine["x"], mine["index"])
+            continue
+        with pytest.raises(mgg.InputError, match=r"this is an error of mgg\.convert"):
+            model(mine["x"], mine["index"])
+
+
+def test_the_first_call_says_what_it_cannot_compare(comm, opened, monkeypatch):
+    graph, mine = opened
+    monkeypatch.setattr(compare, "MOST_EDGES", 10)
+    forwards = [
+        _sum,
+        SERVED["mean"],
+        SERVED["mean at sources"],
+        lambda x, e: x / x.size(0),
+        lambda x, e: x + torch.rand(1),
+    ]
+    said = []
+    for forward in forwards:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            mgg.convert(Net(forward).double(), graph)(mine["x"], mine["index"])
+        said += [str(each.message) for each in caught]
+    with mpi.agree(comm):
+        assert len(said) == len(forwards) * (comm.size > 1 and comm.rank == 0)
+        assert all("no rows were compared" in each for each in said) and len(set(said)) == len(said)
+
+
+def test_a_training_resumes(comm, every, folder):
+    """Draws of dropout go on from where they were."""
+
+    def losses(epochs, folder):
+        mgg.manual_seed(2)
+        graph, mine = pyg_convs.opened(every, comm, dtype="float64")
+        graph.y, graph.train = graph.ids % 5, torch.ones(graph.rows, dtype=torch.bool)
+        graph.y = torch.as_tensor(graph.y)
+        model = mgg.convert(Gat().double(), graph)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        found = []
+        with mgg.checkpointed(model, optimizer, folder, comm=comm) as state:
+            for _ in state.epochs(epochs):
+                optimizer.zero_grad()
+                loss = graph.loss(model(mine["x"], mine["index"], mine["attr"]), F.cross_entropy)
+                loss.backward()
+                optimizer.step()
+                found.append(loss.item())
+        graph.close()
+        return found
+
+    straight = losses(4, folder / "straight")
+    parts = losses(2, folder / "parts") + losses(4, folder / "parts")
+    with mpi.agree(comm):
+        assert parts == straight and len(parts) == 4
+
+
+def test_a_converted_model_is_the_model(comm, every, opened):
+    """Parameters, state and attributes are one; the model itself works on, and layers that cache keep two caches."""
+    graph, mine = opened
+
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList([pyg.GCNConv(8, 8, cached=True), pyg.SGConv(8, 4, cached=True, K=2)])
+
+        def forward(self, x, edge_index):
+            return self.convs[1](self.convs[0](x, edge_index).relu(), edge_index)
+
+    torch.manual_seed(1)
+    model = Cached().double()
+    converted = mgg.convert(model, graph)
+    wanted = model(every["x"], every["index"]).detach()
+    with mpi.agree(comm):
+        assert isinstance(converted, Cached) and list(converted.state_dict()) == list(model.state_dict())
+        assert all(a is b for a, b in zip(converted.parameters(), model.parameters(), strict=True))
+    for one in (converted, mgg.convert(converted, graph)):
+        out = one(mine["x"], mine["index"]).detach()
+        alone = model(every["x"], every["index"]).detach()
+        with mpi.agree(comm):
+            torch.testing.assert_close(out, wanted[graph.ids])
+            torch.testing.assert_close(alone, wanted)
+    converted.eval()
+    assert not model.training
+
+
+def test_other_types_than_the_graph_s(comm, every, opened):
+    """Narrower rows cross exactly, whole numbers too; wider ones are refused."""
+    graph, mine = opened
+    out = mgg.convert(Net(_sum), graph)(mine["x"].float(), mine["index"])
+    with mpi.agree(comm):
+        assert out.dtype == torch.float32
+    torch.manual_seed(1)
+    alone = Net(lambda x, e: _sum((x * 1e9).long() * 7**9, e)).double()
+    with mpi.agree(comm):
+        wanted = alone(every["x"], every["index"])
+    found = mgg.convert(alone, graph)(mine["x"], mine["index"])
+    with mpi.agree(comm):
+        torch.testing.assert_close(found, wanted[graph.ids])
+    narrow, rows = pyg_convs.opened(every, comm, dtype="float32")
+    with narrow:
+        wide = mgg.convert(Net(_sum).double(), narrow)
+        if comm.size > 1:
+            with pytest.raises(mgg.InputError, match="dtype='float64'"):
+                wide(rows["x"], rows["index"])
+
+
+def test_one_rank_s_error_is_everyone_s(comm, opened):
+    graph, mine = opened
+    last = comm.size - 1
+
+    def wrong(x, e):
+        if comm.rank == last:
+            raise mgg.InputError("the last one's")
+        return _sum(x, e)
+
+    with pytest.raises(mgg.InputError, match="the last one's"):
+        mgg.convert(Net(wrong).double(), graph)(mine["x"], mine["index"])
+    torch.manual_seed(comm.rank)
+    if comm.size > 1:
+        with pytest.raises(mgg.InputError, match="manual_seed"):
+            mgg.convert(nn.Linear(2, 2), graph)
+    for given, said in ((lambda x: x, "Module"), (torch.jit.trace(nn.ReLU(), torch.ones(1)), "torch.jit")):
+        with pytest.raises(mgg.InputError, match=said):
+            mgg.convert(given, graph)
+    with pytest.raises(mgg.InputError, match=r"mgg\.open"):
+        mgg.convert(nn.ReLU(), mine["index"])
+
+
+# ---- random modules
+
+
+class Chain(nn.Sequential):
+    """A subclass of Sequential, whose modules may take edges."""
+
+    def forward(self, x, edge_index):
+        for module in self:
+            y = (
+                module(x, edge_index)
+                if isinstance(module, (pyg.MessagePassing, pyg.DirGNNConv, Chain))
+                else module(x)
+            )
+            x = x + y if y.shape == x.shape else y
+        return x
+
+
+def drawn_module(rng, depth=0):
+    """A module [n, 8] -> [n, 8] with hooks, norms of weights, pruning or shared parts."""
+    linear = nn.Linear(8, 8)
+    made = [
+        lambda: nn.utils.parametrizations.spectral_norm(linear),
+        lambda: nn.utils.parametrizations.weight_norm(linear),
+        lambda: prune.l1_unstructured(linear, "weight", 0.3),
+        lambda: nn.utils.spectral_norm(linear),
+        lambda: nn.Sequential(nn.BatchNorm1d(8), nn.PReLU(8), nn.Dropout(0)),
+        lambda: nn.Sequential(nn.LayerNorm(8), nn.GELU()),
+        lambda: pyg.GCNConv(8, 8),
+        lambda: pyg.SAGEConv(
+            8, 8, aggr=str(rng.choice(["mean", "max", "sum", "std"])), project=bool(rng.integers(2))
+        ),
+        lambda: pyg.GATConv(8, 4, heads=2),
+        lambda: pyg.GINConv(nn.Sequential(linear, nn.BatchNorm1d(8), nn.ReLU(), linear)),
+        lambda: pyg.TransformerConv(8, 8),
+        lambda: pyg.GraphConv(8, 8, aggr="min"),
+        lambda: nn.utils.parametrizations.orthogonal(linear),
+        lambda: pyg.DirGNNConv(pyg.GCNConv(8, 8)),
+        lambda: Chain(*(drawn_module(rng, depth + 1) for _ in range(2))) if depth < 2 else nn.Tanh(),
+    ]
+    module = made[rng.integers(len(made))]()
+    hook = rng.integers(5)
+    if hook == 0:
+        module.register_forward_hook(lambda module, args, out: out * 0.7)
+    elif hook == 1:
+        module.register_forward_pre_hook(lambda module, args: (args[0] - args[0].mean(0), *args[1:]))
+    return module
+
+
+@pytest.mark.long
+@pytest.mark.trials(10)
+def test_random_modules(comm, rng, every, trials, opened):
+    graph, mine = opened
+    for _ in range(trials):
+        seed, models = int(rng.integers(1000)), []
+        for _ in range(2):
+            torch.manual_seed(seed)
+            again = np.random.default_rng(seed)
+            modules = [drawn_module(again) for _ in range(3)]
+            models.append(Chain(*modules, modules[0]))
+        model, alone = models
+        found = pyg_convs.compared(model, "x index", every, graph, mine, torch.float64, alone)
+        with mpi.agree(comm):
+            assert found < NEAR, (model, found)
