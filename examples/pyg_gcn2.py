@@ -18,7 +18,9 @@ import mgg_hpc as mgg
 
 
 class Net(torch.nn.Module):
-    def __init__(self, features: int, hidden: int, classes: int, layers: int, alpha: float, theta: float) -> None:
+    def __init__(
+        self, features: int, hidden: int, classes: int, layers: int, alpha: float, theta: float
+    ) -> None:
         super().__init__()
         self.lins = torch.nn.ModuleList([Linear(features, hidden), Linear(hidden, classes)])
         made = (GCN2Conv(hidden, alpha, theta, layer + 1, normalize=True) for layer in range(layers))
