@@ -82,7 +82,7 @@ def _parsed(text: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.int32
     ends: NDArray[np.int64] = np.flatnonzero((text == TAB) | (text == NEWLINE))
     if len(ends) % FIELDS:
         return None
-    starts = np.concatenate([[16], ends[:-1] + 1]).reshape(-1, FIELDS)
+    starts = np.concatenate([[16], ends + 1])[:-1].reshape(-1, FIELDS)
     kinds, ends = text[ends].reshape(-1, FIELDS), ends.reshape(-1, FIELDS)
     if (kinds[:, -1] != NEWLINE).any() or (kinds[:, :-1] != TAB).any():
         return None

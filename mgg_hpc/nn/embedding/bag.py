@@ -116,6 +116,7 @@ class ShardedEmbeddingBag(torch.nn.Module):
     def _bags(self, input: Tensor, offsets: Tensor | None, weights: Tensor | None) -> Bags:
         """Return the bags of a call. Raises InputError."""
         ids, lengths = _entries(input, offsets, self.include_last_offset)
+        ids = ids.copy()  # the backward reads them, and the caller may change its tensor before
         if weights is not None:
             if self.mode != "sum":
                 raise InputError(f'{NAME}: per_sample_weights are for mode "sum", and it is "{self.mode}"')

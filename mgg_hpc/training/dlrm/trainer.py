@@ -19,7 +19,7 @@ from ...data.clicks.store import open_clicks
 from ...errors import InputError
 from ...nn.gradients import sum_gradients
 from ...nn.workspace import as_array
-from ...runtime import mpi
+from ...runtime import backends, mpi
 from ...runtime.backends.host.components import HostCollectives
 from ...runtime.timing import spread
 from .. import memory, report, run_folder
@@ -145,7 +145,7 @@ def train_dlrm(
             file = held.enter_context(open_clicks(Path(settings.dlrm.data)))
         folder, found = _opened(settings, comm, run, held)
         job = DlrmJob(settings, comm, file)
-        held.callback(job.close)
+        held.enter_context(backends.closed_on_error(job.close))
         trainer, facts = DlrmTrainer(job), None
         if found is not None:
             with mpi.agree(comm):
@@ -172,7 +172,7 @@ def train_dlrm(
             if saver.wants(at, last=last):
                 saver.save(at, trainer.capture(at, metrics.bytes if metrics else 0))
 
-        epochs, loss, times = settings.train.epochs, float("nan"), []
+        epochs, loss, times = settings.train.epochs, trainer.loss / job.train_rows, []
         with screen.epochs(epochs, at.epoch, stays=whole) as show:
             for epoch in range(at.epoch + 1, epochs + 1):
                 dog.step(f"epoch {epoch}", repeats=True)
@@ -185,6 +185,7 @@ def train_dlrm(
                 start = time.perf_counter()
                 loss = trainer.epoch(epoch, at.batch if epoch == at.epoch + 1 else 0, after)
                 middle = time.perf_counter()
+                dog.step(f"scores of epoch {epoch}")
                 scores = trainer.scores()
                 times.append((1e3 * (middle - start), 1e3 * (time.perf_counter() - middle)))
                 if metrics:
@@ -201,6 +202,7 @@ def train_dlrm(
                 shown = {title: f"{summary[name]:.4f}" for name, title in TITLES.items()}
                 report.print_facts({"run": str(report.nearby(folder)), **shown})
         mpi.barrier(comm)
+        job.close()
 
 
 def _opened(settings: Settings, comm: Any, run: Path | None, held: contextlib.ExitStack) -> tuple[Path, Any]:
