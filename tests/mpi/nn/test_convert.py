@@ -326,6 +326,46 @@ def test_layers_run_fused_where_they_are_plain(comm, every):
                 torch.testing.assert_close(found[1:], gradients[1:])
 
 
+WAYS = {
+    "SimpleConv": "program",
+    "GraphConv": "program",
+    "LEConv": "program",
+    "MFConv": "program",
+    "GatedGraphConv": "program",
+    "RGCNConv": "fused, relation by relation",
+    "FastRGCNConv": "fused, relation by relation",
+    "EdgeConv": "extended, because linear gives",
+    "TAGConv": "extended, because edge_weight is neither",
+}
+
+
+def test_messages_run_as_programs(comm, every):
+    """With weights and types that are the graph's: in one pass over the edges, with PyG's outputs and gradients."""
+    weight = every["weight"].float()
+    data = Data(x=every["x"].float(), edge_index=every["index"], edge_weight=weight, edge_type=every["type"])
+    whole = {"x": data.x.double(), "index": data.edge_index, "weight": weight.double(), "type": every["type"]}
+    with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
+        mine = {"x": graph.x, "index": graph.edge_index()}
+        mine |= {"weight": graph.edge_weight().double(), "type": graph.edge_data("type")}
+        for name, way in WAYS.items():
+            torch.manual_seed(1)
+            conv, takes = pyg_convs.CONVS[name].make().double(), pyg_convs.CONVS[name].takes.split()
+            rows = [each["x"].clone().requires_grad_() for each in (whole, mine)]
+            wanted = conv(rows[0], *(whole[each] for each in takes[1:]))
+            converted = mgg.convert(conv, graph)
+            out = converted(rows[1], *(mine[each] for each in takes[1:]))
+            gradient = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view(wanted.shape).sin()
+            gradients = torch.autograd.grad(wanted, [rows[0], *conv.parameters()], gradient)
+            found = torch.autograd.grad(out, [rows[1], *conv.parameters()], gradient[graph.ids])
+            for each in found[1:]:
+                comm.Allreduce(MPI.IN_PLACE, each.numpy())
+            with mpi.agree(comm):
+                assert way in mgg.explain(converted), mgg.explain(converted)
+                torch.testing.assert_close(out, wanted[graph.ids])
+                torch.testing.assert_close(found[0], gradients[0][graph.ids])
+                torch.testing.assert_close(found[1:], gradients[1:])
+
+
 @pytest.mark.parametrize("most", [10**6, pyg_convs.EDGES - 1])
 def test_the_first_call_finds_what_is_wrong(comm, opened, monkeypatch, most):
     """Rows of other ranks that do not come are seen, on the whole graph and around some rows."""
