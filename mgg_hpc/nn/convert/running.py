@@ -174,8 +174,8 @@ def _total(value: Tensor, graph: DistGraph) -> Tensor:
 class Run:
     """One call of a converted model on this rank.
 
-    lists: of its graph. draws: counts the calls of dropout; None to drop nothing. programs: by module. paths, state: ids
-    of the model's modules, with their paths, and of its parameters and buffers. paused: operations are not looked at,
+    lists: of its graph. draws: counts the calls of dropout; None to drop nothing. programs: by module. paths,
+    state: ids of the modules, with their paths, and of parameters and buffers. paused: operations are not looked at,
     since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path.
     pooled: whether values of all nodes were reduced to one. drew: whether random numbers were drawn for all.
     """
