@@ -83,9 +83,14 @@ class Conversion:
             evaluating(model),
             torch.random.fork_rng([self.graph.device] if "cuda" in self.graph.device else []),
         ):
-            out = self.call(model, call, args, kwargs)
-            assert self.last is not None
-            why = some_rows(self.last, alone, out, args, kwargs)
+            try:
+                out = self.call(model, call, args, kwargs)
+                assert self.last is not None
+                why = some_rows(self.last, alone, out, args, kwargs)
+            except InputError:
+                raise
+            except Exception as error:  # on all ranks; the call itself tells, if it fails too
+                why = f"in evaluation it does not run ({type(error).__name__}: {error})"
         if why and self.graph.rank == 0:
             warnings.warn(f"mgg.convert: no rows were compared with the model's own: {why}", stacklevel=4)
 

@@ -43,26 +43,22 @@ class _Sum(SumConvolution):
         raise NotImplementedError
 
 
-def _bare(module: Any, *kinds: str) -> bool:
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CHANGED = {
+    "forward",
+    "message",
+    "aggregate",
+    "update",
+    "propagate",
+    "edge_updater",
+}  # if an object has its own
+
+
+def _bare(module: Any, kind: str) -> bool:
     """Return whether a module is exactly of a class, without hooks or anything of its own in place of its class's."""
     own = vars(module)
-    hooks = (
-        own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-    )
-    changed = {
-        "forward",
-        "weight",
-        "bias",
-        "message",
-        "aggregate",
-        "update",
-        "propagate",
-        "edge_updater",
-    } & own.keys()
-    return type(module).__name__ in kinds and not (hooks or changed)
+    changed = (_CHANGED | {"weight", "bias"}) & own.keys()
+    return type(module).__name__ == kind and not changed and not any(own[each] for each in _HOOKS)
 
 
 def _weight(linear: Any) -> tuple[Tensor, Tensor | None]:
@@ -92,8 +88,7 @@ def _gcn(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
 
 def _sage(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
     _plain(
-        not conv.project and conv.aggr in ("mean", "sum", "add", "max"),
-        "it projects, or aggregates otherwise",
+        not conv.project and conv.aggr in ("mean", "sum", "add", "max"), "it projects, or has another aggr"
     )
     aggr = "sum" if conv.aggr == "add" else conv.aggr
     for linear in (conv.lin_l, *([conv.lin_r] if conv.root_weight else [])):
@@ -155,8 +150,7 @@ def _shared(ours: GATConv, conv: Any, run: Run) -> None:
 def _unchanged(conv: Any) -> None:
     """Raise _NotFused for a layer that is not as its class says."""
     hooked = any(each for key, each in vars(conv).items() if key.endswith("_hooks") and "forward" in key[8:])
-    changed = {"forward", "message", "aggregate", "update", "propagate", "edge_updater"} & vars(conv).keys()
-    kind = type(conv)
+    changed, kind = _CHANGED & vars(conv).keys(), type(conv)
     of_class = kind.forward.__module__ == kind.__module__
     _plain(of_class and not changed and not hooked, "it was changed, or has hooks of its messages")
     _plain(

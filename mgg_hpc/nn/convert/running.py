@@ -224,7 +224,7 @@ class Run:
         self._notes = []
         failed = [(told, rank) for rank, (told, *_) in enumerate(every) if told is not None]
         if failed:
-            message, rank = failed[0]
+            message, rank = next((each for each in failed if each[0]), failed[0])  # the user's first
             if error is None or (message and rank != self.graph.rank):
                 raise InputError(message) if message else FailedElsewhere(f"rank {rank} failed") from error
             return

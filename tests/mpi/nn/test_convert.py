@@ -27,7 +27,7 @@ from mgg_hpc.runtime import mpi
 pytestmark = pytest.mark.mpi
 
 NEAR = 1e-10  # of the largest value, in float64
-SAMPLE = (
+SAMPLE = "GCNConv ChebConv GATConv PNAConv ClusterGCNConv DirGNNConv HypergraphConv"
     "GCNConv ChebConv GATConv RGATConv DNAConv PNAConv ClusterGCNConv MFConv EGConv DirGNNConv HypergraphConv"
 )
 
@@ -75,6 +75,11 @@ def _sum(x, e, weight=None):
     return U.scatter(sent, e[1], 0, x.size(0), "sum")
 
 
+def _past(x):
+    with torch._C.DisableTorchFunction():
+        return x / x.size(0)
+
+
 def _halved(x):
     while x.norm() > 1:
         x = x / 2
@@ -116,6 +121,10 @@ SERVED = {
     "a branch by all rows": lambda x, e: x * 2 if x.sum().item() > 0 or (x > 9).any() else x * 3,
     "a loop by all rows": lambda x, e: _halved(x),
     "masks": lambda x, e: _put(_put(x, x[:, 0] > 0), torch.where(x[:, 1] > 0)[0]),
+    "marked rows": lambda x, e: (
+        x * x.new_zeros(x.size(0)).index_put((e[1],), torch.tensor(1.0).double())[:, None]
+    ),
+    "a subgraph": lambda x, e: _sum(x, U.subgraph(x[:, 0] > 0, e, num_nodes=x.size(0))[0]),
     "random numbers for all": lambda x, e: x + torch.randn(1),
 }
 REFUSED_FORWARDS = {
@@ -152,6 +161,11 @@ REFUSED_FORWARDS = {
     "a rank's branch": lambda x, e: x + 1 if MPI.COMM_WORLD.rank else x,
     "a rank's number": lambda x, e: x * (MPI.COMM_WORLD.rank + 1),
     "a rank's tensor": lambda x, e: x * torch.tensor(1.5 + MPI.COMM_WORLD.rank),
+    "marked sources": lambda x, e: (
+        x * x.new_zeros(x.size(0)).index_put((e[0],), torch.tensor(1.0).double())[:, None]
+    ),
+    "past torch's functions": lambda x, e: _past(x),
+    "into another tensor": lambda x, e: torch.mul(x.detach(), 2, out=torch.empty_like(x)),
     "a virtual node": lambda x, e: torch.cat([x, x.mean(0, keepdim=True)])[:-1],
     "other rows": lambda x, e: x + torch.zeros(pyg_convs.NODES, 8),
     "reshaped": lambda x, e: x.t().reshape(-1, 8),
