@@ -28,8 +28,6 @@ pytestmark = pytest.mark.mpi
 
 NEAR = 1e-10  # of the largest value, in float64
 SAMPLE = "GCNConv ChebConv GATConv PNAConv ClusterGCNConv DirGNNConv HypergraphConv"
-    "GCNConv ChebConv GATConv RGATConv DNAConv PNAConv ClusterGCNConv MFConv EGConv DirGNNConv HypergraphConv"
-)
 
 
 @pytest.fixture
