@@ -98,6 +98,9 @@ def _sage(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
     return _Sum("edges", lambda: Formula(aggr, *_weight(conv.lin_l), root())), rest
 
 
+_BY_ROW = {"Linear", "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Tanh", "Sigmoid", "LayerNorm", "Identity"}
+
+
 def _gin(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
     if _bare(conv.nn, "Sequential") and type(conv.nn) is Sequential and len(conv.nn):
         try:
@@ -105,9 +108,18 @@ def _gin(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
         except _NotFused:
             pass
         else:
-            made = lambda: Formula("sum", *_weight(conv.nn[0]), eps=conv.eps)  # noqa: E731
-            return _Sum("edges", made), tuple(conv.nn)[1:]
+            rest = list(conv.nn)[1:]
+            inside = all(type(each).__module__.startswith("torch.nn.") for each in rest)
+            inside = inside and all(
+                _bare(each, type(each).__name__) and type(each).__name__ in _BY_ROW for each in rest
+            )
+            made = functools.partial(_gin_of, conv, rest if inside else [])
+            return _Sum("edges", made), () if inside else tuple(rest)
     return _Sum("edges", lambda: Formula(eps=conv.eps)), (conv.nn,)
+
+
+def _gin_of(conv: Any, rest: list[Module]) -> Formula:
+    return Formula("sum", *_weight(conv.nn[0]), eps=conv.eps, rest=rest)
 
 
 def _gat(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
