@@ -218,24 +218,28 @@ def any_bits(comm: MPI.Intracomm, mine: int) -> int:
     """Return the bits that are set on any rank. Collective."""
     from mpi4py import MPI
 
-    return _reduced(comm, [mine], MPI.BOR)[0]
+    return _reduced(comm, mine, MPI.BOR)
 
 
 def least(comm: MPI.Intracomm, mine: int) -> int:
     """Return the smallest of all ranks' integers. Collective."""
     from mpi4py import MPI
 
-    return _reduced(comm, [mine], MPI.MIN)[0]
+    return _reduced(comm, mine, MPI.MIN)
 
 
 def largest(comm: MPI.Intracomm, mine: Sequence[int]) -> list[int]:
     """Return the largest of all ranks' integers at each place. Collective."""
     from mpi4py import MPI
 
-    return _reduced(comm, mine, MPI.MAX)
+    return _all_reduced(comm, mine, MPI.MAX)
 
 
-def _reduced(comm: MPI.Intracomm, mine: Sequence[int], operation: MPI.Op) -> list[int]:
+def _reduced(comm: MPI.Intracomm, mine: int, operation: MPI.Op) -> int:
+    return _all_reduced(comm, [mine], operation)[0]
+
+
+def _all_reduced(comm: MPI.Intracomm, mine: Sequence[int], operation: MPI.Op) -> list[int]:
     if comm.Get_size() == 1:
         return list(mine)
     given, found = np.array(mine, dtype=np.int64), np.empty(len(mine), dtype=np.int64)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 from multiprocessing import spawn
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +42,14 @@ def check(model: Module, data: Any, ranks: int = 2, near: float = 1e-5) -> str:
     """
     if mpi.launched():
         return _compared(copy.deepcopy(model), data, near, mpi.world())
-    with tempfile.TemporaryDirectory() as folder:
-        given, program = Path(folder, "given"), Path(folder, "check.py")
-        program_state = spawn.get_preparation_data("check")
-        program_state.pop("authkey", None)  # which is not to be written
-        given.write_bytes(pickle.dumps((program_state, pickle.dumps((model, data)), near)))
-        program.write_text("import sys\nfrom mgg_hpc.nn.convert import check\ncheck.inside(sys.argv[1])\n")
-        command = [sys.executable, "-m", "mgg_hpc", "launch", "-n", str(ranks), str(program), str(given)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    program = spawn.get_preparation_data("check")
+    program["authkey"] = bytes(program["authkey"])  # tensors cross by descriptors; the folder is this user's alone
+    with tempfile.TemporaryDirectory() as folder, Listener(str(Path(folder, "given")), "AF_UNIX") as listener:
+        threading.Thread(target=_give, args=(listener, program, (model, data, near)), daemon=True).start()
+        started = Path(folder, "check.py")
+        started.write_text("import sys\nfrom mgg_hpc.nn.convert import check\ncheck.inside(sys.argv[1])\n")
+        command = [sys.executable, "-m", "mgg_hpc", "launch", "-n", ranks, started, listener.address]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]
         line = next((each for each in lines if "error: " in each), lines[-1])
@@ -95,12 +97,21 @@ def _compared(model: Module, data: Any, near: float, comm: Any) -> str:
     return f"equal on {comm.size} ranks: outputs and gradients of {len(of_one)} parameters, to {most:.0e}"
 
 
-def inside(given: str) -> None:
-    """Compare what the process that started this one has written. Collective."""
-    preparation, model, near = pickle.loads(Path(given).read_bytes())
+def _give(listener: Listener, *given: Any) -> None:
+    """Send objects to each rank that asks, until the listener is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            with listener.accept() as rank:
+                for each in given:
+                    rank.send(each)
+
+
+def inside(address: str) -> None:
+    """Compare what the process that started this one gives. Collective."""
     comm = mpi.world()
-    spawn.prepare(preparation)
-    checked, data = pickle.loads(model)
-    said = _compared(checked, data, near, comm)
+    with Client(address, "AF_UNIX") as giver:
+        spawn.prepare(giver.recv())
+        model, data, near = giver.recv()
+    said = _compared(model, data, near, comm)
     if comm.rank == 0:
         print(said)

@@ -26,7 +26,13 @@ from .fused import fused
 from .layouts import PLAIN, dims, divided, layout, over, put
 from .running import Below, Run, lists_of
 
-NODES, EDGES, INDEX, KEPT, WEIGHTS = 1, 2, 4, 8, 16  # what a tensor fits
+NODES, EDGES, INDEX, KEPT, DATA = (
+    1,
+    2,
+    4,
+    8,
+    16,
+)  # what a tensor fits; DATA times 2^i for the i-th data of edges
 OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, where sizes do not tell
 
 
@@ -41,6 +47,7 @@ class Conversion:
         self.unchecked, self.drops = check and graph.ranks > 1, True
         self.last: Run | None = None
         self._caches: WeakKeyDictionary[Module, dict[str, Any]] = WeakKeyDictionary()
+        self._programs: WeakKeyDictionary[Module, Any] = WeakKeyDictionary()
 
     def call(self, model: Module, call: Any, args: Any, kwargs: Any) -> Any:
         """Return what a call of a model returns, for this rank's rows. Collective."""
@@ -51,7 +58,7 @@ class Conversion:
             self._check(model, call, args, kwargs)
         draws = model.__dict__[DRAWS]
         draws.training = True
-        run = Run(self.lists, model, draws if self.drops else None)
+        run = Run(self.lists, model, draws if self.drops else None, self._programs)
         try:
             self._enter(run, model, args, kwargs)
             with _own_caches(model, self._caches), fused(run, model), Below(run), Above(run):
@@ -76,9 +83,14 @@ class Conversion:
             evaluating(model),
             torch.random.fork_rng([self.graph.device] if "cuda" in self.graph.device else []),
         ):
-            out = self.call(model, call, args, kwargs)
-            assert self.last is not None
-            why = some_rows(self.last, alone, out, args, kwargs)
+            try:
+                out = self.call(model, call, args, kwargs)
+                assert self.last is not None
+                why = some_rows(self.last, alone, out, args, kwargs)
+            except InputError:
+                raise
+            except Exception as error:  # on all ranks; the call itself tells, if it fails too
+                why = f"in evaluation it does not run ({type(error).__name__}: {error})"
         if why and self.graph.rank == 0:
             warnings.warn(f"mgg.convert: no rows were compared with the model's own: {why}", stacklevel=4)
 
@@ -102,8 +114,10 @@ class Conversion:
                 run.note(str(layout(each)))
             elif fit == INDEX:
                 over(each, lists.edges, 1, layout(lists.index).numbers)
-            elif fit == WEIGHTS:
-                layout(over(each, lists.edges)).weights = True
+            elif fit >= DATA:
+                layout(over(each, lists.edges)).data = lists.names[
+                    (fit // DATA & -(fit // DATA)).bit_length() - 1
+                ]
             elif fit:
                 over(each, lists.edges if of_edges else lists.nodes)
             else:
@@ -125,15 +139,20 @@ class Conversion:
         entry = None if place is None else dims(given)[place]
         if entry is not None and lists.own(entry.domain) and entry.size == given.shape[place]:
             return KEPT
-        for known, fit in ((lists.index, INDEX), (lists.weight, WEIGHTS)):
-            if (
-                known is None
-                or given.shape != known.shape
-                or given.is_floating_point() != known.is_floating_point()
-            ):
-                continue
-            if torch.equal(given, known.to(given.dtype)):
-                return fit
+        if (
+            given.dtype == torch.int64
+            and given.shape == lists.index.shape
+            and torch.equal(given, lists.index)
+        ):
+            return INDEX
+        fits = 0
+        if given.dim() and len(given) == lists.edges.local:
+            for i, each in enumerate(lists.names):
+                data = self.graph.edge_data(each)
+                alike = data.shape == given.shape and data.is_floating_point() == given.is_floating_point()
+                fits |= DATA << i if alike and torch.equal(given, data.to(given.dtype)) else 0
+        if fits:
+            return fits
         if not given.dim():
             return 0
         return NODES * (len(given) == self.graph.rows) + EDGES * (len(given) == lists.edges.local)

@@ -70,19 +70,9 @@ class Above(TorchFunctionMode):
 
 
 # What tells nothing of the values and sizes of rows.
-_FREE = {
-    "dim",
-    "ndim",
-    "element_size",
-    "itemsize",
-    "get_device",
-    "__hash__",
-    "stride",
-    "storage_offset",
-    "output_nr",
-}
-_FREE |= {"_version", "layout", "dtype", "device", "grad_fn", "names", "__repr__", "__format__", "type"}
-_FREE |= {"register_hook", "_backward_hooks"}
+_FREE = {"dim", "ndim", "element_size", "itemsize", "get_device", "stride", "storage_offset", "output_nr"}
+_FREE |= {"__hash__", "__repr__", "__format__", "_version", "layout", "dtype", "device", "grad_fn", "names"}
+_FREE |= {"type", "register_hook", "_backward_hooks"}
 
 
 def _check(func: Any, args: Any, kwargs: Any, out: Any) -> None:

@@ -1,7 +1,7 @@
-"""Layers of PyG that run as fused layers of this package within a converted model: GCN, SAGE, GIN and GAT.
+"""Layers of PyG that run as fused layers of this package, or as programs, within a converted model.
 
-A layer that is exactly of the class, and with nothing in it that was changed, gets another forward for the length of a
-call. All others run their own code, over rows that were extended.
+A layer that is exactly of the class, and with nothing in it that was changed, gets another forward or another propagate
+for the length of a call. All others run their own code, over rows that were extended.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..layers.attention import GATConv
 from ..layers.conv import Formula, SumConvolution
 from ..layers.random import Dropout
 from .layouts import Divided, Layout, dims, layout, put
+from .programs import messages, propagated
 from .running import Run
 
 Layer = Callable[..., Tensor]
@@ -42,26 +43,22 @@ class _Sum(SumConvolution):
         raise NotImplementedError
 
 
-def _bare(module: Any, *kinds: str) -> bool:
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CHANGED = {
+    "forward",
+    "message",
+    "aggregate",
+    "update",
+    "propagate",
+    "edge_updater",
+}  # if an object has its own
+
+
+def _bare(module: Any, kind: str) -> bool:
     """Return whether a module is exactly of a class, without hooks or anything of its own in place of its class's."""
     own = vars(module)
-    hooks = (
-        own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-    )
-    changed = {
-        "forward",
-        "weight",
-        "bias",
-        "message",
-        "aggregate",
-        "update",
-        "propagate",
-        "edge_updater",
-    } & own.keys()
-    return type(module).__name__ in kinds and not (hooks or changed)
+    changed = (_CHANGED | {"weight", "bias"}) & own.keys()
+    return type(module).__name__ == kind and not changed and not any(own[each] for each in _HOOKS)
 
 
 def _weight(linear: Any) -> tuple[Tensor, Tensor | None]:
@@ -91,8 +88,7 @@ def _gcn(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
 
 def _sage(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
     _plain(
-        not conv.project and conv.aggr in ("mean", "sum", "add", "max"),
-        "it projects, or aggregates otherwise",
+        not conv.project and conv.aggr in ("mean", "sum", "add", "max"), "it projects, or has another aggr"
     )
     aggr = "sum" if conv.aggr == "add" else conv.aggr
     for linear in (conv.lin_l, *([conv.lin_r] if conv.root_weight else [])):
@@ -102,6 +98,9 @@ def _sage(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
     return _Sum("edges", lambda: Formula(aggr, *_weight(conv.lin_l), root())), rest
 
 
+_BY_ROW = {"Linear", "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Tanh", "Sigmoid", "LayerNorm", "Identity"}
+
+
 def _gin(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
     if _bare(conv.nn, "Sequential") and type(conv.nn) is Sequential and len(conv.nn):
         try:
@@ -109,9 +108,18 @@ def _gin(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
         except _NotFused:
             pass
         else:
-            made = lambda: Formula("sum", *_weight(conv.nn[0]), eps=conv.eps)  # noqa: E731
-            return _Sum("edges", made), tuple(conv.nn)[1:]
+            rest = list(conv.nn)[1:]
+            inside = all(type(each).__module__.startswith("torch.nn.") for each in rest)
+            inside = inside and all(
+                _bare(each, type(each).__name__) and type(each).__name__ in _BY_ROW for each in rest
+            )
+            made = functools.partial(_gin_of, conv, rest if inside else [])
+            return _Sum("edges", made), () if inside else tuple(rest)
     return _Sum("edges", lambda: Formula(eps=conv.eps)), (conv.nn,)
+
+
+def _gin_of(conv: Any, rest: list[Module]) -> Formula:
+    return Formula("sum", *_weight(conv.nn[0]), eps=conv.eps, rest=rest)
 
 
 def _gat(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
@@ -151,22 +159,19 @@ def _shared(ours: GATConv, conv: Any, run: Run) -> None:
     ours.attention_dropout = draws
 
 
-def route(conv: Module) -> tuple[Layer, tuple[Any, ...]]:
-    """Return the fused layer of one of PyG, and what follows it. Raises _NotFused."""
-    name = type(conv).__name__
-    if name not in _FUSED or not type(conv).__module__.startswith("torch_geometric.nn.conv."):
-        raise _NotFused("there is no fused layer of it")
-    own: Any = conv
+def _unchanged(conv: Any) -> None:
+    """Raise _NotFused for a layer that is not as its class says."""
     hooked = any(each for key, each in vars(conv).items() if key.endswith("_hooks") and "forward" in key[8:])
-    of_class = type(conv).forward.__module__ == type(conv).__module__
-    changed = {"forward", "message", "aggregate", "update", "propagate", "edge_updater"} & vars(conv).keys()
+    changed, kind = _CHANGED & vars(conv).keys(), type(conv)
+    of_class = kind.forward.__module__ == kind.__module__
     _plain(of_class and not changed and not hooked, "it was changed, or has hooks of its messages")
     _plain(
-        own.flow == "source_to_target" and not own.explain and own.decomposed_layers == 1,
+        conv.flow == "source_to_target" and not conv.explain and conv.decomposed_layers == 1,
         "its messages go otherwise",
     )
-    _plain(name == "SAGEConv" or own.aggr in ("add", "sum"), "it aggregates otherwise")
-    return _FUSED[name](own)
+    if kind.__name__ in _FUSED:
+        _plain(kind.__module__.startswith("torch_geometric.nn.conv."), "there is no fused layer of it")
+        _plain(kind.__name__ == "SAGEConv" or conv.aggr in ("add", "sum"), "it aggregates otherwise")
 
 
 def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
@@ -178,7 +183,7 @@ def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
     same = layout(index).numbers == layout(lists.index).numbers and dims(index)[1:] == of_edges
     more = any(given.get(each) is not None for each in ("size", "return_attention_weights"))
     weighs = type(conv).__name__ == "GCNConv" and (lists.weight is not None or weight is not None)
-    own = weight is not None and layout(weight).weights and not weight.requires_grad
+    own = weight is not None and layout(weight).data == "weight" and not weight.requires_grad
     plain = attr is None or (not attr.requires_grad and attr.dim() < 3 and dims(attr)[:1] == of_edges)
     found = {
         "its rows are not those of the nodes, in the graph's type": not rows,
@@ -193,23 +198,67 @@ def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
 
 @contextmanager
 def fused(run: Run, model: Module) -> Iterator[None]:
-    """Let layers of a model run fused within a block."""
-    changed = []
+    """Let layers of a model run fused, or as programs, within a block."""
+    changed = list[tuple[Module, str]]()
+
+    def change(conv: Module, name: str, path: str, call: Any, *given: Any) -> None:
+        vars(conv)[name] = functools.partial(call, run, path, conv, *given)
+        changed.append((conv, name))
+
     for path, conv in model.named_modules():
         if not hasattr(conv, "propagate"):
             continue
         try:
-            made = route(conv)
+            _unchanged(conv)
+            if type(conv).__name__ in _FUSED:
+                change(conv, "forward", path, _forward, *_FUSED[type(conv).__name__](conv))
+            elif type(conv).__name__ in ("RGCNConv", "FastRGCNConv"):
+                change(conv, "forward", path, _relational)
+            else:
+                why = messages(conv)
+                _plain(not why, why)
+                change(conv, "propagate", path, _propagate)
         except _NotFused as reason:
             run.ways[path] = f"extended, because {reason}"
-            continue
-        vars(conv)["forward"] = functools.partial(_forward, run, path, conv, *made)
-        changed.append(conv)
     try:
         yield
     finally:
-        for conv in changed:
-            del vars(conv)["forward"]
+        for conv, name in changed:
+            del vars(conv)[name]
+
+
+def _relational(run: Run, path: str, conv: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an R-GCN (Schlichtkrull et al., ESWC 2018) as a sum over relations of means, each over its own edges."""
+    own = type(conv).forward
+    given = inspect.signature(own).bind(conv, *args, **kwargs).arguments
+    why, types = called(run, conv, given), given.get("edge_type")
+    data = layout(types).data if isinstance(types, Tensor) else ""
+    if not data:
+        why = why or "its types are not data of the graph's edges"
+    if conv.num_blocks is not None or conv.aggr != "mean":
+        why = why or "it has blocks, or aggregates otherwise than by means"
+    run.ways[path] = f"extended, because {why}" if why else "fused, relation by relation"
+    if why:
+        return own(conv, *args, **kwargs)
+    run.again()
+    run.note(f"{path} fused")
+    run.sync()
+    x, weight = given["x"], conv.weight
+    run.exchanges.append((run.place(), "rows", min(x.shape[1], weight.shape[2])))
+    with without_functions(), without_dispatch():
+        if conv.num_bases is not None:
+            weight = (conv.comp @ weight.view(conv.num_bases, -1)).view(conv.num_relations, *weight.shape[1:])
+        out = conv.bias if conv.root is None else x @ conv.root + (0 if conv.bias is None else conv.bias)
+        for of_type, adjacency in zip(weight, run.graph.relations(data, conv.num_relations), strict=True):
+            mean = _Sum("edges", functools.partial(Formula, "mean", of_type.t()))(x, run.graph, adjacency)
+            out = mean if out is None else out + mean
+    return put(out, Layout((dims(x)[0], None)))
+
+
+def _propagate(run: Run, path: str, conv: Any, edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
+    out = propagated(run, conv, edge_index, kwargs)
+    run.ways[path] = f"extended, because {out}" if isinstance(out, str) else "program"
+    return type(conv).propagate(conv, edge_index, size=size, **kwargs) if isinstance(out, str) else out
 
 
 def _forward(
@@ -221,6 +270,7 @@ def _forward(
     run.ways[path] = f"extended, because {why}" if why else "fused"
     if why:
         return own(conv, *args, **kwargs)
+    run.again()
     run.note(f"{path} fused")
     run.sync()
     x, attr = given["x"], given.get("edge_attr")

@@ -113,12 +113,12 @@ class Layout:
     """Of a tensor: dims, one entry for each dimension, None where it is not divided, or () for none that is.
 
     numbers: what its values count; a tuple has an entry for each index of the first dimension, as of an edge_index.
-    weights: whether these are the graph's weights. serial: another one for other values.
+    data: the name of the graph's data of edges that these are. serial: another one for other values.
     """
 
     dims: tuple[Divided | None, ...] = ()
     numbers: Held = None
-    weights: bool = False
+    data: str = ""
     serial: int = field(default_factory=lambda: next(_serials))
 
     def __repr__(self) -> str:

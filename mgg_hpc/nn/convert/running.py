@@ -39,6 +39,7 @@ class Lists:
         self.graph = graph
         index = graph.edge_index()
         self.index, self.weight = index, graph.edge_weight()
+        self.names = sorted([*graph.part.edge_data, *["weight"] * (self.weight is not None)])
         self.nodes = Domain("nodes", graph.rows, graph.num_nodes, self._ids)
         self.edges = Domain("edges", index.shape[1], graph.num_edges, self._pairs)
         self.extended = graph.rows + len(graph.adjacency("edges").forward.halo)
@@ -46,8 +47,6 @@ class Lists:
         self.halo = Domain("nodes and halo", self.extended, 0, self._ids)
         self.halo.owner = self.nodes
         over(self.index, self.edges, 1, (Numbers(self.nodes, halo=True), Numbers(self.nodes)))
-        if self.weight is not None:
-            over(self.weight, self.edges)
         self._made: WeakValueDictionary[Any, Domain] = WeakValueDictionary()
 
     def own(self, domain: Domain) -> bool:
@@ -175,14 +174,14 @@ def _total(value: Tensor, graph: DistGraph) -> Tensor:
 class Run:
     """One call of a converted model on this rank.
 
-    lists: of its graph. draws: counts the calls of dropout; None to drop nothing. paths, state: ids of the model's
-    modules, with their paths, and of its parameters and buffers. paused: operations are not looked at, since they are
-    known to be right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path. pooled:
-    whether values of all nodes were reduced to one. drew: whether random numbers were drawn that are the same for all.
+    lists: of its graph. draws: counts the calls of dropout; None to drop nothing. programs: by module. paths,
+    state: ids of the modules, with their paths, and of parameters and buffers. paused: operations are not looked at,
+    since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path.
+    pooled: whether values of all nodes were reduced to one. drew: whether random numbers were drawn for all.
     """
 
-    def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout | None) -> None:
-        self.lists, self.graph, self.draws = lists, lists.graph, draws
+    def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout | None, programs: Any) -> None:
+        self.lists, self.graph, self.draws, self.programs = lists, lists.graph, draws, programs
         self.paths = {id(each): name for name, each in model.named_modules()}
         self.state = {id(each) for each in (*model.parameters(), *model.buffers())}
         self.paused = 0
@@ -225,7 +224,7 @@ class Run:
         self._notes = []
         failed = [(told, rank) for rank, (told, *_) in enumerate(every) if told is not None]
         if failed:
-            message, rank = failed[0]
+            message, rank = next((each for each in failed if each[0]), failed[0])  # the user's first
             if error is None or (message and rank != self.graph.rank):
                 raise InputError(message) if message else FailedElsewhere(f"rank {rank} failed") from error
             return
@@ -462,7 +461,8 @@ class Below(TorchDispatchMode):
                 put(each, made)  # with a new serial, also in place
         except Refused as error:
             raise run.refused(error) from None
-        run.note(f"{call.name} {layout(call.out)}")
+        if run.graph.ranks > 1:
+            run.note(f"{call.name} {layout(call.out)}")
         return out
 
     def _noted(self, func: Any, given: Sequence[Tensor], args: Any) -> None:

@@ -164,8 +164,8 @@ def _moves(node: fx.Node) -> bool:
     by_row = name in BY_COLUMN or name in BY_ROW or (name in ALONG_ROWS and takes_last(node))
     if name in PRODUCTS:
         by_row = not any(arg.meta["ends"] for arg in node.all_input_nodes[1:])
-    if name == "expand":
-        by_row = _widens(node)
+    if name in ("expand", "getitem"):
+        by_row = _widens(node) if name == "expand" else _of_columns(node)
     return by_row and all(_moves(arg) for arg in node.all_input_nodes)
 
 
@@ -173,6 +173,15 @@ def _widens(node: fx.Node) -> bool:
     """Return whether `expand` makes rows wider and keeps their number."""
     sizes = node.args[1] if len(node.args) == 2 else node.args[1:]
     return isinstance(sizes, Sequence) and len(sizes) == 2 and isinstance(sizes[0], int) and sizes[0] == -1
+
+
+def _of_columns(node: fx.Node) -> bool:
+    """Return whether `getitem` takes some columns of each row."""
+    index: Any = node.args[1]
+    pair = isinstance(index, tuple) and len(index) == 2 and all(isinstance(each, slice) for each in index)
+    if not pair or index[0] != slice(None):
+        return False
+    return all(type(each) in (int, type(None)) for each in (index[1].start, index[1].stop, index[1].step))
 
 
 def _cut(traced: Traced, moved: set[fx.Node]) -> list[fx.Node]:
