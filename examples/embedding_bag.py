@@ -1,6 +1,7 @@
 """Train embedding bags whose rows are divided over ranks: python examples/embedding_bag.py, or under mpirun."""
 
 import torch
+from mpi4py import MPI
 
 import mgg_hpc as mgg
 
@@ -13,5 +14,6 @@ for _ in range(20):
     out = bags(batch)  # {"f0": [64, 16], ...}, of this rank's 64 bags
     loss = sum((each.sum(1) - 1).square().mean() for each in out.values())
     loss.backward()  # changes the rows on their owners
-print(f"loss {loss.item():.3f}")
+if MPI.COMM_WORLD.rank == 0:
+    print(f"loss {loss.item():.3f}")
 bags.close()

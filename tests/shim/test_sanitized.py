@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -49,10 +50,10 @@ def test_the_table_of_cases(rng, sanitized):
     ("kind", "operation", "report", "place"),
     [
         ("shift", "sum", "runtime error: shift exponent", "gpu/worker.cuh"),
-        ("address", "sddmm", "ERROR: AddressSanitizer", "mgg::Sddmm"),
+        ("address", "sddmm", "ERROR: AddressSanitizer|load of null pointer", "mgg::Sddmm"),  # no array without edges
     ],
 )
 def test_a_planted_fault_is_reported(rng, sanitized, kind, operation, report, place):
     done = run(rng, sanitized, made("shim-sanitized-planted") / kind / "_cuda.so", [operation])
     assert done.returncode != 0 and "unnoticed" not in done.stdout
-    assert report in done.stderr and place in done.stderr, done.stderr[-4000:]
+    assert re.search(report, done.stderr) and place in done.stderr, done.stderr[-4000:]

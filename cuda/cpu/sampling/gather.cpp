@@ -31,7 +31,7 @@ constexpr int64_t got_at_once = 1024;     // gets under way
 constexpr int64_t csr_ahead = 16;         // rows of a CSR matrix that are prefetched,
 constexpr int64_t most_foreseen = 256;    // and values of each
 constexpr int64_t readers = 16;           // threads that wait for a file: a solid-state disk has many reads at a time
-constexpr int64_t most_skipped = 16 << 10;  // bytes between rows of a file that one read takes with it,
+constexpr int64_t most_skipped = 1 << 10;   // bytes between rows of a file that one read takes with it,
 constexpr int64_t most_read = 1 << 20;      // of so many bytes at most
 
 inline void prefetch(const char* row, int64_t bytes) {
