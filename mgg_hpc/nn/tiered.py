@@ -207,8 +207,8 @@ class TieredTensor:
         kind = as_array(torch.empty(0, dtype=dtype or torch.get_default_dtype())).dtype
 
         def find() -> tuple[Zeros, None]:
-            if min(rows, dim) < 1:
-                raise InputError(f"rows are [{rows}, {dim}]; expected at least one row and column")
+            if rows < 0 or dim < 1:
+                raise InputError(f"rows are [{rows}, {dim}]; expected at least one column")
             return Zeros(rows, dim, kind), None
 
         return cls(find, writable=True, **how)

@@ -266,8 +266,9 @@ def test_what_cannot_be_written_is_refused(rng, tmp_path):
     ):
         with refused(message):
             make(x, **how)
-    with refused(r"rows are \[0, 3\]"):
-        mgg.TieredTensor.zeros(0, 3)
+    with refused(r"rows are \[3, 0\]"):
+        mgg.TieredTensor.zeros(3, 0)
+    assert mgg.TieredTensor.zeros(0, 3)[[]].shape == (0, 3)
 
 
 def test_a_write_that_fails_names_folder_and_row(tmp_path):

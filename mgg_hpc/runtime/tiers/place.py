@@ -54,24 +54,26 @@ def format_of(source: Source) -> RowFormat:
     return RowFormat(source.dtype, source.shape[1] if isinstance(source, np.ndarray) else source.dim)
 
 
+def bytes_of(name: str, size: int | str) -> int:
+    """Return a size in bytes. size: of tier ``name``, a number or as "4G". Raises InputError for another one."""
+    try:
+        nbytes = sizes.parse(size) if isinstance(size, str) else operator.index(size)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name}: {error}") from error
+    if nbytes < 0 or isinstance(size, bool):
+        raise InputError(f"{name} is {size}; expected a number of bytes, or a size as 4G")
+    return nbytes
+
+
 def rows_of(given: Mapping[str, int | str], format: RowFormat) -> dict[str, int]:
     """Return how many rows fit into the bytes of each tier, by name; -1 for AUTO.
 
     given: bytes, or sizes as "4G". Raises InputError for a size that is none.
     """
-    rows = {}
-    for name, size in given.items():
-        if name == PEERS and size == AUTO:
-            rows[name] = -1
-            continue
-        try:
-            nbytes = sizes.parse(size) if isinstance(size, str) else operator.index(size)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{name}: {error}") from error
-        if nbytes < 0 or isinstance(size, bool):
-            raise InputError(f"{name} is {size}; expected a number of bytes, or a size as 4G")
-        rows[name] = nbytes // max(1, format.row_bytes)
-    return rows
+    return {
+        name: -1 if name == PEERS and size == AUTO else bytes_of(name, size) // max(1, format.row_bytes)
+        for name, size in given.items()
+    }
 
 
 def replicated(
