@@ -113,10 +113,16 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             ]
             self._groups[dim] = Pooling(rows, way), features
             of = drawn(rows.comm, dim, 1.0)
-            limit = torch.cat(
-                [torch.full((table.num_embeddings,), table.num_embeddings**-0.5) for table in held]
-            )
-            rows.fill(lambda first, last, of=of, limit=limit: of(first, last) * limit[first:last, None])  # type: ignore[misc]
+            limits, ends = torch.tensor([table.num_embeddings**-0.5 for table in held]), np.array(starts[1:])
+
+            def initial(
+                first: int, last: int, of: Any = of, limits: Tensor = limits, ends: Any = ends
+            ) -> Tensor:
+                return (
+                    of(first, last) * limits[np.searchsorted(ends, np.arange(first, last), "right")][:, None]
+                )
+
+            rows.fill(initial)
         self._comm = rows.comm
 
     def plan(self, features: Any) -> dict[int, Bags]:
@@ -225,8 +231,13 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             None if divisor is None else torch.from_numpy(divisor),
         )
 
+    @property
+    def rows(self) -> dict[int, ShardedRows]:
+        """The rows of all tables of each width, by width."""
+        return {dim: pooling.rows for dim, (pooling, _) in self._groups.items()}
+
     def parts(self) -> dict[int, tuple[ShardedRows, dict[str, Tensor]]]:
-        """Return by width the rows, and what a checkpoint holds of this rank's."""
+        """Return by width the rows, and what a checkpoint holds of this rank's: copies of rows in tiers."""
         return {dim: (pooling.rows, dict(parts(pooling.rows))) for dim, (pooling, _) in self._groups.items()}
 
     @collective(NAME)

@@ -21,7 +21,7 @@ from ..tiered import DEVICES, TieredTensor, backend_for
 from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
 from .optimizers import RowOptimizer
 
-BLOCK = 1 << 16  # rows that are drawn or copied at a time
+BLOCK = 1 << 19  # values that are drawn or copied at a time
 CACHED = 256 << 10  # bytes of rows that an optimiser changes at a time: a core's cache holds them in between
 
 
@@ -44,6 +44,7 @@ class ShardedRows:
 
     kept: Tensor | None = None
     tiers: TieredTensor | None = None
+    _new = True
 
     def __init__(
         self,
@@ -216,16 +217,19 @@ class ShardedRows:
         """Set the own rows to ``of(first, last)``, which returns a part of all rows by their numbers. Collective."""
         self.publish()  # no rank reads the former rows any more
         with agreed(self.comm):
-            for first in range(self.first, self.last, BLOCK):
-                last = min(first + BLOCK, self.last)
+            for first, last in self._blocks(self.first, self.last):
                 self._set(first - self.first, last - self.first, of(first, last))
+        self._new = False
 
     def _set(self, first: int, last: int, rows: Tensor) -> None:
         """Set own rows, counted from 0."""
         if self.tiers is None:
             self.weight[first:last] = rows.to(self.weight)
             return
-        every = self.tiers[first:last]
+        if self._new:  # nothing is kept of them
+            every = torch.zeros(last - first, self.tiers.shape[1], dtype=self.dtype)
+        else:
+            every = self.tiers[first:last]
         self._split(every)[0].copy_(rows)
         self.tiers.update(np.arange(first, last), every)
 
@@ -233,8 +237,12 @@ class ShardedRows:
         """Return rows of all ranks, on the CPU. Collective."""
         last = self.count if last is None else last
         self.publish()
-        blocks = [np.arange(at, min(at + BLOCK, last)) for at in range(first, last, BLOCK)]
-        return torch.cat([self.read(ids).cpu() for ids in blocks])
+        return torch.cat([self.read(np.arange(*each)).cpu() for each in self._blocks(first, last)])
+
+    def _blocks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of blocks of rows first .. last - 1."""
+        step = max(1, BLOCK // self.dim)
+        return ((at, min(at + step, last)) for at in range(first, last, step))
 
     def close(self) -> None:
         """Free the rows, which may not be used afterwards. Collective."""
