@@ -240,6 +240,11 @@ def _beside(job: Path, name: str) -> str:
 
 def _check_needs(settings: Settings, where: str) -> None:
     """Raise InputError for a key that does nothing, since another one has not the value that it needs."""
+    if settings.run.features != "auto" and settings.features != FeaturesSettings():
+        raise InputError(
+            f'{where}: run.features is "{settings.run.features}", and [features] has the tiers of the features; leave '
+            "one of them out"
+        )
     for key, (other, needed) in NEEDS.items():
         value = attrgetter(key)
         if value(settings) != value(Settings()) and (found := attrgetter(other)(settings)) != needed:

@@ -227,7 +227,7 @@ def _summary(
 ) -> dict[str, Any]:
     """Return the content of summary.json, but for what the process took. Collective."""
     job = trainer.job
-    ((rows, _),) = job.model.tables.parts().values()
+    (rows,) = job.model.tables.rows.values()
     meter = rows.backend.stream.meter
     local, remote = np.sum(job.comm.allgather((meter.local_bytes, meter.remote_bytes)), axis=0).tolist()
     return {
