@@ -23,6 +23,7 @@ from ..layers.conv import Formula, SumConvolution
 from ..layers.random import Dropout
 from .layouts import Divided, Layout, dims, layout, put
 from .programs import messages, propagated
+from .relations import relational
 from .running import Run
 
 Layer = Callable[..., Tensor]
@@ -228,7 +229,7 @@ def fused(run: Run, model: Module) -> Iterator[None]:
 
 
 def _relational(run: Run, path: str, conv: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run an R-GCN (Schlichtkrull et al., ESWC 2018) as a sum over relations of means, each over its own edges."""
+    """Run an R-GCN as one sum over typed edges."""
     own = type(conv).forward
     given = inspect.signature(own).bind(conv, *args, **kwargs).arguments
     why, types = called(run, conv, given), given.get("edge_type")
@@ -237,21 +238,22 @@ def _relational(run: Run, path: str, conv: Any, *args: Any, **kwargs: Any) -> An
         why = why or "its types are not data of the graph's edges"
     if conv.num_blocks is not None or conv.aggr != "mean":
         why = why or "it has blocks, or aggregates otherwise than by means"
-    run.ways[path] = f"extended, because {why}" if why else "fused, relation by relation"
+    run.ways[path] = f"extended, because {why}" if why else "fused"
     if why:
         return own(conv, *args, **kwargs)
     run.again()
     run.note(f"{path} fused")
     run.sync()
     x, weight = given["x"], conv.weight
-    run.exchanges.append((run.place(), "rows", min(x.shape[1], weight.shape[2])))
+    run.exchanges.append((run.place(), "rows", x.shape[1]))
     with without_functions(), without_dispatch():
         if conv.num_bases is not None:
             weight = (conv.comp @ weight.view(conv.num_bases, -1)).view(conv.num_relations, *weight.shape[1:])
-        out = conv.bias if conv.root is None else x @ conv.root + (0 if conv.bias is None else conv.bias)
-        for of_type, adjacency in zip(weight, run.graph.relations(data, conv.num_relations), strict=True):
-            mean = _Sum("edges", functools.partial(Formula, "mean", of_type.t()))(x, run.graph, adjacency)
-            out = mean if out is None else out + mean
+        out = relational(x, weight, run.graph, data)
+        if conv.root is not None:
+            out = torch.addmm(out, x, conv.root)
+        if conv.bias is not None:
+            out = out + conv.bias
     return put(out, Layout((dims(x)[0], None)))
 
 

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
-from mgg_hpc.nn.convert import compare, running
+from mgg_hpc.nn.convert import compare, relations, running
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi
@@ -345,8 +345,8 @@ WAYS = {
     "LEConv": "program",
     "MFConv": "program",
     "GatedGraphConv": "program",
-    "RGCNConv": "fused, relation by relation",
-    "FastRGCNConv": "fused, relation by relation",
+    "RGCNConv": "fused",
+    "FastRGCNConv": "fused",
     "EdgeConv": "extended, because linear gives",
     "TAGConv": "extended, because edge_weight is neither",
 }
@@ -377,6 +377,43 @@ def test_messages_run_as_programs(comm, every):
                 torch.testing.assert_close(out, wanted[graph.ids])
                 torch.testing.assert_close(found[0], gradients[0][graph.ids])
                 torch.testing.assert_close(found[1:], gradients[1:])
+
+
+@pytest.mark.parametrize(("nodes", "edges"), [(1, 0), (2, 9), (40, 300)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_relations_of_small_graphs(comm, rng, monkeypatch, nodes, edges, dtype):
+    """In pieces of three rows, of odd widths; ranks without rows or edges, types without edges."""
+    monkeypatch.setattr(relations, "CELLS", 13)
+    index, types = (
+        torch.from_numpy(rng.integers(0, nodes, (2, edges))),
+        torch.from_numpy(rng.integers(0, 3, edges)),
+    )
+    x = torch.from_numpy(rng.standard_normal((nodes, 3)))
+    conv = pyg.RGCNConv(3, 5, 4, root_weight=bool(rng.integers(2)), bias=bool(rng.integers(2))).double()
+    torch.nn.init.trunc_normal_(conv.weight, generator=torch.Generator().manual_seed(int(rng.integers(99))))
+    whole = x.clone().requires_grad_()
+    wanted = conv(whole, index, types)
+    gradient = torch.from_numpy(rng.standard_normal(wanted.shape))
+    gradients = torch.autograd.grad(wanted, [whole, conv.weight], gradient)
+    near = 1e-12 if dtype == "float64" else 1e-5
+    data = Data(x=x, edge_index=index, edge_type=types)
+    with mgg.from_pyg(data, comm=comm, dtype=dtype) as graph:
+        mine, conv = x[graph.ids].to(graph.dtype).requires_grad_(), conv.to(graph.dtype)
+        model = mgg.convert(conv, graph)
+        out = model(mine, graph.edge_index(), graph.edge_data("type"))
+        found = torch.autograd.grad(out, [mine, conv.weight], gradient[graph.ids].to(out.dtype))
+        comm.Allreduce(MPI.IN_PLACE, found[1].numpy())
+        with mpi.agree(comm):
+            assert "fused" in mgg.explain(model)
+            for each, whole in (
+                (out, wanted[graph.ids]),
+                (found[0], gradients[0][graph.ids]),
+                (found[1], gradients[1]),
+            ):
+                torch.testing.assert_close(each.double(), whole, rtol=near, atol=near)
+        if edges:
+            with pytest.raises(mgg.InputError, match="expected integers from 0 to 1"):
+                relations.relational(mine, conv.weight[:2], graph, "type")
 
 
 @pytest.mark.parametrize("most", [10**6, pyg_convs.EDGES - 1])
