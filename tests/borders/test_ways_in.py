@@ -429,6 +429,14 @@ def test_nothing_is_said_of_what_is_taken():
         assert from_pyg(path_data(x=torch.ones(3, 2, **BFLOAT))).x.tolist() == [[1, 1]] * 3
 
 
+def test_data_of_edges_have_one_order(monkeypatch):
+    """PyG lists a set of names, in another order in each process."""
+    made = path_data(edge_attr=torch.ones(2), edge_kind=PATH[0])
+    for names in (made.keys(), made.keys()[::-1]):
+        monkeypatch.setattr(type(made), "keys", lambda self, names=names: names)
+        assert list(from_pyg(made).edge) == ["attr", "kind"]
+
+
 def test_weights_of_pygs_own_from_networkx_are_weights():
     made = nx.path_graph(4)
     nx.set_edge_attributes(made, 2.5, "weight")

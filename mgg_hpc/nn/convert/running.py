@@ -42,7 +42,7 @@ class Lists:
         self.names = sorted([*graph.part.edge_data, *["weight"] * (self.weight is not None)])
         self.nodes = Domain("nodes", graph.rows, graph.num_nodes, self._ids)
         self.edges = Domain("edges", index.shape[1], graph.num_edges, self._pairs)
-        self.extended = graph.rows + len(graph.adjacency("edges").forward.halo)
+        self.extended = graph.rows + len(graph.halo())
         self.edges.ends = lambda: self.index
         self.halo = Domain("nodes and halo", self.extended, 0, self._ids)
         self.halo.owner = self.nodes
