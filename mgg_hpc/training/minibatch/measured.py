@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import cast
@@ -22,7 +21,7 @@ from ...plan.hybrid import Overlap, Phases, Plan
 from ...runtime import cores
 from ..job import Job
 from ..trainer import Trainer
-from .executor import OF_PHASES, Hybrid, Run
+from .executor import OF_PHASE, Hybrid, Run
 
 STEPS, WARM_UP = 20, 2  # batches of each phase that are measured, and those before them
 FORMAT, VERSION = "mgg-phases", 1
@@ -66,7 +65,7 @@ def measure(job: Job) -> Measured:
     workers = min(comm.allgather(job.backend.options.threads))
     # Nothing of the whole graph is used.
     trainer = Trainer(replace(job, model=deepcopy(job.model)), cast(GraphHandle, None), records=False)
-    epoch, spent = 0, {name: list[float]() for name in OF_PHASES}
+    epoch, spent = 0, {name: list[float]() for name in OF_PHASE.values()}
     wanted = WARM_UP + min(STEPS, 2 * sampled.steps)
     while min(map(len, spent.values())) < wanted:
         epoch += 1
@@ -93,22 +92,22 @@ def _machine(job: Job) -> dict[str, str | int]:
     """Return what must be equal for kept times to hold."""
     gpu = {} if job.backend.capabilities.device == "cpu" else {"GPU": torch.cuda.get_device_name()}
     here = {"cpu": cores.processor(), "cores": cores.available(), "threads": job.backend.options.threads}
-    return {**here, **gpu, "ranks": job.comm.size, "mgg": __version__}
+    return {**here, **gpu, "mgg": __version__}
 
 
 def _name(job: Job) -> str:
-    """Return the name of the times of this model, graph, fanouts and size of batches in the user's cache folder."""
-    train = job.settings.train
+    """Return the name in the user's cache folder of the times of jobs whose batches are as those of this one."""
+    settings = job.settings
     of = [
         job.part.uuid,
-        msgspec.to_builtins(job.settings.model),
-        train.dtype,
-        list(train.fanouts),
-        train.batch_size,
+        job.comm.size,
+        job.backend.capabilities.name,
+        settings.model,
+        settings.features,
+        settings.run.features,
+        *(getattr(settings.train, name) for name in ("dtype", "recompute", "fanouts", "batch_size")),
     ]
-    return (
-        f"phases-{xxhash.xxh3_64_hexdigest(json.dumps([*of, job.backend.capabilities.name]).encode())}.json"
-    )
+    return f"phases-{xxhash.xxh3_64_hexdigest(msgspec.json.encode(of))}.json"
 
 
 def _kept(job: Job) -> tuple[Measured | None, str]:
