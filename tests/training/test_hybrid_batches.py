@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import re
 import threading
 import time
+from collections import defaultdict
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -402,8 +404,25 @@ def test_a_job_says_how_its_batches_are_prepared(tmp_path, monkeypatch):
     assert told["bound_ms"] <= told["expected_ms"] * 1.001
     told = found["hybrid"]["sampled"]["prepare"]
     assert sum(told["batches"].values()) == steps and set(told["phases_ms"]) == set(told["variation"])
+    words = ("--profile", "--set=train.prepare=hybrid", f"--set=run.folder={tmp_path / 'hybrid'}")
+    assert call("train", job, "--no-progress", *words, folder=tmp_path).returncode == 0
+    told = json.loads((tmp_path / "hybrid" / "latest" / "summary.json").read_text())["sampled"]["prepare"]
+    trace = json.loads(gzip.decompress((tmp_path / "hybrid/latest/profile/rank-0.json.gz").read_bytes()))
+    events = [each for each in trace["traceEvents"] if each.get("cat") == "batches"]
+    (epoch,) = (each for each in trace["traceEvents"] if each["name"] == "epoch 2" and each["ph"] == "X")
+    numbers = defaultdict(set)
+    for each in events:
+        assert epoch["ts"] <= each["ts"] and each["ts"] + each["dur"] <= epoch["ts"] + epoch["dur"]
+        numbers[each["name"]].add(each["args"]["number"])
+    assert len(numbers["batch by cpu"]) == told["batches"]["cpu"] and numbers["train by device"] == {
+        *range(steps)
+    }
+    assert (
+        numbers["transfer by copy"] == numbers["batch by cpu"] == {*range(steps)} - numbers["batch by device"]
+    )
     assert call("report", tmp_path / "hybrid", folder=tmp_path).returncode == 0
     page = (tmp_path / "hybrid" / "latest" / "report.html").read_text()
+    assert "Batches of epoch 2 of hybrid" in page and "rank 0: CPU buffer (up to " in page
     assert f"{told['batches']['cpu']} batches of an epoch prepared by the CPU" in page
     assert f"<td>device</td><td>{told['busy']['device']:.0%}</td>" in page
 

@@ -52,6 +52,7 @@ class Run:
 
     def __init__(self, source: Source, batches: Batches, plan: Plan, epoch: int, first: int = 0) -> None:
         self._work = Work(source, batches, epoch, batches.sampling(epoch))
+        self.epoch = epoch
         self._plan, self._first, self._stream = plan, first, source.backend.stream
         self._of_cpu = list(plan.of_cpu(first))
         self._copies: deque[Future[tuple[Batch | Prepared, Any]]] = deque()  # with stamps
