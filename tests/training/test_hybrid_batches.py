@@ -398,6 +398,7 @@ def test_a_job_says_how_its_batches_are_prepared(tmp_path, monkeypatch):
         found[prepare] = json.loads((tmp_path / prepare / "latest" / "summary.json").read_text())
     assert len({each["final_loss"] for each in found.values()}) == 1
     assert "prepare" not in found["cpu"]["sampled"]
+    assert found["auto"]["sampled"]["prepare"]["busy"]["device"] > 0  # whatever it took
     told, steps = found["device"]["sampled"]["prepare"], found["cpu"]["batches"]
     assert (told["by"], told["batches"]) == ("device", {"cpu": 0, "device": steps})
     assert 0 < told["busy"]["device"] <= 1.01 and told["busy"]["cpu"] == 0
