@@ -1,4 +1,4 @@
-"""The study of hybrid plans: what it says of the paper's settings, which the issue of the study has as figures."""
+"""The study of hybrid plans: the figures of the paper's settings, and epochs that are run."""
 
 from __future__ import annotations
 

@@ -342,7 +342,7 @@ def test_times_are_kept_until_the_machine_is_another(job_of, monkeypatch, tmp_pa
     assert again.name in ("cpu", "device", "hybrid") and again.most == 3
     assert len(prepared(prepare="hybrid", batch_size=7).note) == len("measured now") and len(count) == 2
     monkeypatch.setattr(measured.cores, "processor", lambda: "Another CPU")
-    assert prepared(prepare="device").note.startswith("measured now, since the kept ones are of cpu ")
+    assert prepared(prepare="device").note.startswith("measured now (the kept ones are of cpu ")
     assert prepared(prepare="device").note == "kept from an earlier run" and len(count) == 3
     for path in (tmp_path / "cache" / "mgg-hpc").glob("phases-*.json"):
         kept = json.loads(path.read_text())

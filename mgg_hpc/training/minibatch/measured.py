@@ -96,36 +96,27 @@ def _machine(job: Job) -> dict[str, str | int]:
 
 
 def _name(job: Job) -> str:
-    """Return the name in the user's cache folder of the times of jobs whose batches are as those of this one."""
+    """Return the file name, in the user's cache folder, of the times of jobs with batches like this job's."""
     settings = job.settings
     of = [
-        job.part.uuid,
-        job.comm.size,
-        job.backend.capabilities.name,
-        settings.model,
-        settings.features,
-        settings.run.features,
+        *(job.part.uuid, job.comm.size, job.backend.capabilities.name),
+        *(settings.model, settings.features, settings.run.features),
         *(getattr(settings.train, name) for name in ("dtype", "recompute", "fanouts", "batch_size")),
     ]
     return f"phases-{xxhash.xxh3_64_hexdigest(msgspec.json.encode(of))}.json"
 
 
 def _kept(job: Job) -> tuple[Measured | None, str]:
-    """Return the times that are kept for a job, or None, and where its times come from."""
+    """Return the times that are kept for a job, or None, and a note on where its times come from."""
     document, wrong = user_cache.read(_name(job), FORMAT, VERSION)
-    if document is None:
-        return None, f"measured now{f' ({wrong})' if wrong else ''}"
-    try:
-        found = msgspec.convert(document, Measured)
-    except msgspec.ValidationError as error:
-        return (
-            None,
-            f"measured now ({user_cache.folder() / _name(job)}: ignored, since it is damaged: {error})",
-        )
-    for what, here in _machine(job).items():
-        if found.machine.get(what) != here:
-            return (
-                None,
-                f"measured now, since the kept ones are of {what} {found.machine.get(what)}, and here it is {here}",
-            )
-    return found, "kept from an earlier run"
+    if document is not None:
+        try:
+            found, here = msgspec.convert(document, Measured), _machine(job)
+            changed = [name for name in here if found.machine.get(name) != here[name]]
+            if not changed:
+                return found, "kept from an earlier run"
+            name = changed[0]
+            wrong = f"the kept ones are of {name} {found.machine.get(name)}, and here it is {here[name]}"
+        except msgspec.ValidationError as error:
+            wrong = f"{user_cache.folder() / _name(job)}: ignored, since it is damaged: {error}"
+    return None, f"measured now{wrong and f' ({wrong})'}"
