@@ -325,9 +325,16 @@ class Batches:
                 for number in range(first, self.steps):
                     for later in range(number + len(waiting), min(self.steps, number + ahead + 1)):
                         waiting.append(pool.submit(sample, later))
-                    with span("sample"):
-                        sampled = waiting.popleft().result()
-                    yield self.batch(*sampled, epoch, number)
+                    try:
+                        with span("sample"):
+                            sampled = waiting.popleft().result()
+                        batch = self.batch(*sampled, epoch, number)
+                    except InputError as error:
+                        if self._source.comm.size == 1:
+                            raise
+                        # It is this rank's own: ranks in the middle of a step cannot agree on one.
+                        raise RuntimeError(f"batch {number} of epoch {epoch}: {error}") from error
+                    yield batch
             finally:
                 for future in waiting:
                     future.cancel()
