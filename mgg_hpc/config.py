@@ -255,6 +255,11 @@ def _check_needs(settings: Settings, where: str) -> None:
                 raise InputError(
                     f"{where}: {name} is {value!r}, which is for jobs of {kind}; {other} dlrm.data"
                 )
+    if settings.run.features != "auto" and settings.features != FeaturesSettings():
+        raise InputError(
+            f'{where}: run.features is "{settings.run.features}", and [features] has the tiers of the features; leave '
+            "one of them out"
+        )
     for key, (other, needed) in NEEDS.items():
         value = attrgetter(key)
         if value(settings) != value(Settings()) and (found := attrgetter(other)(settings)) != needed:

@@ -136,13 +136,19 @@ def alike(found: Tensor, expected: Tensor, *, whole: bool) -> None:
 
 
 def opened(comm, rows: Tensor, way: str, **options):
-    """Return a ShardedEmbeddingBag over the rows. way: "sent" is as between ranks whose rows no pointer reaches."""
+    """Return a ShardedEmbeddingBag over the rows.
+
+    way: "sent" is as between ranks whose rows no pointer reaches, "tiers" has some rows of each rank in a file.
+    """
+    if way == "tiers":
+        options |= {"near": 200, "score": np.random.default_rng(1).permutation(ROWS)}
     with pytest.MonkeyPatch.context() as patched:
         if way == "sent":
             patched.setattr(sharded.mpi, "node", lambda _: SimpleNamespace(size=1))
-        how = "distinct" if way == "sent" else way
+        how = "distinct" if way in ("sent", "tiers") else way
         found = mgg.nn.ShardedEmbeddingBag.from_pretrained(rows, way=how, comm=comm, **options)
-    assert found.rows.pointers == (way != "sent")
+    assert found.rows.pointers == (way not in ("sent", "tiers"))
+    assert way != "tiers" or 0 < found.rows.tiers._table.tiers[0].slots < len(found.rows.tiers)
     return found
 
 
@@ -222,7 +228,10 @@ def check_collection(rng, comm, way: str) -> None:
         mgg.nn.TableConfig("v", 17, 5, ["d"]),
         mgg.nn.TableConfig("w", 2, 5, ["e"]),
     ]
-    found = mgg.nn.ShardedEmbeddingBagCollection(tables, optimizer=mgg.nn.SGD(0.5), way=way, comm=comm)
+    how = {"way": way}
+    if way == "tiers":  # of both widths
+        how = {"near": 600, "score": {t.name: lambda first, last: np.arange(last, first, -1) for t in tables}}
+    found = mgg.nn.ShardedEmbeddingBagCollection(tables, optimizer=mgg.nn.SGD(0.5), comm=comm, **how)
     theirs = {
         table.name: torch.nn.EmbeddingBag(table.num_embeddings, table.embedding_dim, mode=table.pooling)
         for table in tables

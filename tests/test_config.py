@@ -92,6 +92,13 @@ def test_a_key_that_would_do_nothing_is_refused_with_what_it_needs(write, key, v
     assert getattr(getattr(config.load(path, given[:1], of_run=True), section), name) == value
 
 
+def test_features_have_one_place(write):
+    text = '[graph]\nfile = "g.h5"\n[train]\nmode = "sampled"\n[run]\nfeatures = "host"\n'
+    config.load(write(text))
+    said = refusal(write(text + '[features]\nhost = "1G"'))
+    assert 'run.features is "host", and [features] has the tiers' in said
+
+
 def test_settings_cannot_be_changed():
     with pytest.raises(AttributeError):
         config.Settings().train.epochs = 3

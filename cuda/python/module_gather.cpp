@@ -20,6 +20,7 @@ namespace {
 using mgg::Flat, mgg::require;
 
 using Rows = nb::ndarray<nb::ndim<2>, nb::device::cpu>;  // of any type
+using ReadRows = nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu>;
 using Slots = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Tier = std::tuple<int64_t, Flat<const uint64_t>, Flat<const int64_t>, int64_t, uint64_t>;
 using File = std::tuple<int64_t, int, int64_t>;
@@ -55,14 +56,10 @@ class Table {
 
   std::tuple<int64_t, int64_t, int64_t, int64_t, int> gather(Flat<const int64_t> ids, Rows out, Flat<int64_t> read,
                                                              int threads) const {
-    const int64_t count = static_cast<int64_t>(ids.size()), item = static_cast<int64_t>(out.itemsize());
-    require(static_cast<int64_t>(out.shape(0)) == count && static_cast<int64_t>(out.shape(1)) * item == table_.bytes,
-            "out: a row for each number");
-    require(out.size() == 0 || out.shape(1) == 1 || out.stride(1) == 1, "out: columns must be contiguous");
-    require(count <= 1 || out.stride(0) >= static_cast<int64_t>(out.shape(1)), "out: rows overlap");
+    const int64_t count = static_cast<int64_t>(ids.size());
+    const int64_t out_bytes = row_bytes(out, count);
     require(threads > 0 && read.size() == tiers_.size() + 1, "read: one for each tier and the file");
-    const mgg::RowGather call{table_, ids.data(), count, static_cast<char*>(out.data()),
-                              count > 1 ? out.stride(0) * item : table_.bytes, threads};
+    const mgg::RowGather call{table_, ids.data(), count, static_cast<char*>(out.data()), out_bytes, threads};
     std::vector<int64_t> counts(read.size());
     mgg::RowsRead found;
     {
@@ -73,7 +70,25 @@ class Table {
     return {found.own, found.got, counts.back(), found.fault.slot, found.fault.error};
   }
 
+  std::tuple<int64_t, int> update(Flat<const int64_t> ids, ReadRows rows) const {
+    const int64_t count = static_cast<int64_t>(ids.size()), apart = row_bytes(rows, count);
+    nb::gil_scoped_release release;
+    const auto fault = mgg::update_rows(table_, ids.data(), count, static_cast<const char*>(rows.data()), apart);
+    return {fault.slot, fault.error};
+  }
+
  private:
+  // Bytes from one of `count` rows of memory to the next.
+  template <class Array>
+  int64_t row_bytes(const Array& rows, int64_t count) const {
+    const int64_t item = static_cast<int64_t>(rows.itemsize());
+    require(static_cast<int64_t>(rows.shape(0)) == count && static_cast<int64_t>(rows.shape(1)) * item == table_.bytes,
+            "rows: one for each number");
+    require(rows.size() == 0 || rows.shape(1) == 1 || rows.stride(1) == 1, "rows: columns must be contiguous");
+    require(count <= 1 || rows.stride(0) >= static_cast<int64_t>(rows.shape(1)), "rows overlap");
+    return count > 1 ? rows.stride(0) * item : table_.bytes;
+  }
+
   std::optional<Slots> slots_;  // these keep the arrays alive
   std::vector<Tier> given_;
   std::vector<mgg::Tier> tiers_;
@@ -127,7 +142,12 @@ that gets rows at address 0, or 0. Raises ValueError for arrays that do not fit.
 ids: int64 [n]. out: rows of any type [n, dim]. read: int64 [tiers + 1], to which the numbers of rows of each tier and
 the file are added. own: number of this rank's rows. got: of rows that were fetched by the transport. stored: of the
 file's rows. slot: the first of these that could not be read, or -1; error: errno, or 0 at the file's end. Raises
-IndexError for a number outside the rows, before anything is written, and ValueError for arrays that do not fit.)");
+IndexError for a number outside the rows, before anything is written, and ValueError for arrays that do not fit.)")
+      .def("update", &Table::update, "ids"_a.noconvert(), "rows"_a.noconvert(),
+           R"(Set row ids[i] = rows[i], of equal numbers the last. Return (slot, error) as gather.
+
+ids: int64 [n]. rows: of any type [n, dim]. Memory of tiers and the file must be writable. Raises IndexError for a
+number outside the rows, before anything is written, and ValueError for rows that no pointer reaches.)");
   m.def("csr_offsets", &csr_offsets, "indptr"_a.noconvert(), "stored"_a, "rows"_a.noconvert(),
         "out_indptr"_a.noconvert(), R"(Set out_indptr [n + 1] to where rows [n] of a CSR matrix begin in gather_csr.
 

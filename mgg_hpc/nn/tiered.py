@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from mmap import ALLOCATIONGRANULARITY
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from ..plan.order import inverse
 from ..runtime import backends, mpi
 from ..runtime.backends.arguments import Options
 from ..runtime.backends.base import Backend
-from ..runtime.backends.host.kernels import SerialBackend
+from ..runtime.backends.host.kernels import HostBackend, SerialBackend
 from ..runtime.backends.simulated import World
 from ..runtime.tiers.files import FileRows
 from ..runtime.tiers.place import (
@@ -33,6 +34,7 @@ from ..runtime.tiers.place import (
     Placed,
     Slots,
     Source,
+    Zeros,
     agreed,
     format_of,
     rows_of,
@@ -44,7 +46,7 @@ DEVICES = ("cpu", "cuda")
 
 
 class TieredTensor:
-    """A read-only tensor [N, dim] whose rows are read by number from wherever they lie.
+    """A tensor [N, dim] whose rows are read by number from wherever they lie.
 
     Rows of the highest scores are copied into memory: ``near`` bytes of each rank, then ``peers`` bytes of each rank,
     whose rows all ranks read, then ``host`` bytes that the ranks of a node share. The rest stays in its file or array.
@@ -58,8 +60,11 @@ class TieredTensor:
     measured cost of a row of each tier. score: [N], for example expected visits. [default: rows come as they lie, as
     `mgg partition --order visits` has put them] device: "cpu", or "cuda" for tiers near and peers in a GPU's memory,
     whose kernels read the host's, and for results there. comm: communicator of all ranks, which pass the same arguments
-    and rows. [default: the launcher's, or this process alone] Raises InputError, the same on all ranks, for tiers,
-    scores and rows that do not fit, and arguments that differ between ranks.
+    and rows. [default: the launcher's, or this process alone] writable: whether `update` may write rows. No row has a
+    second copy then: all ranks are of one node and a CPU, several ranks have no tier near, and rows without a tier lie
+    in a scratch file in ``folder`` [default: the system's temporary one]; neither file nor array of the rows is
+    written. Raises InputError, the same on all ranks, for tiers, scores and rows that do not fit, and arguments that
+    differ between ranks.
     """
 
     @collective("TieredTensor")
@@ -72,6 +77,8 @@ class TieredTensor:
         host: int | str = 0,
         score: ArrayLike | None = None,
         device: str = "cpu",
+        writable: bool = False,
+        folder: str | Path | None = None,
         comm: Any = None,
     ) -> None:
         """Place the rows of a source.
@@ -82,11 +89,13 @@ class TieredTensor:
         if comm is None and mpi.launched():
             comm = mpi.world()
         self._comm = comm = None if comm is None or comm.size == 1 else comm
-        self._closed = False
+        self._closed, self.writable = False, writable
+        ranks, of_node = (1, 1) if comm is None else (comm.size, mpi.node(comm).size)
+        scratch = Path(folder or tempfile.gettempdir()) if writable else None
         with agreed(comm):
             source, places = find()
             self._file = source if isinstance(source, FileRows) else None
-            if not isinstance(source, FileRows):
+            if not isinstance(source, FileRows | Zeros):
                 _check_rows(source)
             format = format_of(source)
             self.shape, self.dtype = torch.Size([len(source), format.dim]), _torch_type(format.dtype)
@@ -96,16 +105,24 @@ class TieredTensor:
                 raise InputError(f"device: {device!r} is none of {', '.join(DEVICES)}")
             if given is None and peers == AUTO:
                 raise InputError(f'peers = "{AUTO}" needs a score, by which near is divided; pass bytes')
+            if writable:
+                _check_writable(ranks, of_node, device, room)
+            elif folder is not None:
+                raise InputError(
+                    "folder is for the scratch file of writable=True, and the tensor is read-only"
+                )
         if comm is not None:
             digest = None if given is None else hashlib.blake2b(np.ascontiguousarray(given).data).hexdigest()
-            said = (self.shape, format.dtype.name, room, device, digest)
+            said = (self.shape, format.dtype.name, room, device, digest, writable)
             if any(each != said for each in comm.allgather(said)):
                 raise InputError(
                     "TieredTensor: rows, tiers or scores differ between ranks; pass the same on all"
                 )
         self._backend = backend_for(comm, device, shared=room[PEERS] != 0)
         with backends.closed_on_error(self._backend.memory.close):
-            self._placed = Placed(self._backend, comm, source, room, score=given, places=places)
+            self._placed = Placed(
+                self._backend, comm, source, room, score=given, places=places, scratch=scratch
+            )
         self._table, self._workspace = self._placed.table, Workspace(self._backend, varying=True)
         if device != "cpu":
             self.gather([])  # the first call may allocate, which all ranks do together
@@ -184,12 +201,25 @@ class TieredTensor:
 
         return cls(find, **how)
 
+    @classmethod
+    def zeros(cls, rows: int, dim: int, dtype: torch.dtype | None = None, **how: Any) -> TieredTensor:
+        """Return a writable tensor of zeros [rows, dim], as for embedding tables. how: as above."""
+        kind = as_array(torch.empty(0, dtype=dtype or torch.get_default_dtype())).dtype
+
+        def find() -> tuple[Zeros, None]:
+            if rows < 0 or dim < 1:
+                raise InputError(f"rows are [{rows}, {dim}]; expected at least one column")
+            return Zeros(rows, dim, kind), None
+
+        return cls(find, writable=True, **how)
+
     def __len__(self) -> int:
         return self.shape[0]
 
     def __repr__(self) -> str:
         tiers = ", ".join(f"{each.name} {each.slots:,}" for each in self._table.tiers)
-        where = tiers if self._file is None else f"{tiers}{', ' if tiers else ''}{self._file.path}"
+        file = self._table.file
+        where = tiers if file is None else f"{tiers}{', ' if tiers else ''}{file.path}"
         return f"TieredTensor({list(self.shape)}, {self.dtype}, rows: {where})"
 
     def __getitem__(self, ids: Any) -> Tensor:
@@ -226,9 +256,43 @@ class TieredTensor:
         self._backend.gather(self._table, numbers, as_array(found))
         return found.contiguous() if out is None else out.copy_(found)
 
+    @property
+    def owned(self) -> range:
+        """Rows that this rank may write: of P ranks, rank p owns rows N p // P .. N (p + 1) // P - 1."""
+        rank, ranks = (0, 1) if self._comm is None else (self._comm.rank, self._comm.size)
+        return range(len(self) * rank // ranks, len(self) * (rank + 1) // ranks)
+
+    def update(self, ids: Any, rows: Tensor | NDArray[Any]) -> None:
+        """Set rows of ``owned`` by number; of equal numbers the last one counts. Not collective.
+
+        This rank reads them as soon as the call returns, others after a barrier of ``comm``. ids: as in `gather`. rows:
+        [n, dim] of the tensor's dtype. Raises ValueError for a read-only or closed tensor, rows of other ranks, and
+        ``rows`` that do not fit, IndexError and TypeError as `gather`, all before anything is written; and InputError
+        where the scratch file cannot be written.
+        """
+        if self._closed or not self.writable:
+            raise ValueError(f"the tensor is {'closed' if self._closed else 'read-only; pass writable=True'}")
+        numbers, own = _numbers(ids, len(self)), self.owned
+        given: NDArray[Any] = as_array(rows.detach().cpu()) if isinstance(rows, Tensor) else np.asarray(rows)
+        expected = [len(numbers), self.shape[1]]
+        if list(given.shape) != expected or given.dtype != self._table.format.dtype:
+            raise ValueError(
+                f"rows are {list(given.shape)} of {given.dtype}; expected {expected} of {self.dtype}"
+            )
+        others = (numbers < own.start) | (numbers >= own.stop)
+        if (
+            self._comm is not None
+            and others.any()
+            and 0 <= (number := numbers[np.argmax(others)]) < len(self)
+        ):
+            raise ValueError(
+                f"row {number} is another rank's; rank {self._comm.rank} owns rows {own.start} to {own.stop - 1}"
+            )
+        cast(HostBackend, self._backend).update(self._table, numbers, np.ascontiguousarray(given))
+
     def stats(self) -> dict[str, dict[str, int]]:
         """Return what this rank has read so far, by tier: {"near": {"rows": .., "bytes": ..}, ..}."""
-        names = [each.name for each in self._table.tiers] + ([FILE] if self._file is not None else [])
+        names = [each.name for each in self._table.tiers] + ([FILE] if self._table.file is not None else [])
         row_bytes = self.shape[1] * self.dtype.itemsize
         read = zip(names, self._table.read.tolist(), strict=False)
         return {name: {"rows": rows, "bytes": rows * row_bytes} for name, rows in read}
@@ -263,6 +327,22 @@ def backend_for(comm: Any, device: str, *, shared: bool) -> Backend:
         comm = MPI.COMM_SELF
     chosen = backends.choose_cpu("auto", comm) if device == "cpu" else backends.choose("cuda", comm)
     return backends.make(chosen, comm, threads=threads)
+
+
+def _check_writable(ranks: int, of_node: int, device: str, room: Mapping[str, int]) -> None:
+    """Raise InputError for tiers whose rows could not be written, or would be copies of each other.
+
+    ranks: number of all ranks. of_node: and of those of this node.
+    """
+    if device != "cpu":
+        raise InputError(f'writable=True is for device="cpu", and it is "{device}"')
+    if of_node < ranks:
+        raise InputError("writable=True is for the ranks of one node; pass a communicator of each node")
+    if ranks > 1 and (room[NEAR] or room[PEERS] < 0):
+        raise InputError(
+            f"{NEAR} holds copies of rows on each rank, which update would not change; with writable=True and several "
+            f"ranks pass bytes for {PEERS} and {HOST}"
+        )
 
 
 def _check_rows(source: NDArray[Any]) -> None:

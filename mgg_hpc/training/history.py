@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..nn.sampling.batches import Batch
 from ..runtime.backends.base import Meter
@@ -19,15 +18,15 @@ from .metrics import Scores
 class BatchCounts:
     """Sums over the batches that this rank has trained on in this process.
 
-    edges: of all blocks. rows: of the input. waited: seconds spent waiting for samples. tiers: rows of the input by
-    tier, int64, of each epoch.
+    edges: of all blocks. rows: of the input. waited: seconds spent waiting for samples. tiers: share of each tier in
+    the rows that all ranks have read, of each epoch.
     """
 
     batches: int = 0
     edges: int = 0
     rows: int = 0
     waited: float = 0.0
-    tiers: list[NDArray[np.int64]] = field(default_factory=list)
+    tiers: list[dict[str, float]] = field(default_factory=list)
 
     def add(self, batch: Batch) -> None:
         """Count a batch."""

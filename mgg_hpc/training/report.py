@@ -15,9 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import sizes
+from ..config import FeaturesSettings
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.tiered import TieredFeatures
 from ..runtime.exit_code import RANKS
+from ..runtime.tiers.place import FILE
 from ..sizes import counted
 from . import memory
 from .job import Job
@@ -79,13 +81,11 @@ def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> N
         facts["batches"] = (
             f"{job.sampled.steps:,} an epoch, of {counted(job.sampled.how.batch_size, 'node')}, fanouts {fanouts}"
         )
-    if isinstance(job.x, TieredFeatures):
-        shares = job.x.expected
-        if shares:
-            held = [
-                f"{name} {counted(rows, 'row')} ({shares[name]:.1%})" for name, rows in job.x.rows.items()
-            ]
-            facts["features"] = f"{', '.join(held)} of the reads that are expected; by {job.x.score}"
+    if isinstance(job.x, TieredFeatures) and settings.features != FeaturesSettings():
+        shares = {name: f" ({share:.1%})" for name, share in job.x.expected.items()}
+        held = [f"{name} {counted(rows, 'row')}{shares.get(name, '')}" for name, rows in job.x.rows.items()]
+        expected = " of the reads that are expected" * bool(shares)
+        facts["features"] = f"{', '.join(held)}{expected}; by {job.x.score}"
     if job.streamed is not None:
         where = f"files in {settings.plan.scratch}" if settings.plan.scratch else "the host's memory"
         room = sizes.shown(job.streamed.streaming.memory)
@@ -221,6 +221,8 @@ def print_result(summary: dict[str, Any], folder: Path) -> None:
         for split in ("test", "val", "train")
         if splits[split]
     }
+    if (tiers := summary.get("tiers")) and tiers["read"]:
+        facts["features"] = hits(tiers["read"][-1], tiers["expected"])
     epoch, evaluation = summary["epoch_ms"]["median"], summary["eval_ms"]["median"]
     each = f"an epoch takes {_milliseconds(epoch)}, its evaluation {_milliseconds(evaluation)}"
     facts["time"] = f"{duration(summary['seconds'])}; {each}"
@@ -228,6 +230,12 @@ def print_result(summary: dict[str, Any], folder: Path) -> None:
     print_next(
         command("predict {} -o predictions.csv", folder, summary["ranks"]), command("report {}", folder, 1)
     )
+
+
+def hits(read: Mapping[str, float], expected: Mapping[str, float]) -> str:
+    """Return the share of rows that an epoch has read from memory, and the expected one. Arguments: shares by tier."""
+    wanted = f" ({1 - expected[FILE]:.1%} expected)" if expected else ""
+    return f"hits {1 - read[FILE]:.1%}{wanted}"
 
 
 def command(words: str, folder: Path, ranks: int) -> str:

@@ -117,20 +117,15 @@ def _sampled(job: Job, history: History) -> dict[str, Any]:
 
 
 def _tiers(job: Job, history: History) -> dict[str, Any]:
-    """Return the entry of a job whose features are in tiers, {} for others. Collective.
+    """Return the entry of a job whose features are in tiers, {} for others.
 
     expected, read: shares of the rows that batches read, by tier: as placed, and in each epoch of this process on all
     ranks.
     """
     if not isinstance(job.x, TieredFeatures) or history.batches is None:
         return {}
-    read = []
-    for mine in history.batches.tiers:
-        counts = _summed(job.comm, *mine.tolist())
-        read.append(
-            {name: count / max(1, sum(counts)) for name, count in zip(job.x.names, counts, strict=True)}
-        )
-    return {"tiers": {"score": job.x.score, "rows": job.x.rows, "expected": job.x.expected, "read": read}}
+    x, read = job.x, history.batches.tiers
+    return {"tiers": {"score": x.score, "rows": x.rows, "expected": x.expected, "read": read}}
 
 
 def _streamed(job: Job, history: History) -> dict[str, Any]:

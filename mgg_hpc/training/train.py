@@ -14,6 +14,7 @@ from .. import config
 from ..config import CheckpointSettings, Settings
 from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
+from ..nn.inputs.tiered import TieredFeatures
 from ..nn.spans import span
 from ..runtime import backends, cores, exit_code, leftovers, mpi
 from ..runtime.watchdog import Watchdog
@@ -151,7 +152,11 @@ class _Training:
             more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
             self.metrics.add([epoch, history.loss, *fractions, *more])
         validation = f"  validation {scores.val:.4f}" if self.job.labels.totals["val"] else ""
-        show(completed=epoch, note=f"loss {history.loss:.4f}{validation}")
+        note = f"loss {history.loss:.4f}{validation}"
+        x = self.job.x
+        if isinstance(x, TieredFeatures) and trainer.counts and trainer.counts.tiers:
+            note += f"  {report.hits(trainer.counts.tiers[-1], x.expected)}"
+        show(completed=epoch, note=note)
         last = _is_over(self.job, history, epoch)
         if recorder:
             with self.phases.profiling():

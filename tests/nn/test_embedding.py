@@ -12,6 +12,7 @@ from data.graphs import refused
 from embeddings import OPTIONS
 
 import mgg_hpc as mgg
+from mgg_hpc.nn.embedding.rows import parts
 
 ROWS, DIM = embeddings.ROWS, embeddings.DIM
 
@@ -22,9 +23,10 @@ def test_bags_are_those_of_torch(rng, option, way):
     embeddings.check_all(rng, None, option, way)
 
 
+@pytest.mark.parametrize("way", ["auto", "tiers"])
 @pytest.mark.parametrize("name", embeddings.OPTIMIZERS)
-def test_optimisers_are_those_of_torch(rng, name):
-    embeddings.check_optimizer(rng, None, name, "auto")
+def test_optimisers_are_those_of_torch(rng, name, way):
+    embeddings.check_optimizer(rng, None, name, way)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -47,8 +49,28 @@ def test_rows_of_other_types(rng, dtype):
     assert torch.equal(sgd.weight.double(), rows.double() - torch.from_numpy(counts)[:, None])
 
 
-def test_a_collection_is_its_tables(rng):
-    embeddings.check_collection(rng, None, "auto")
+@pytest.mark.parametrize("way", ["auto", "tiers"])
+def test_a_collection_is_its_tables(rng, way):
+    embeddings.check_collection(rng, None, way)
+
+
+@pytest.mark.parametrize("optimizer", [mgg.nn.SGD, mgg.nn.Adagrad, mgg.nn.RowWiseAdagrad])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dim", [5, 8])
+def test_rows_in_tiers_are_rows_in_memory_bit_by_bit(rng, tmp_path, optimizer, dtype, dim):
+    """What the optimiser keeps of a row, too, which has a wider type than halves."""
+    rows = torch.from_numpy(rng.standard_normal((ROWS, dim))).to(dtype)
+    found = []
+    cases = [embeddings.draw(rng, "mixed", 1, weights=False)[0] for _ in range(5)]
+    for tiers in ({}, {"near": 9 * dim * rows.itemsize, "folder": tmp_path, "score": rng.random(ROWS)}):
+        how = {"mode": "sum", "freeze": False, "optimizer": optimizer(0.1)}
+        bags = mgg.nn.ShardedEmbeddingBag.from_pretrained(rows, **how, **tiers)
+        for case in cases:
+            bags(*case.arguments(torch.int64, include_last=False)).square().sum().backward()
+        found.append([bags.gathered()["weight"], *(each for _, each in parts(bags.rows))])
+    assert bags.rows.tiers.stats()["file"]["rows"] and bags.rows.tiers.stats()["near"]["rows"]
+    assert len(found[0]) == len(found[1]) and all(map(torch.equal, *found))
+    assert not torch.equal(found[0][0], rows)
 
 
 def test_a_planned_batch_is_taken_and_direct_reads_each_entry(rng):
@@ -97,9 +119,10 @@ def test_state_is_that_of_torch(rng):
         bags.load_state_dict({"weight": torch.zeros(ROWS, DIM + 1)})
 
 
+@pytest.mark.parametrize("tiers", [{}, {"near": 99, "optimizer": mgg.nn.SGD(1)}])
 @pytest.mark.parametrize("move", [lambda bags: bags.double(), lambda bags: bags.half()])
-def test_rows_that_torch_has_moved_are_refused(move):
-    bags = mgg.nn.ShardedEmbeddingBag(ROWS, DIM)
+def test_rows_that_torch_has_moved_are_refused(move, tiers):
+    bags = mgg.nn.ShardedEmbeddingBag(ROWS, DIM, **tiers)
     bags.float().cpu()(long(1), long(0))
     move(bags)
     with refused("embedding rows were moved to other memory"):
@@ -119,11 +142,18 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
         ({"mode": "min"}, "mode is 'min'; expected one of sum, mean, max"),
         ({"padding_idx": 10}, "padding_idx is 10, of 10 rows"),
         ({"dtype": torch.int64}, "floating-point type"),
+        ({"near": "1G"}, "embedding rows in tiers (near=) need an optimizer="),
+        ({"folder": "/tmp"}, "folder and score are for embedding rows in tiers; pass near="),
+        ({"near": 9, "score": np.ones(9), "optimizer": mgg.nn.SGD(1)}, "score is [9]; expected [10]"),
+        ({"near": "much", "optimizer": mgg.nn.SGD(1)}, "near: 'much' is not a size"),
+        ({"near": 9, "folder": "/nowhere", "optimizer": mgg.nn.SGD(1)}, "scratch folder /nowhere: No such"),
     ):
         with refused(re.escape(message)):
             mgg.nn.ShardedEmbeddingBag(10, 3, **how)
     with refused("expected a finite number, at least 0"):
         mgg.nn.SGD(-1)
+    with refused("in tiers are not in state_dict"):
+        mgg.nn.ShardedEmbeddingBag(10, 3, near=9, optimizer=mgg.nn.SGD(1)).state_dict()
     bags = mgg.nn.ShardedEmbeddingBag(10, 3)
     for arguments, message in (
         ((long(1, 2, 10), long(0, 1)), "bag 1 has index 10; expected 0 to 9"),

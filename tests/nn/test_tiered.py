@@ -207,6 +207,79 @@ def test_maps_that_are_copies_are_arrays_and_replaced_files_are_refused(tmp_path
         mgg.TieredTensor.from_numpy(mapped)
 
 
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize(
+    "tier", [{}, {"near": 700}, {"near": 500, "peers": 600, "host": 900}, {"host": "1G"}]
+)
+def test_rows_are_written_wherever_they_lie_and_their_source_is_not(rng, made, tmp_path, tier, scored):
+    for dim in (1, 5, 33):
+        score = rng.permutation(ROWS) if scored else None
+        x, tensor = made(dim, str(rng.choice(KINDS)), score=score, writable=True, folder=tmp_path, **tier)
+        source, expected = {path: path.read_bytes() for path in tmp_path.iterdir()}, x.astype("f8")
+        with tensor:
+            assert torch.equal(tensor[:].double(), torch.from_numpy(expected))
+            for _ in range(4):
+                ids = rng.integers(0, ROWS, rng.integers(0, 2 * ROWS))  # of equal numbers the last one counts
+                rows = torch.from_numpy(rng.integers(0, 99, (len(ids), dim))).to(tensor.dtype)
+                tensor.update(ids if rng.random() < 0.5 else torch.from_numpy(ids), rows)
+                expected[ids] = rows.double()
+                assert torch.equal(tensor[:].double(), torch.from_numpy(expected))
+        assert source == {path: path.read_bytes() for path in tmp_path.iterdir()}
+        if not source:
+            assert (x.astype("f8") != expected).any()
+
+
+def test_many_rows_of_zeros_are_written_in_runs(rng, tmp_path):
+    for dim in (3, (1 << 18) + 1):  # and rows that are longer than a run
+        rows = 300_000 // dim + 4
+        with mgg.TieredTensor.zeros(rows, dim, near=rows * dim, folder=tmp_path) as tensor:
+            assert not tensor[:].any()
+            for ids in (np.arange(1, rows), np.array([rows - 1, 0, rows - 1])):
+                new = rng.random((len(ids), dim), np.float32)
+                tensor.update(ids, new)
+                kept = {number: at for at, number in enumerate(ids.tolist())}
+                assert torch.equal(tensor[list(kept)], torch.from_numpy(new[list(kept.values())]))
+
+
+def test_what_cannot_be_written_is_refused(rng, tmp_path):
+    x = rng.random((10, 3))
+    with pytest.raises(ValueError, match="read-only; pass writable=True"):
+        mgg.TieredTensor.from_numpy(x).update([1], x[:1])
+    tensor = mgg.TieredTensor.from_numpy(x, writable=True)
+    for rows in (x[:2], x[:1, :2], x[:1].astype("f4"), x[0], torch.ones(1, 3)):
+        with pytest.raises(ValueError, match=r"expected \[1, 3\] of torch.float64"):
+            tensor.update([4], rows)
+    for ids, number in (([3, 10], 10), ([-2, 3], -2)):
+        with pytest.raises(IndexError, match=f"row {number}, and rows are 0 to 9"):
+            tensor.update(ids, x[:2])
+    with pytest.raises(TypeError, match="rows are read by integers"):
+        tensor.update([0.5], x[:1])
+    assert torch.equal(tensor[:], torch.from_numpy(x))
+    tensor.close()
+    with pytest.raises(ValueError, match="the tensor is closed"):
+        tensor.update([1], x[:1])
+    make = mgg.TieredTensor.from_numpy
+    for how, message in (
+        ({"folder": tmp_path}, "folder is for the scratch file of writable=True"),
+        ({"writable": True, "folder": tmp_path / "none"}, "scratch folder .*none: No such file"),
+        ({"writable": True, "device": "cuda"}, 'is for device="cpu", and it is "cuda"'),
+    ):
+        with refused(message):
+            make(x, **how)
+    with refused(r"rows are \[3, 0\]"):
+        mgg.TieredTensor.zeros(3, 0)
+    assert mgg.TieredTensor.zeros(0, 3)[[]].shape == (0, 3)
+
+
+def test_a_write_that_fails_names_folder_and_row(tmp_path):
+    with mgg.TieredTensor.zeros(100, 1, near=160, folder=tmp_path) as tensor:
+        full = os.open("/dev/full", os.O_RDWR)
+        os.dup2(full, tensor._table.file.descriptor)
+        os.close(full)
+        with refused(f"{tmp_path}: row 5 of it cannot be written: No space left on device"):
+            tensor.update([9, 16, 15], torch.ones(3, 1))
+
+
 @pytest.mark.slow
 def test_offsets_beyond_4_gib(tmp_path):
     """Of a file with holes: row numbers above 2^32, offsets above 2^33."""

@@ -1,5 +1,5 @@
 // Gathers rows: the transport gets those that pointers do not reach, and threads read those of the file, while others
-// are copied.
+// are copied. Rows are written in place, or by such threads.
 #include "cpu/sampling/gather.h"
 
 #include "cpu/sampling/copy_rows.h"
@@ -18,6 +18,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,23 +31,23 @@ constexpr int64_t many_bytes = 4 << 20;   // as it does in copies of a CSR matri
 constexpr int64_t got_at_once = 1024;     // gets under way
 constexpr int64_t csr_ahead = 16;         // rows of a CSR matrix that are prefetched,
 constexpr int64_t most_foreseen = 256;    // and values of each
-constexpr int64_t readers = 16;           // threads that wait for a file: a solid-state disk has many reads at a time
+constexpr int64_t file_threads = 16;      // that wait for a file: a solid-state disk has many calls at a time
 constexpr int64_t most_skipped = 1 << 10;   // bytes between rows of a file that one read takes with it,
-constexpr int64_t most_read = 1 << 20;      // of so many bytes at most
+constexpr int64_t most_run = 1 << 20;       // of so many bytes at most
 
 inline void prefetch(const char* row, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += line) __builtin_prefetch(row + at);
 }
 
 // Throws for a number that is no row.
-void check_rows(const RowGather& call) {
-  const uint64_t rows = call.table.rows;
+void check_rows(const Table& table, const int64_t* ids, int64_t count, int threads) {
+  const uint64_t rows = table.rows;
   uint64_t outside = 0;  // in its highest bit, since SSE2 does not compare 64 bits
-#pragma omp parallel for num_threads(call.threads) reduction(| : outside) if (call.count > many_ids)
-  for (int64_t i = 0; i < call.count; ++i) outside |= uint64_t(call.ids[i]) | (rows - 1 - uint64_t(call.ids[i]));
+#pragma omp parallel for num_threads(threads) reduction(| : outside) if (count > many_ids)
+  for (int64_t i = 0; i < count; ++i) outside |= uint64_t(ids[i]) | (rows - 1 - uint64_t(ids[i]));
   if (!(outside >> 63)) return;
-  const int64_t* bad = std::find_if(call.ids, call.ids + call.count, [&](int64_t id) { return uint64_t(id) >= rows; });
-  throw std::out_of_range("row " + std::to_string(*bad) + ", and rows are 0 to " + std::to_string(call.table.rows - 1));
+  const int64_t* bad = std::find_if(ids, ids + count, [&](int64_t id) { return uint64_t(id) >= rows; });
+  throw std::out_of_range("row " + std::to_string(*bad) + ", and rows are 0 to " + std::to_string(table.rows - 1));
 }
 
 // The places of a table's rows, as a call finds them.
@@ -116,24 +117,29 @@ int64_t start_gets(const RowGather& call, const RowPlaces& places, std::vector<F
   return got;
 }
 
-// Reads of a file's rows, by threads that begin at once.
-class FileReads {
+// Reads of a file's rows into memory, or writes of them from there (const char), by threads that begin at once.
+template <class Byte>
+class FileCalls {
  public:
-  FileReads(const RowGather& call, std::vector<Filed> rows)
-      : call_(call), file_(call.table.file), bytes_(call.table.bytes), rows_(std::move(rows)) {
-    std::sort(rows_.begin(), rows_.end(), [](const Filed& a, const Filed& b) { return a.slot < b.slot; });
+  // memory: of place 0. apart: bytes from one place to the next. Of rows with one slot the last place is written.
+  FileCalls(const Table& table, std::vector<Filed> rows, Byte* memory, int64_t apart)
+      : file_(table.file), bytes_(table.bytes), memory_(memory), apart_(apart), rows_(std::move(rows)) {
+    std::sort(rows_.begin(), rows_.end(), [](const Filed& a, const Filed& b) {
+      return a.slot != b.slot ? a.slot < b.slot : a.place < b.place;
+    });
     for (int64_t i = 0; i < int64_t(rows_.size()); ++i) {
-      const bool joins = i > 0 && (rows_[i].slot - rows_[i - 1].slot - 1) * bytes_ <= most_skipped &&
-                         (rows_[i].slot - rows_[runs_.back()].slot + 1) * bytes_ <= most_read;
+      const int64_t skipped = i ? rows_[i].slot - rows_[i - 1].slot - 1 : 0;
+      const bool joins = i > 0 && (skipped < 0 || (skipped * bytes_ <= (writes ? 0 : most_skipped) &&
+                                                   (rows_[i].slot - rows_[runs_.back()].slot + 1) * bytes_ <= most_run));
       if (!joins) runs_.push_back(i);
     }
-    const int64_t threads = std::min<int64_t>(runs_.size(), readers);
+    const int64_t threads = std::min<int64_t>(runs_.size(), file_threads);
     try {
       for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {  // those that have begun read all
+    } catch (const std::system_error&) {  // those that have begun do all
     }
   }
-  ~FileReads() { join(); }
+  ~FileCalls() { join(); }
 
   FileFault join() {
     if (threads_.empty()) work();
@@ -143,6 +149,8 @@ class FileReads {
   }
 
  private:
+  static constexpr bool writes = std::is_const_v<Byte>;
+
   void work() {
     std::vector<char> buffer;
     for (int64_t run; (run = next_++) < int64_t(runs_.size());) {
@@ -153,22 +161,29 @@ class FileReads {
       } catch (const std::bad_alloc&) {
         return fail({slot, ENOMEM});
       }
+      const auto copied = [&](const auto& copy) {
+        for (int64_t i = first; i < end; ++i)
+          copy(memory_ + rows_[i].place * apart_, buffer.data() + (rows_[i].slot - slot) * bytes_);
+      };
+      if constexpr (writes) copied([this](const char* from, char* to) { std::memcpy(to, from, bytes_); });
       const int64_t from = file_.offset + (slot - file_.first) * bytes_;
       for (int64_t done = 0; done < bytes;) {
-        const ssize_t got = pread(file_.descriptor, buffer.data() + done, bytes - done, from + done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) {
+        const ssize_t moved = call(buffer.data() + done, bytes - done, from + done);
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved <= 0) {
           const int64_t at = slot + done / bytes_;  // in or before the first row that is missing
           const auto missing = std::find_if(rows_.begin() + first, rows_.begin() + end,
                                             [at](const Filed& row) { return row.slot >= at; });
-          return fail({missing->slot, got ? errno : 0});
+          return fail({missing->slot, moved ? errno : 0});
         }
-        done += got;
+        done += moved;
       }
-      for (int64_t i = first; i < end; ++i)
-        std::memcpy(call_.out + rows_[i].place * call_.out_bytes, buffer.data() + (rows_[i].slot - slot) * bytes_,
-                    bytes_);
+      if constexpr (!writes) copied([this](char* to, const char* from) { std::memcpy(to, from, bytes_); });
     }
+  }
+
+  ssize_t call(char* buffer, int64_t bytes, int64_t offset) const {
+    return writes ? pwrite(file_.descriptor, buffer, bytes, offset) : pread(file_.descriptor, buffer, bytes, offset);
   }
 
   void fail(FileFault fault) {
@@ -176,11 +191,12 @@ class FileReads {
     if (fault_.slot < 0 || fault.slot < fault_.slot) fault_ = fault;
   }
 
-  const RowGather& call_;
   const FileTier& file_;
   const int64_t bytes_;
+  Byte* const memory_;
+  const int64_t apart_;
   std::vector<Filed> rows_;
-  std::vector<int64_t> runs_;  // first row of each read
+  std::vector<int64_t> runs_;  // first row of each call
   std::vector<std::thread> threads_;
   std::atomic<int64_t> next_{0};
   std::mutex guard_;
@@ -191,13 +207,13 @@ class FileReads {
 
 RowsRead gather_rows(const RowGather& call, void (*copy)(const RowCopies&), int64_t* read) {
   const Table& table = call.table;
-  check_rows(call);
+  check_rows(table, call.ids, call.count, call.threads);
   const Found found(table);
   const RowPlaces places = found.places();
   RowsRead rows{0, 0, {-1, 0}};
   std::vector<Filed> filed;
   if (found.gets() || table.file.first < table.file.end) rows.got = start_gets(call, places, filed);
-  FileReads file(call, std::move(filed));
+  FileCalls<char> file(table, std::move(filed), call.out, call.out_bytes);
   std::vector<int64_t> counts(places.last_part() + 1);
   copy({call, places, counts.data()});
   for (int64_t t = 0; t <= table.tier_count; ++t) {
@@ -210,6 +226,29 @@ RowsRead gather_rows(const RowGather& call, void (*copy)(const RowCopies&), int6
   rows.fault = file.join();
   if (counts.back()) throw std::invalid_argument("gather: slots that no tier has");
   return rows;
+}
+
+FileFault update_rows(const Table& table, const int64_t* ids, int64_t count, const char* rows, int64_t row_bytes) {
+  check_rows(table, ids, count, 1);
+  const Found found(table);
+  const RowPlaces places = found.places();
+  std::vector<Filed> filed;
+  with_slots(table, [&](const auto& slots) {
+    for (int64_t i = 0; i < count; ++i) {
+      slots.prefetch(ids[std::min(i + slots_ahead, count - 1)]);
+      const int64_t slot = slots(ids[i]);
+      const Place place = places.find(slot);
+      if (place.span == table.tier_count) {
+        filed.push_back({slot, i});
+        continue;
+      }
+      // Tables point to rows that are read; the caller says that these may be written.
+      char* to = const_cast<char*>(places.address(place));
+      if (!to) throw std::invalid_argument("update: rows out of reach");
+      std::memcpy(to, rows + i * row_bytes, table.bytes);
+    }
+  });
+  return FileCalls<const char>(table, std::move(filed), rows, row_bytes).join();
 }
 
 void csr_offsets(const int64_t* indptr, int64_t all_rows, int64_t stored, const int64_t* rows, int64_t count,

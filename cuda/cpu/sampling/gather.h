@@ -47,7 +47,7 @@ struct RowGather {
   int threads;
 };
 
-// A read that failed: errno, 0 where the file ends before the row; and the first slot that was not read, or -1.
+// A call of the file that failed: errno, 0 where it ends before the row; and the first slot of those, or -1.
 struct FileFault {
   int64_t slot;
   int error;
@@ -66,6 +66,11 @@ struct RowCopies;
 // copied. Throws std::out_of_range for a number that is no row, before anything is written, and std::invalid_argument
 // for rows out of reach, and slots that are not there.
 RowsRead gather_rows(const RowGather& call, void (*copy)(const RowCopies&), int64_t* read);
+
+// Row ids[i] = rows [count], row_bytes apart; of equal numbers the last. Writes in place where a pointer reaches, and to
+// the file by threads; returns the first row of it that could not be written. Throws std::out_of_range for a number that
+// is no row, before anything is written, and std::invalid_argument for rows that no pointer reaches.
+FileFault update_rows(const Table& table, const int64_t* ids, int64_t count, const char* rows, int64_t row_bytes);
 
 // A CSR matrix: row r's values are indptr[r] .. indptr[r + 1] - 1.
 template <class T>

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ...errors import InputError
@@ -16,7 +17,7 @@ from ...runtime.watchdog import collective
 from ..workspace import accumulator
 from .optimizers import RowOptimizer
 from .pooling import Bags, Pooling
-from .rows import ShardedRows, drawn, same_on_all
+from .rows import ShardedRows, drawn, refuse_state, same_on_all
 
 MODES = ("sum", "mean", "max")
 NAME = "ShardedEmbeddingBag"
@@ -34,10 +35,13 @@ class ShardedEmbeddingBag(torch.nn.Module):
     The module, its calls and their backward are collective; a rank without bags passes empty ones, and takes part in
     the backward. optimizer: changes rows during the backward, each time that it comes to a call. [default: None, which
     puts the gradient of this rank's rows into ``weight.grad``, sparse, for an optimiser of torch] way:
-    how rows are read (`Pooling`). comm: an mpi4py communicator. [default: all ranks] Raises InputError, the same on all
-    ranks, for indices, offsets and options that do not fit.
+    how rows are read (`Pooling`). near: bytes of each rank's memory, or a size as "4G", for rows of the highest score
+    [num_embeddings]; others lie in a scratch file in ``folder``. [default: all rows are in memory] comm: an mpi4py
+    communicator. [default: all ranks] Raises InputError, the same on all ranks, for indices, offsets and options that
+    do not fit.
 
-    Attribute weight: parameter [own rows, embedding_dim], rows ``bounds[rank]`` to ``bounds[rank + 1] - 1`` of all.
+    Attribute weight: parameter [own rows, embedding_dim], rows ``bounds[rank]`` to ``bounds[rank + 1] - 1`` of all;
+    [0, embedding_dim] with ``near``.
     Rows are initially normal with variance 1.
     """
 
@@ -58,6 +62,9 @@ class ShardedEmbeddingBag(torch.nn.Module):
         *,
         optimizer: RowOptimizer | None = None,
         way: str = "auto",
+        near: int | str | None = None,
+        folder: str | Path | None = None,
+        score: ArrayLike | None = None,
         comm: Any = None,
     ) -> None:
         super().__init__()
@@ -76,9 +83,20 @@ class ShardedEmbeddingBag(torch.nn.Module):
         self.num_embeddings, self.embedding_dim, self.mode = num_embeddings, embedding_dim, mode
         self.include_last_offset = include_last_offset
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        if score is not None and np.shape(score) != (num_embeddings,):
+            raise InputError(f"{NAME}: score is {list(np.shape(score))}; expected [{num_embeddings}]")
         self.rows = ShardedRows(
-            num_embeddings, embedding_dim, optimizer=optimizer, dtype=dtype, device=device, comm=comm
+            num_embeddings,
+            embedding_dim,
+            optimizer=optimizer,
+            dtype=dtype,
+            device=device,
+            near=near,
+            folder=folder,
+            score=None if score is None else lambda first, last: np.asarray(score)[first:last],
+            comm=comm,
         )
+        refuse_state(self, self.rows)
         same_on_all(self.rows.comm, f"{NAME}: options", (mode, padding_idx))
         self.weight, self.bounds = self.rows.weight, self.rows.bounds
         self._pooling = Pooling(self.rows, way)
@@ -144,7 +162,8 @@ class ShardedEmbeddingBag(torch.nn.Module):
         given = state.get(f"{prefix}weight")
         if given is not None and given.shape == (self.num_embeddings, self.embedding_dim):
             self.rows.fill(lambda first, last: given[first:last])
-            state = state | {f"{prefix}weight": given[self.rows.first : self.rows.last]}
+            own = given[self.rows.first : self.rows.last]
+            state = state | {f"{prefix}weight": own if self.rows.tiers is None else self.weight}
         super()._load_from_state_dict(state, prefix, *how)
 
     def extra_repr(self) -> str:

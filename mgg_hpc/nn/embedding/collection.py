@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import InputError
-from ...runtime.tiers.place import agreed
+from ...runtime.tiers.place import NEAR, agreed, bytes_of
 from ...runtime.watchdog import collective
 from ..workspace import accumulator
 from .bag import check_ids, integers
 from .optimizers import RowOptimizer
 from .pooling import Bags, Pooling
-from .rows import ShardedRows, drawn, parts, same_on_all
+from .rows import ShardedRows, drawn, parts, refuse_state, same_on_all
 
 NAME = "ShardedEmbeddingBagCollection"
 
@@ -51,8 +52,9 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
     Rows are initially uniform in +-1 / sqrt(num_embeddings). Other arguments and the exchange are those of
     `ShardedEmbeddingBag`.
 
-    tables: `TableConfig`s, or TorchRec's EmbeddingBagConfigs. Raises InputError, the same on all ranks, for tables that
-    have no or the same features.
+    tables: `TableConfig`s, or TorchRec's EmbeddingBagConfigs. near: divided over widths by the bytes of their tables.
+    score: {table: score(first, last), which returns the scores of these rows}. Raises InputError, the same on all
+    ranks, for tables that have no or the same features.
     """
 
     @collective(NAME)
@@ -64,6 +66,9 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         dtype: torch.dtype | None = None,
         device: Any = None,
         way: str = "auto",
+        near: int | str | None = None,
+        folder: str | Path | None = None,
+        score: Mapping[str, Callable[[int, int], Any]] | None = None,
         comm: Any = None,
     ) -> None:
         super().__init__()
@@ -74,6 +79,11 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
                 raise InputError(
                     f"{NAME}: each {what} needs a name of its own; they are {', '.join(each) or 'none'}"
                 )
+        if score is not None and score.keys() != {table.name for table in self.tables}:
+            raise InputError(
+                f"{NAME}: scores are of {', '.join(score)}; expected {', '.join(map(str, self.tables))}"
+            )
+        near = near if near is None else bytes_of(NEAR, near)
         self.features = names
         self._starts: dict[str, int] = {}
         self._groups: dict[int, tuple[Pooling, list[_Feature]]] = {}
@@ -81,7 +91,19 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             held = [table for table in self.tables if table.embedding_dim == dim]
             starts = np.cumsum([0, *(table.num_embeddings for table in held)]).tolist()
             self._starts |= {table.name: start for table, start in zip(held, starts, strict=False)}
-            rows = ShardedRows(starts[-1], dim, optimizer=optimizer, dtype=dtype, device=device, comm=comm)
+            every = sum(table.num_embeddings * table.embedding_dim for table in self.tables)
+            rows = ShardedRows(
+                starts[-1],
+                dim,
+                optimizer=optimizer,
+                dtype=dtype,
+                device=device,
+                near=near if near is None else near * starts[-1] * dim // every,
+                folder=folder,
+                score=None if score is None else _scores(held, score),
+                comm=comm,
+            )
+            refuse_state(self, rows)
             same_on_all(rows.comm, f"{NAME}: tables", [str(table) for table in held])
             self.register_parameter(f"rows_{dim}", rows.weight)
             features = [
@@ -222,6 +244,23 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         """Free the rows. Collective."""
         for pooling, _ in self._groups.values():
             pooling.rows.close()
+
+
+def _scores(
+    tables: Sequence[TableConfig], score: Mapping[str, Callable[[int, int], Any]]
+) -> Callable[[int, int], NDArray[Any]]:
+    """Return the scores of rows of tables that lie one after another, by their numbers among all of these."""
+
+    def of(first: int, last: int) -> NDArray[Any]:
+        found, start = [], 0
+        for table in tables:
+            low, high = max(first - start, 0), min(last - start, table.num_embeddings)
+            if low < high:
+                found.append(np.asarray(score[table.name](low, high)))
+            start += table.num_embeddings
+        return np.concatenate(found) if found else np.zeros(0)
+
+    return of
 
 
 def _checked(table: Any) -> TableConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ...runtime import backends, mpi
 from ...runtime.backends.arguments import TieredRows
 from ...runtime.exchange import send, sent
 from ...runtime.tiers.place import agreed
-from ..tiered import DEVICES, backend_for
+from ..tiered import DEVICES, TieredTensor, backend_for
 from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
 from .optimizers import RowOptimizer
 
@@ -27,15 +28,22 @@ CACHED = 256 << 10  # bytes of rows that an optimiser changes at a time: a core'
 class ShardedRows:
     """Rows [count, dim] of which rank p owns numbers bounds[p] .. bounds[p + 1] - 1. Collective to make and to close.
 
-    optimizer: changes rows as soon as their gradients have arrived; None returns gradients to torch. comm: as for
-    `TieredTensor`. Raises InputError, the same on all ranks, for arguments that do not fit or differ, and rows that
-    memory cannot hold.
+    optimizer: changes rows as soon as their gradients have arrived; None returns gradients to torch. near: bytes of a
+    rank's memory for its own rows; others are in a scratch file in ``folder`` [default: the system's temporary one].
+    [default: all rows are in memory] score: with near, score(first, last) returns the scores of these rows, of which
+    the highest are near. [default: rows come as they lie] comm: as for `TieredTensor`. Raises InputError, the same on
+    all ranks, for arguments that do not fit or differ, and rows that memory cannot hold.
 
     Attributes:
-        weight: parameter [own rows, dim], in memory that other ranks read where pointers reach it.
-        kept: [own rows, columns], of the optimiser, in the accumulator's type.
+        weight: parameter [own rows, dim], in memory that other ranks read where pointers reach it. With near: [0, dim],
+            for autograd.
+        kept: [own rows, columns], of the optimiser, in the accumulator's type; None with near.
         pointers: whether rows of all ranks are read in place. Else their numbers and then the rows are sent.
+        tiers: with near, the own rows, each after the bits of what the optimiser keeps of it.
     """
+
+    kept: Tensor | None = None
+    tiers: TieredTensor | None = None
 
     def __init__(
         self,
@@ -45,6 +53,9 @@ class ShardedRows:
         optimizer: RowOptimizer | None = None,
         dtype: torch.dtype | None = None,
         device: str | torch.device | None = None,
+        near: int | str | None = None,
+        folder: str | Path | None = None,
+        score: Callable[[int, int], Any] | None = None,
         comm: Any = None,
     ) -> None:
         if comm is None and mpi.launched():
@@ -59,11 +70,21 @@ class ShardedRows:
                     f"embedding rows are [{count}, {dim}] of {self.dtype} on {self.device}; expected at least one row "
                     f"and column of a floating-point type on {' or '.join(DEVICES)}"
                 )
-        same_on_all(comm, "embedding rows", (count, dim, str(self.dtype), self.device, repr(optimizer)))
+            if near is None and (folder, score) != (None, None):
+                raise InputError("folder and score are for embedding rows in tiers; pass near= with them")
+            if near is not None and (optimizer is None or self.device != "cpu"):
+                raise InputError("embedding rows in tiers (near=) need an optimizer=, and the CPU")
+        same_on_all(comm, "embedding rows", (count, dim, str(self.dtype), self.device, repr(optimizer), near))
         self.bounds = np.arange(ranks + 1, dtype=np.int64) * count // ranks
         self.first, self.last = int(self.bounds[rank]), int(self.bounds[rank + 1])
-        shared = comm is not None and mpi.node(comm).size == ranks
+        shared = comm is not None and mpi.node(comm).size == ranks and near is None
         self.backend = backend_for(comm, self.device, shared=shared)
+        self.workspace = Workspace(self.backend, varying=True)
+        columns = optimizer.columns(dim) if optimizer else 0
+        if near is not None:
+            self.pointers = False
+            self._place(columns, near, folder, score)
+            return
         format, symmetric = row_format(dim, self.dtype), self.backend.collectives.size > 1
         counts = np.diff(self.bounds) if symmetric else np.array([self.last - self.first])
         with backends.closed_on_error(self.backend.memory.close):
@@ -73,20 +94,41 @@ class ShardedRows:
         self.pointers = comm is None or (symmetric and self.backend.capabilities.reaches_peers)
         bounds = self.bounds if self.pointers else np.array([0, self.last - self.first])
         self._table = TieredRows.of_ranks(self._rows, bounds)
-        self.workspace = Workspace(self.backend, varying=True)
         self.weight = torch.nn.Parameter(as_tensor(self._rows.local))
         self._address = self.weight.data_ptr()
-        columns = optimizer.columns(dim) if optimizer else 0
         self.kept = torch.zeros(
             self.last - self.first, columns, dtype=accumulator(self.dtype), device=self.weight.device
         )
+
+    def _place(
+        self,
+        columns: int,
+        near: int | str,
+        folder: str | Path | None,
+        score: Callable[[int, int], Any] | None,
+    ) -> None:
+        """Place the own rows, initially zeros, in tiers. Collective. columns: of what the optimiser keeps of each."""
+        wide, alone = accumulator(self.dtype), None
+        if self.comm is not None:
+            from mpi4py import MPI
+
+            alone = MPI.COMM_SELF
+        with backends.closed_on_error(self.backend.memory.close), agreed(self.comm):
+            ratio = wide.itemsize // self.dtype.itemsize
+            self._ahead = columns * ratio
+            width = self._ahead + -(-self.dim // ratio) * ratio  # so that the optimiser's columns are aligned
+            given = None if score is None else score(self.first, self.last)
+            how = {"near": near, "score": given, "folder": folder, "comm": alone}
+            self.tiers = TieredTensor.zeros(self.last - self.first, width, self.dtype, **how)
+        self.weight = torch.nn.Parameter(torch.empty(0, self.dim, dtype=self.dtype))
+        self._address = self.weight.data_ptr()
 
     def publish(self) -> None:
         """Make the rows as they are now readable by all ranks. Collective; before `read`.
 
         Raises InputError if torch has moved the rows, as bags.half() does: they would not be the ones that are read.
         """
-        if self.weight.data_ptr() != self._address:
+        if self.weight.data_ptr() != self._address or self.weight.dtype != self.dtype:
             raise InputError(
                 "embedding rows were moved to other memory; make them with dtype= and device= instead"
             )
@@ -99,12 +141,20 @@ class ShardedRows:
         if self.pointers:
             self.backend.gather(self._table, ids, as_array(out))
             return out
+        if self.comm is None:
+            return out.copy_(self._own(ids))
         counts, arriving = self._crossing(ids)
-        asked = sent(self.comm, ids, counts, arriving) - self.first
-        mine = self.workspace.rows(len(asked), self.dim, self.dtype)
-        self.backend.gather(self._table, asked, as_array(mine))
+        mine = self._own(sent(self.comm, ids, counts, arriving) - self.first)
         bits = as_array(mine.contiguous().cpu()).view(np.uint8)  # MPI does not know every type of rows
-        return out.copy_(as_tensor(sent(self.comm, bits, arriving, counts).view(self._rows.format.dtype)))
+        return out.copy_(as_tensor(sent(self.comm, bits, arriving, counts).view(as_array(out).dtype)))
+
+    def _own(self, places: NDArray[np.int64]) -> Tensor:
+        """Return own rows by their places, [n, dim]."""
+        if self.tiers is not None:
+            return self._split(self.tiers[places])[0]
+        mine = self.workspace.rows(len(places), self.dim, self.dtype)
+        self.backend.gather(self._table, places, as_array(mine))
+        return mine
 
     def collect(self, ids: NDArray[np.int64], gradient: Tensor) -> tuple[NDArray[np.int64], Tensor]:
         """Return the own rows that any rank has a gradient of, ascending, counted from 0, and the sums. Collective.
@@ -127,18 +177,34 @@ class ShardedRows:
     def change(self, own: NDArray[np.int64], gradient: Tensor) -> Tensor | None:
         """Have the optimiser change own rows; without one, return the gradient of `weight`, sparse and coalesced."""
         at = torch.from_numpy(own).to(gradient.device)
+        if self.tiers is not None:
+            rows = self.tiers[own]
+            weight, kept = self._split(rows)
+            self._step(torch.arange(len(own)), gradient, weight, kept)
+            self.tiers.update(own, rows)
+            return None
         if self.optimizer is None:
             shape, values = (self.last - self.first, self.dim), gradient.to(self.dtype)
             return torch.sparse_coo_tensor(at[None], values, shape, is_coalesced=True, check_invariants=False)
-        weight, wide = self.weight.detach(), gradient.dtype
-        step = max(64, CACHED // (self.dim * wide.itemsize)) if self.device == "cpu" else max(1, len(own))
-        for here, slope in zip(at.split(step), gradient.split(step), strict=True):
-            rows, kept = weight.index_select(0, here).to(wide), self.kept.index_select(0, here)
-            self.optimizer.step(rows, kept, slope)
-            weight.index_copy_(0, here, rows.to(weight.dtype))
-            if kept.shape[1]:
-                self.kept.index_copy_(0, here, kept)
+        assert self.kept is not None
+        self._step(at, gradient, self.weight.detach(), self.kept)
         return None
+
+    def _step(self, at: Tensor, gradient: Tensor, weight: Tensor, kept: Tensor) -> None:
+        """Have the optimiser change rows ``at`` of weight [n, dim], and of what it keeps of them, [n, columns]."""
+        assert self.optimizer is not None
+        wide = gradient.dtype
+        step = max(64, CACHED // (self.dim * wide.itemsize)) if self.device == "cpu" else max(1, len(at))
+        for here, slope in zip(at.split(step), gradient.split(step), strict=True):
+            rows, held = weight.index_select(0, here).to(wide), kept.index_select(0, here)
+            self.optimizer.step(rows, held, slope)
+            weight.index_copy_(0, here, rows.to(weight.dtype))
+            if held.shape[1]:
+                kept.index_copy_(0, here, held)
+
+    def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return views of rows of `tiers`: the rows [n, dim], and what the optimiser keeps of them."""
+        return rows[:, self._ahead :][:, : self.dim], rows[:, : self._ahead].view(accumulator(self.dtype))
 
     def _crossing(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return how many of these rows, ascending, each rank owns, and of how many own rows each one asks."""
@@ -152,7 +218,16 @@ class ShardedRows:
         with agreed(self.comm):
             for first in range(self.first, self.last, BLOCK):
                 last = min(first + BLOCK, self.last)
-                self.weight[first - self.first : last - self.first] = of(first, last).to(self.weight)
+                self._set(first - self.first, last - self.first, of(first, last))
+
+    def _set(self, first: int, last: int, rows: Tensor) -> None:
+        """Set own rows, counted from 0."""
+        if self.tiers is None:
+            self.weight[first:last] = rows.to(self.weight)
+            return
+        every = self.tiers[first:last]
+        self._split(every)[0].copy_(rows)
+        self.tiers.update(np.arange(first, last), every)
 
     def whole(self, first: int = 0, last: int | None = None) -> Tensor:
         """Return rows of all ranks, on the CPU. Collective."""
@@ -163,7 +238,21 @@ class ShardedRows:
 
     def close(self) -> None:
         """Free the rows, which may not be used afterwards. Collective."""
+        if self.tiers is not None:
+            self.tiers.close()
         self.backend.memory.close()
+
+
+def refuse_state(module: torch.nn.Module, rows: ShardedRows) -> None:
+    """Have ``module.state_dict()`` raise InputError if it would lack the rows, since these are in tiers."""
+
+    def refuse(*_: Any) -> None:
+        raise InputError(
+            "embedding rows in tiers are not in state_dict(); `gathered` returns the rows of all ranks"
+        )
+
+    if rows.tiers is not None:
+        module.register_state_dict_pre_hook(refuse)
 
 
 def same_on_all(comm: Any, what: str, mine: Any) -> None:
@@ -200,6 +289,10 @@ def drawn(comm: Any, dim: int, limit: float | None) -> Callable[[int, int], Tens
 
 def parts(rows: ShardedRows, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield what a checkpoint holds of the own rows, by name: the rows, and what the optimiser keeps of them."""
-    yield f"{prefix}weight", rows.weight.detach()
-    if rows.kept.shape[1]:
-        yield f"{prefix}kept", rows.kept
+    weight, kept = rows.weight.detach(), rows.kept
+    if rows.tiers is not None:
+        weight, kept = rows._split(rows.tiers[:])
+    assert kept is not None
+    yield f"{prefix}weight", weight
+    if kept.shape[1]:
+        yield f"{prefix}kept", kept

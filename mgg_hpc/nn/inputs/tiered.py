@@ -14,14 +14,20 @@ from torch import Tensor
 from ...data import schema
 from ...errors import InputError
 from ...plan import scores
-from ...runtime import mpi
+from ...runtime import cores, mpi
 from ...runtime.backends.base import Backend
 from ...runtime.tiers.files import FileRows
 from ...runtime.tiers.place import FILE, NEAR, PEERS, Placed, format_of, rows_of
+from ...sizes import shown
 from ..graph.loading import Part
 from ..workspace import Workspace, as_array
 from .features import divide_by_sums
 from .host import BLOCK_BYTES, HostFeatures, even_lengths
+
+VISITS_BYTES, SCORE_BYTES = (
+    192,
+    48,
+)  # a node of the graph that computing visits, or another score, takes on each rank
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,24 @@ class Reads:
     fanouts: Sequence[int]
     batch: int
 
-    def scores(self, comm: Any) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """Return how often a batch is expected to read each row of the graph, [N], and the rows' scores. Collective."""
-        part = self.part
+    def scores(
+        self, comm: Any, *, divides: bool
+    ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+        """Return how often a batch is expected to read each row of the graph, [N], and the rows' scores. Collective.
+
+        The former only where it is the score, or divides near. Raises InputError, the same on all ranks, where memory
+        has no room for the computation.
+        """
+        part, by_visits = self.part, divides or self.score == "visits"
+        if not by_visits and self.score == "none":
+            return None, None
+        with mpi.agree(comm):
+            asked = part.nodes * (VISITS_BYTES if by_visits else SCORE_BYTES) * mpi.node(comm).size
+            if asked > (left := cores.memory_available()):
+                raise InputError(
+                    f"the scores of {part.nodes:,} nodes need {shown(asked)} of this node's memory, and {shown(left)} "
+                    'are available: renumber the rows by mgg partition --order visits, and set features.score = "none"'
+                )
         first, rows = int(part.bounds[comm.rank]), part.slice
         degree = np.diff(rows.indptr)
         mine = scores.puller(part.nodes, lambda: [(0, rows.indptr, rows.indices)])
@@ -58,7 +79,9 @@ class Reads:
             return float(sum(comm.allgather(value)))
 
         how = (self.fanouts, self.batch)
-        visits = whole(scores.visits(pull, degree, self.train, *how, ids=rows.ids, total=total))
+        visits = None
+        if by_visits:
+            visits = whole(scores.visits(pull, degree, self.train, *how, ids=rows.ids, total=total))
         if self.score == "visits":
             return visits, visits
         if self.score == "pagerank":
@@ -75,7 +98,8 @@ class TieredFeatures(HostFeatures):
     train.normalize_features. sizes: bytes of the tiers by name (`rows_of`). reads: of the batches. [default: no batches
     are read] Raises InputError, the same on all ranks, for features that cannot be placed.
 
-    expected: share of the reads of batches that each tier is expected to have, by name, once the rows are placed.
+    expected: share of the reads of batches that each tier is expected to have, by name, once the rows are placed; {}
+    where expected visits are not computed.
     """
 
     def __init__(
@@ -102,7 +126,7 @@ class TieredFeatures(HostFeatures):
             self._room = rows_of(sizes, self._format)
         part.close()
         self._stored: torch.dtype = getattr(torch, stored.name)
-        self._reads = None if reads is None else reads.scores(comm)
+        self._reads = None if reads is None else reads.scores(comm, divides=self._room[PEERS] < 0)
         self.score = "none" if reads is None else reads.score
         self._workspace = Workspace(backend, varying=True)
         self._lengths = even_lengths(self.shape[0], BLOCK_BYTES // self._format.row_bytes)
@@ -157,11 +181,12 @@ class TieredFeatures(HostFeatures):
         """This rank's rows, read in blocks."""
         return (rows for _, rows in self._blocks())
 
-    def taken(self) -> NDArray[np.int64]:
-        """Return how many rows this rank has read for batches since the last call, of each of `names`, int64."""
+    def taken(self) -> dict[str, float]:
+        """Return the share of each tier in what batches of all ranks have read since the last call. Collective."""
         found: NDArray[np.int64] = self._table.read.copy()
         self._table.read[:] = 0
-        return found
+        mpi.sum_in_rank_order(self._comm, found)
+        return dict(zip(self.names, (found / max(1, found.sum())).tolist(), strict=True))
 
     @property
     def by_pointers(self) -> bool:

@@ -192,12 +192,15 @@ class TieredRows:
         ]
         return cls(int(bounds[-1]), src.format, tiers)
 
-    def fault(self, slot: int, error: int) -> InputError:
-        """Return the error of a row of the file that could not be read. error: errno, or 0 at the end of the file."""
+    def fault(self, slot: int, error: int, what: str = "read") -> InputError:
+        """Return the error of a row of the file that could not be read or written.
+
+        error: errno, or 0 at the end of the file.
+        """
         assert self.file is not None
         place = slot - sum(each.slots for each in self.tiers) + self.first
         why = os.strerror(error) if error else "the file ends before it"
-        return InputError(f"{self.file.path}: row {place:,} of it cannot be read: {why}")
+        return InputError(f"{self.file.path}: row {place:,} of it cannot be {what}: {why}")
 
 
 @dataclass(eq=False)

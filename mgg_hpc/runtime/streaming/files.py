@@ -179,7 +179,7 @@ class FileStore(Store):
     ) -> None:
         self._folder = folder
         nbytes = -(-count * format.row_bytes // BLOCK) * BLOCK
-        file = _shared(node, lambda: scratch_file(folder, nbytes))
+        file = shared(node, lambda: scratch_file(folder, nbytes))
         opened = DirectFile(
             file, pages or Pages(), direct=direct, writes=True, name=f"the scratch file in {folder}"
         )
@@ -266,7 +266,7 @@ class FileStore(Store):
         self._file.close()
 
 
-def _shared(node: Any, make: Callable[[], int]) -> int:
+def shared(node: Any, make: Callable[[], int]) -> int:
     """Return an open file that rank 0 of a node makes. Collective."""
     if node is None or node.size == 1:
         return make()

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InputError
+from ..streaming.files import scratch_file, shared
 
 
 class FileRows:
@@ -57,3 +59,28 @@ class FileRows:
         """Raise InputError if the file was written to since it was opened."""
         if self._now() != self._state:
             raise InputError(f"{self.path}: has changed since it was opened; open it again")
+
+
+class ScratchRows(FileRows):
+    """Rows [n, dim] of a scratch file, initially zeros, which are written too. Collective over ``node``, who share it.
+
+    folder: of the file, which has no name: nothing is left of it however the process ends. Raises InputError, the same
+    on all ranks, for a folder without room.
+    """
+
+    def __init__(self, node: Any, folder: Path, count: int, dim: int, dtype: np.dtype[Any]) -> None:
+        self.path, self.offset, self.count, self.dim, self.dtype = folder, 0, count, dim, dtype
+        self.descriptor = shared(node, lambda: scratch_file(folder, count * self.row_bytes))
+        self.close = weakref.finalize(self, os.close, self.descriptor)
+
+    def check(self) -> None:
+        pass  # it is written to
+
+    def write(self, first: int, rows: NDArray[Any]) -> None:
+        """Write contiguous rows [k, dim] from row ``first`` on. Raises InputError where they cannot be written."""
+        values, done = rows.view(np.uint8).reshape(-1), 0
+        try:
+            while done < len(values):
+                done += os.pwrite(self.descriptor, values[done:].data, first * self.row_bytes + done)
+        except OSError as error:
+            raise InputError(f"the scratch folder {self.path}: {error.strerror}") from error

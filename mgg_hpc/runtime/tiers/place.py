@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,14 @@ from ... import sizes
 from ...errors import InputError
 from ...plan import scores
 from ...plan.layout import RowFormat
+from ...plan.order import inverse
 from .. import backends, cores, mpi
 from ..backends.arguments import Options, Rows, Tier, TieredRows
 from ..backends.base import Backend
 from ..backends.host.components import aligned_zeros, padded
 from ..backends.host.kernels import SerialBackend
 from ..backends.simulated import World
-from .files import FileRows
+from .files import FileRows, ScratchRows
 
 NEAR, PEERS, HOST, FILE, ARRAY = "near", "peers", "host", "file", "array"
 AUTO = "auto"  # size of PEERS: the bytes of NEAR are divided between both
@@ -29,13 +32,37 @@ SMALL_SLOTS = 1 << 31  # from here on a slot takes 8 bytes instead of 4
 BLOCK = 32 << 20  # bytes that are copied at a time
 PROBES, PROBED = 5, 512  # calls, and rows of each, that measure the cost of a row
 
-Source = FileRows | NDArray[Any]
+
+@dataclass(frozen=True)
+class Zeros:
+    """Rows [count, dim] of zeros, which are nowhere yet."""
+
+    count: int
+    dim: int
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return self.count
+
+
+Source = FileRows | Zeros | NDArray[Any]
 Slots = NDArray[np.integer]
 
 
 def format_of(source: Source) -> RowFormat:
     """Return the format of a source's rows in memory."""
-    return RowFormat(source.dtype, source.dim if isinstance(source, FileRows) else source.shape[1])
+    return RowFormat(source.dtype, source.shape[1] if isinstance(source, np.ndarray) else source.dim)
+
+
+def bytes_of(name: str, size: int | str) -> int:
+    """Return a size in bytes. size: of tier ``name``, a number or as "4G". Raises InputError for another one."""
+    try:
+        nbytes = sizes.parse(size) if isinstance(size, str) else operator.index(size)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name}: {error}") from error
+    if nbytes < 0 or isinstance(size, bool):
+        raise InputError(f"{name} is {size}; expected a number of bytes, or a size as 4G")
+    return nbytes
 
 
 def rows_of(given: Mapping[str, int | str], format: RowFormat) -> dict[str, int]:
@@ -43,19 +70,10 @@ def rows_of(given: Mapping[str, int | str], format: RowFormat) -> dict[str, int]
 
     given: bytes, or sizes as "4G". Raises InputError for a size that is none.
     """
-    rows = {}
-    for name, size in given.items():
-        if name == PEERS and size == AUTO:
-            rows[name] = -1
-            continue
-        try:
-            nbytes = sizes.parse(size) if isinstance(size, str) else operator.index(size)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{name}: {error}") from error
-        if nbytes < 0 or isinstance(size, bool):
-            raise InputError(f"{name} is {size}; expected a number of bytes, or a size as 4G")
-        rows[name] = nbytes // max(1, format.row_bytes)
-    return rows
+    return {
+        name: -1 if name == PEERS and size == AUTO else bytes_of(name, size) // max(1, format.row_bytes)
+        for name, size in given.items()
+    }
 
 
 def replicated(
@@ -84,8 +102,10 @@ class Placed:
     which rows are placed. [default: as they lie] reads: [N], expected reads of rows, by which AUTO divides.
     [default: the score] places: returns the place of each row in the source, [N]; called once a node.
     [default: its number] reserve: called with a number of bytes before as much symmetric memory is allocated.
-    [default: the backend's] Raises InputError, the same on all ranks, for tiers that do not fit in memory, and rows
-    that cannot be read.
+    [default: the backend's] scratch: folder of a file into which the rows that no tier has are copied, so that all rows
+    of the table may be written; NEAR holds none then where there are several ranks, which are of one node. [default:
+    these rows stay in the source] Raises InputError, the same on all ranks, for tiers that do not fit in memory, and
+    rows that cannot be read.
 
     rows: number of slots of each tier, by name. table: to be read by ``backend``. pool_bytes: of private memory that
     NEAR and PEERS take of this rank.
@@ -102,7 +122,9 @@ class Placed:
         reads: NDArray[Any] | None = None,
         places: Callable[[], Slots] | None = None,
         reserve: Callable[[int], None] | None = None,
+        scratch: Path | None = None,
     ) -> None:
+        self._scratch = scratch
         self._backend, self._comm = backend, comm if comm is not None and comm.size > 1 else None
         self._node = None if self._comm is None else mpi.node(self._comm)
         self._rank, self._ranks = backend.collectives.rank, backend.collectives.size
@@ -121,7 +143,9 @@ class Placed:
     ) -> TieredRows:
         """Return the table. Collective. Arguments as for the class."""
         backend = self._backend
-        file, array = (source, None) if isinstance(source, FileRows) else (None, source)
+        file = source if isinstance(source, FileRows) else None
+        array = source if isinstance(source, np.ndarray) else None
+        self._zeros = isinstance(source, Zeros)
         self._format = format_of(source)
         count = len(source)
         # Rows are copied by the host, whatever reads the table.
@@ -134,10 +158,13 @@ class Placed:
         self.pool_bytes = 0 if pool.symmetric else len(pool.buffer)
         kept = sum(self.rows.values())
 
-        def first() -> Slots:  # places of the rows that are copied
+        def ranked(first: int, last: int) -> Slots:  # places in the source, of rows by descending score
             if order is None:
-                return np.arange(kept)
-            return order[:kept] if lies is None else lies[order[:kept]]
+                return np.arange(first, last)
+            return order[first:last] if lies is None else lies[order[first:last]]
+
+        def first() -> Slots:  # places of the rows that are copied
+            return ranked(0, kept)
 
         def slots() -> Slots:
             assert order is not None
@@ -150,6 +177,18 @@ class Placed:
         done, self._ends[before:after] = self._ends[before:after], []
         for end in done:  # of ``copied``
             end()
+        if self._scratch is not None:
+
+            def ranks() -> Slots:
+                assert order is not None
+                return inverse(order)
+
+            filed = self._scratched(
+                self._scratch, count - kept, lambda low, high: ranked(kept + low, kept + high)
+            )
+            if score is not None:
+                lies = self._once(count, slot_type(count), ranks)
+            return TieredRows(count, self._format, tiers, filed, slots=lies)
         if array is not None:
             rest = array if mapped else array[kept:]
             self._lock(rest)
@@ -306,19 +345,38 @@ class Placed:
         ]
         return [each for each in tiers if each.slots]
 
-    def _copy(self, places: Slots, out: Any) -> None:
-        """Copy rows of the source into rows of any memory."""
+    def _scratched(self, folder: Path, count: int, places: Callable[[int, int], Slots]) -> ScratchRows | None:
+        """Return a scratch file of the rows at places(0, count) in the source, if there are any. Collective."""
+        if not count:
+            return None
+        file = ScratchRows(self._node, folder, count, self._format.dim, self._format.dtype)
+        self._ends.append(file.close)
+        with agreed(self._comm):
+            for first, last in self._steps(count if self._leads and not self._zeros else 0):
+                file.write(first, self._read(places(first, last)))
+        return file
+
+    def _steps(self, count: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of blocks of rows that are copied at a time."""
         step = max(1, BLOCK // max(1, self._format.row_bytes))
-        for first in range(0, len(places), step):
-            ids = np.ascontiguousarray(places[first : first + step], np.int64)
-            to = out[first : first + step]
+        return ((first, min(first + step, count)) for first in range(0, count, step))
+
+    def _read(self, places: Slots, out: Any = None) -> NDArray[Any]:
+        """Return rows of the source. out: in this array. [default: a new one]"""
+        out = np.empty((len(places), self._format.dim), self._format.dtype) if out is None else out
+        self._host.gather(self._whole, np.ascontiguousarray(places, np.int64), out)
+        return out
+
+    def _copy(self, places: Slots, out: Any) -> None:
+        """Copy rows of the source into rows of any memory, which is new."""
+        for first, last in self._steps(0 if self._zeros else len(places)):
+            to = out[first:last]
             if isinstance(to, np.ndarray):
-                self._host.gather(self._whole, ids, to)
+                self._read(places[first:last], to)
                 continue
             import torch
 
-            rows = np.empty((len(ids), self._format.dim), self._format.dtype)
-            self._host.gather(self._whole, ids, rows)
+            rows = self._read(places[first:last])
             to.view(torch.uint8).copy_(torch.from_numpy(rows.view(np.uint8)))
 
     def _lock(self, rows: NDArray[Any]) -> None:

@@ -28,21 +28,22 @@ def test_bags_are_those_of_torch(comm, rng, option, way):
     embeddings.check_all(rng, comm, option, way)
 
 
-@pytest.mark.parametrize("way", ["auto", "sent"])
+@pytest.mark.parametrize("way", ["auto", "sent", "tiers"])
 @pytest.mark.parametrize("name", embeddings.OPTIMIZERS)
 def test_optimisers_are_those_of_torch(comm, rng, name, way):
     embeddings.check_optimizer(rng, comm, name, way)
 
 
-def test_a_collection_is_its_tables(comm, rng):
-    embeddings.check_collection(rng, comm, "auto")
+@pytest.mark.parametrize("way", ["auto", "tiers"])
+def test_a_collection_is_its_tables(comm, rng, way):
+    embeddings.check_collection(rng, comm, way)
 
 
 def test_the_same_bits_in_every_run_and_however_rows_are_read(comm, rng):
     rows = torch.from_numpy(rng.standard_normal((embeddings.ROWS, embeddings.DIM)).astype("f4"))
     cases = [embeddings.draw(rng, "mixed", comm.size, weights=False)[comm.rank] for _ in range(5)]
     found = []
-    for way in ("distinct", "direct", "auto", "sent", "distinct"):
+    for way in ("distinct", "direct", "auto", "sent", "tiers", "distinct"):
         bags = embeddings.opened(comm, rows, way, freeze=False, optimizer=mgg.nn.RowWiseAdagrad(0.1))
         for case in cases:
             bags(*case.arguments(torch.int64, include_last=False)).square().sum().backward()

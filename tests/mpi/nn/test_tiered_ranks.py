@@ -38,6 +38,36 @@ def test_ranks_read_the_same_rows_of_their_tiers(comm, rng, folder, scored, kind
         comm.Barrier()
 
 
+@pytest.mark.parametrize("scored", [False, True])
+def test_ranks_write_the_rows_that_they_own(comm, rng, folder, scored):
+    """Rows dealt to all ranks, shared by a node, and of a scratch file; no rank keeps another value of one."""
+    rows, dim = 500, int(rng.integers(1, 40))
+    x, score = rng.random((rows, dim)), rng.permutation(rows) if scored else None
+    sizes = {"peers": 20 * (8 * dim + 8), "host": 200 * (8 * dim + 8)}
+    with mgg.TieredTensor.from_numpy(
+        x, comm=comm, score=score, writable=True, folder=folder, **sizes
+    ) as tensor:
+        owned = comm.allgather(tensor.owned)
+        assert [each for part in owned for each in part] == list(range(rows))
+        for _ in range(5):
+            new, ids = rng.random((rows, dim)), rng.permutation(rows)[:300]  # the same on all ranks
+            mine = ids[np.isin(ids, tensor.owned)]
+            tensor.update(mine, new[mine])
+            x[ids] = new[ids]
+            comm.Barrier()
+            assert torch.equal(tensor[:], torch.from_numpy(x))
+            comm.Barrier()
+        assert tensor.stats()["file"]["rows"]
+        if comm.size > 1:
+            other = owned[(comm.rank + 1) % comm.size][0]
+            with pytest.raises(ValueError, match=f"row {other} is another rank's; rank {comm.rank} owns"):
+                tensor.update([tensor.owned[0], other], x[:2])
+            assert torch.equal(tensor[:], torch.from_numpy(x))
+            with pytest.raises(InputError, match="near holds copies of rows on each rank"):
+                mgg.TieredTensor.from_numpy(x, comm=comm, near=1000, writable=True)
+        comm.Barrier()
+
+
 def test_near_is_divided_by_reads_and_measured_costs(comm, rng):
     x, reads = rng.random((2000, 8)), rng.random(2000) ** 9
     with mgg.TieredTensor.from_numpy(x, comm=comm, near="40K", peers="auto", score=reads) as tensor:

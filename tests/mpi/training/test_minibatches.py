@@ -18,7 +18,10 @@ from test_training import GRAPHS, TOLERANCE, with_flow
 from mgg_hpc import config
 from mgg_hpc.config import FeaturesSettings
 from mgg_hpc.errors import InputError
+from mgg_hpc.plan import scores
 from mgg_hpc.plan.hybrid import Phases
+from mgg_hpc.runtime import cores
+from mgg_hpc.sizes import shown
 from mgg_hpc.training.job import build
 from mgg_hpc.training.minibatch.executor import Hybrid
 
@@ -103,7 +106,29 @@ def test_a_run_tells_where_its_features_lay_and_what_was_read(mgg, folder, first
     for read in found["read"]:
         assert read == pytest.approx(found["expected"], abs=0.1)
     assert f"features  near 10 rows ({found['expected']['near']:.1%}), peers" in done.out[0]
+    hits, expected = (1 - shares["file"] for shares in (found["read"][-1], found["expected"]))
+    assert f"hits {hits:.1%} ({expected:.1%} expected)\n" in done.out[0]
     assert mgg("predict", folder / "runs" / "001", "-o", folder / "p.csv").codes == {0}
+
+
+@pytest.mark.parametrize("score", ["visits", "pagerank", "degree", "none"])
+def test_scores_are_computed_where_they_are_needed_and_memory_has_room(comm, stored, monkeypatch, score):
+    """And the expected visits of batches are computed where they are the score, or divide near."""
+    chosen, computed = settings(stored("dense", GRAPHS["dense"]()), "sage", fanouts=[3, 2]), []
+    visits = scores.visits
+    monkeypatch.setattr(scores, "visits", lambda *given, **how: computed.append(1) or visits(*given, **how))
+    for sizes in ({"host": "1K"}, {"near": "1K", "peers": "auto"}):
+        computed.clear()
+        job = build(msgspec.structs.replace(chosen, features=FeaturesSettings(score=score, **sizes)), comm)
+        needed = score == "visits" or "peers" in sizes
+        assert (bool(computed), bool(job.x.expected)) == (needed, needed)
+        job.close()
+    if score == "none":
+        return
+    monkeypatch.setattr(cores, "memory_available", lambda: 99)
+    asked = shown((192 if score == "visits" else 48) * GRAPHS["dense"]().nodes * comm.size)
+    with pytest.raises(InputError, match=f"need {asked} of this node's memory, and 99 B are available"):
+        build(msgspec.structs.replace(chosen, features=FeaturesSettings(host=1, score=score)), comm)
 
 
 @pytest.mark.sampled

@@ -238,13 +238,12 @@ class HostBackend(Backend):
             raise ValueError(
                 f"gather: {len(ids)} rows of {format.dim} x {format.dtype} into {list(out.shape)} of {out.dtype}"
             )
-        table = self._tables.get(src)
-        if table is None:
-            table = self._tables[src] = self._table(src)
         if file is not None:
             file.check()
         began = time.perf_counter()
-        own, got, stored, slot, error = table.gather(ids, _bits(out), src.read, self.options.threads)
+        own, got, stored, slot, error = self._table(src).gather(
+            ids, _bits(out), src.read, self.options.threads
+        )
         meter = self.stream.meter
         meter.count(own, len(ids) - own, format, got)
         if file is not None:
@@ -252,12 +251,25 @@ class HostBackend(Backend):
         if slot >= 0:
             raise src.fault(slot, error)
 
+    def update(self, src: TieredRows, ids: NDArray[np.int64], rows: Any) -> None:
+        """Row ids[i] of a table = rows[i], of equal numbers the last. Not collective.
+
+        src: all of whose rows may be written through pointers or to its file. ids: int64 [n]. rows: as in `gather`.
+        Raises IndexError for a number outside the table, before anything is written, and InputError for a row of the
+        file that cannot be written.
+        """
+        slot, error = self._table(src).update(ids, _bits(rows))
+        if slot >= 0:
+            raise src.fault(slot, error, "written")
+
     def _table(self, src: TieredRows) -> Any:
         """Return the native table of rows."""
+        if (table := self._tables.get(src)) is not None:
+            return table
         file, filed = src.file, (0, -1, 0)
         if file is not None:
             filed = (file.count - src.first, file.descriptor, file.offset + src.first * file.row_bytes)
-        return self.memory.native.Table(
+        table = self._tables[src] = self.memory.native.Table(
             src.rows,
             src.format.dim * src.format.dtype.itemsize,
             src.slots,
@@ -266,6 +278,7 @@ class HostBackend(Backend):
             self.collectives.rank,
             self.memory.transport_address,
         )
+        return table
 
     def dropout(
         self, x: Any, out: Any, ids: NDArray[np.int64], key: RngKey, csr: tuple[Any, Any] | None = None
