@@ -16,6 +16,7 @@ from ...data.clicks.criteo import WORDS, Clicks
 from ...data.clicks.store import ClickFile
 from ...errors import InputError
 from ...nn.embedding.optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
+from ...nn.embedding.rows import check_memory, ranks_of
 from ...runtime import backends, mpi
 from ...runtime.sampler import shuffled
 from .model import DLRM, feature
@@ -67,13 +68,17 @@ class DlrmJob:
         with mpi.agree(comm):
             torch.set_num_threads(mpi.threads(comm, settings.run.threads))
         torch.manual_seed(settings.train.seed)
+        optimizer = OPTIMIZERS[self.dlrm.optimizer](self.dlrm.learning_rate)
+        if self.device == "cpu":
+            shape = len(self.columns) * self.dlrm.rows, self.dlrm.dim
+            check_memory(ranks_of(comm), [shape], optimizer, torch.float32, copied=True)
         self.model = DLRM(
             len(self.columns),
             self.dlrm.rows,
             self.dlrm.dim,
             self.dlrm.bottom,
             self.dlrm.top,
-            OPTIMIZERS[self.dlrm.optimizer](self.dlrm.learning_rate),
+            optimizer,
             device=self.device,
             comm=comm,
         )

@@ -93,7 +93,7 @@ def test_batches_hold_each_row_once(tmp_path):
         assert all(torch.equal(a.dense, b.dense) for a, b in zip(first[5:], later, strict=True))
         tested = list(job.test_batches())
         assert np.array_equal(of(tested), dense[900:])
-        (bags,) = tested[0].bags.values()
+        (bags,) = tested[0].bags.bags.values()
         rows = hashed(file.read(900, 964), 50)[[1, 25]]
         assert np.array_equal(bags.ids, np.concatenate([rows[0], 50 + rows[1]]))
 
@@ -130,6 +130,10 @@ def test_batches_hold_each_row_once(tmp_path):
         ),
         ({"dlrm": {"data": "c.h5"}, "run": {"backend": "shmem"}}, "run.backend: shmem is for jobs of graphs"),
         ({"dlrm": {"data": "c.h5"}, "run": {"backend": "cuda"}}, "no GPU here"),
+        (
+            {"dlrm": {"data": "c.h5", "rows": 1 << 36}},
+            "and their copy for checkpoints, need 65.0 TiB on this node",
+        ),
         ({"dlrm": {"dat": "c.h5"}}, "unknown key dlrm.dat; did you mean dlrm.data?"),
     ],
 )
