@@ -188,6 +188,11 @@ NEEDS = {
 }
 
 
+# Keys that jobs of clicks read, beside [dlrm] and [checkpoint]; graph.file has a message of its own.
+OF_CLICKS = {"graph.file", "train.epochs", "train.seed"}
+OF_CLICKS |= {f"run.{key}" for key in ("folder", "backend", "threads", "resume", "watchdog")}
+
+
 def load(
     path: Path, overrides: tuple[str, ...] = (), *, of_run: bool = False, clicks: bool = False
 ) -> Settings:
@@ -240,6 +245,16 @@ def _beside(job: Path, name: str) -> str:
 
 def _check_needs(settings: Settings, where: str) -> None:
     """Raise InputError for a key that does nothing, since another one has not the value that it needs."""
+    defaults, clicks = msgspec.to_builtins(Settings()), bool(settings.dlrm.data)
+    for section, keys in msgspec.to_builtins(settings).items():
+        for key, value in keys.items():
+            name = f"{section}.{key}"
+            of_clicks = section == "dlrm" or (clicks and (section == "checkpoint" or name in OF_CLICKS))
+            if value != defaults[section][key] and of_clicks != clicks and (clicks or section == "dlrm"):
+                kind, other = ("graphs", "it has") if clicks else ("clicks", "it lacks")
+                raise InputError(
+                    f"{where}: {name} is {value!r}, which is for jobs of {kind}; {other} dlrm.data"
+                )
     if settings.run.features != "auto" and settings.features != FeaturesSettings():
         raise InputError(
             f'{where}: run.features is "{settings.run.features}", and [features] has the tiers of the features; leave '

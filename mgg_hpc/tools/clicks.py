@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,8 @@ from ..data.atomic_write import check_output
 from ..data.clicks.criteo import read_criteo
 from ..data.clicks.store import write_clicks
 from ..errors import InputError
-from .terminal import waiting
+from .importing import states
+from .terminal import phases
 
 
 def process_clicks(logs: Sequence[Path], output: Path, *, force: bool, skip_bad: bool) -> None:
@@ -18,9 +20,11 @@ def process_clicks(logs: Sequence[Path], output: Path, *, force: bool, skip_bad:
     if not logs:
         raise InputError("name the logs: mgg import clicks day_0.gz day_1.gz -o clicks.h5")
     check_output(output, force=force, inputs=logs)
-    with waiting(f"reading {len(logs)} logs"):
-        days = [partial(read_criteo, skip_bad=skip_bad)(path) for path in logs]
-        rows, bad = write_clicks(output, days, force=force)
+    files = states(logs)
+    key = None if files is None else json.dumps(["clicks", files, skip_bad])
+    days = [partial(read_criteo, path, skip_bad=skip_bad) for path in logs]
+    with phases(output) as report:
+        rows, bad = write_clicks(output, days, force=force, key=key, progress=report)
     print(f"{output}: {rows:,} clicks of {len(logs)} days")
     if bad:
         print(f"{bad:,} lines were wrong, and were passed over")

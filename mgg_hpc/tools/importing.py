@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,17 +154,21 @@ def _key(format_: str, source: str, inputs: list[Path], options: Options) -> str
     Data of nodes are read once the edges are sorted, and may be mended in between. Returns None where a file is a pipe
     or a device, whose contents are others each time.
     """
-    files = []
-    for path in inputs:
-        if path in _node_files(options):
-            continue
+    files = states(path for path in inputs if path not in _node_files(options))
+    kept = {name: str(value) for name, value in options.items() if name not in (*NODES, "memory")}
+    return None if files is None else json.dumps([format_, source, files, kept], sort_keys=True)
+
+
+def states(paths: Iterable[Path]) -> list[list[str | int]] | None:
+    """Return path, size and time of each file among some paths; None if one is a pipe or a device."""
+    found: list[list[str | int]] = []
+    for path in paths:
         if path.is_file():
             facts = path.stat()
-            files.append([str(path.resolve()), facts.st_size, facts.st_mtime_ns])
+            found.append([str(path.resolve()), facts.st_size, facts.st_mtime_ns])
         elif path.exists() and not path.is_dir():
             return None
-    kept = {name: str(value) for name, value in options.items() if name not in (*NODES, "memory")}
-    return json.dumps([format_, source, files, kept], sort_keys=True)
+    return found
 
 
 def _format_of(source: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..nn.spans import span
 from ..runtime import backends, cores, exit_code, leftovers, mpi
 from ..runtime.watchdog import Watchdog
 from . import footprint, memory, nonfinite, report, run_folder
-from .checkpoints import folders, resume, weights
+from .checkpoints import resume, weights
 from .checkpoints.folders import START, Position
 from .checkpoints.resume import Resumed
 from .checkpoints.saver import Saver
@@ -377,7 +377,8 @@ def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
     if options.dry_run:
         return
     peak = memory.Peak()
-    with _folder(job, resumed) as folder, watchdog(settings, comm) as dog:
+    run = resumed.run if resumed else None
+    with resume.opened_folder(comm, run, resolved(job)) as folder, watchdog(settings, comm) as dog:
         if opens:
             assert folder is not None  # of the first rank
             report.print_facts({"run": str(report.nearby(folder))}, report.NAMES)
@@ -404,24 +405,3 @@ def _run(job: Job, resumed: Resumed | None, options: Shown) -> None:
         if folder is not None and options.whole:
             report.print_result(summary, folder)
         mpi.barrier(comm)  # no rank ends while another still writes
-
-
-@contextlib.contextmanager
-def _folder(job: Job, resumed: Resumed | None) -> Iterator[Path | None]:
-    """Yield the run folder with the resolved job on rank 0, None on other ranks. Collective.
-
-    No other job trains in it within ``with``.
-    """
-    folder = None
-    with contextlib.ExitStack() as held:
-        with mpi.agree(job.comm):
-            if job.comm.rank == 0:
-                folder = resumed.run if resumed else run_folder.create(Path(job.settings.run.folder))
-                if not resumed:  # `_resume` has claimed the others
-                    held.enter_context(run_folder.claimed(folder))
-                for path in folders.drafts(folder / run_folder.CHECKPOINTS):  # of a killed job
-                    folders.discard(path)
-                if resumed:
-                    (folder / run_folder.SUMMARY).unlink(missing_ok=True)
-                run_folder.write_whole(folder / run_folder.JOB, config.dumps(resolved(job)).encode())
-        yield folder

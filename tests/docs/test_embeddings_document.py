@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pages
 import pytest
@@ -23,7 +24,7 @@ def test_the_example_runs(tmp_path, command):
 
 
 def test_the_job_trains(tmp_path):
-    write_clicks(tmp_path / "clicks.h5", [draw_clicks(500)])
+    write_clicks(tmp_path / "clicks.h5", [partial(draw_clicks, 500)])
     changed = {"dlrm.data": tmp_path / "clicks.h5", "dlrm.rows": 100, "run.folder": tmp_path / "runs"}
     assert mgg("train", JOB, *(f"--set={key}={value}" for key, value in changed.items())) == 0
     assert (tmp_path / "runs" / "001" / "summary.json").exists()

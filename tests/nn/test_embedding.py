@@ -12,6 +12,7 @@ from data.graphs import refused
 from embeddings import OPTIONS
 
 import mgg_hpc as mgg
+from mgg_hpc import sizes
 from mgg_hpc.nn.embedding.rows import parts
 
 ROWS, DIM = embeddings.ROWS, embeddings.DIM
@@ -141,6 +142,11 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
         ({"sparse": False}, "sparse=False is not supported"),
         ({"mode": "min"}, "mode is 'min'; expected one of sum, mean, max"),
         ({"padding_idx": 10}, "padding_idx is 10, of 10 rows"),
+        ({"way": "fast"}, "way is 'fast'; expected one of auto, distinct, direct"),
+        (
+            {"optimizer": torch.optim.SGD},
+            "optimizer is 'type'; expected mgg.nn.SGD, mgg.nn.Adagrad, mgg.nn.RowWise",
+        ),
         ({"dtype": torch.int64}, "floating-point type"),
         ({"near": "1G"}, "embedding rows in tiers (near=) need an optimizer="),
         ({"folder": "/tmp"}, "folder and score are for embedding rows in tiers; pass near="),
@@ -165,12 +171,19 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
         ((long(1, 2)[None], long(0)), "offsets are for an input [E]"),
         ((torch.ones(2), long(0)), "input: expected a tensor of int32 or int64, not torch.float32"),
         ((long(1, 2), [0]), "offsets: expected a tensor of int32 or int64, not list"),
+        (([1, 2], long(0)), "input: expected a tensor of int32 or int64, not list"),
         ((long(1), long(0), torch.ones(1)), 'per_sample_weights are for mode "sum", and it is "mean"'),
     ):
         with refused(re.escape(message)):
             bags(*arguments)
     with refused(r"per_sample_weights are \[2\], and the input is \[1\]"):
         mgg.nn.ShardedEmbeddingBag(10, 3, mode="sum")(long(1), long(0), torch.ones(2))
+    with refused(r"per_sample_weights are list, and the input is \[1\]"):
+        mgg.nn.ShardedEmbeddingBag(10, 3, mode="sum")(long(1), long(0), [1.0])
+    with refused(r"embeddings are list; expected a tensor \[rows, dim\]"):
+        mgg.nn.ShardedEmbeddingBag.from_pretrained([[1.0]])
+    with refused(r"embedding rows are \[10, 2.5\]"):
+        mgg.nn.ShardedEmbeddingBag(10, 2.5)
     last = mgg.nn.ShardedEmbeddingBag(10, 3, include_last_offset=True)
     with refused("the last offset is 1; expected 2, the number of entries"):
         last(long(1, 2), long(0, 1))
@@ -181,6 +194,44 @@ def test_batches_that_do_not_fit_a_collection_are_refused():
     found = mgg.nn.ShardedEmbeddingBagCollection(tables)
     one = (long(1), long(1))
     for batch, message in (
+        ({}, "the batch lacks a, b, c; its features are a, b, c"),
+        (
+            [one, one, one],
+            "the batch is a list; expected {feature: (values, lengths)} or a KeyedJaggedTensor",
+        ),
+        (None, "the batch is a NoneType"),
+        ({"a": long(1), "b": one, "c": one}, "feature a is a Tensor; expected (values, lengths) or"),
+        ({"a": one, "b": (long(1),), "c": one}, "feature b is a tuple of 1; expected (values, lengths) or"),
+        ({"a": one, "b": (long(1), 1), "c": one}, "feature b is ([1], int); expected tensors [E], [B]"),
+        (
+            {"a": one, "b": (long(1), long(1)[0]), "c": one},
+            "feature b is ([1], []); expected tensors [E], [B]",
+        ),
+        ({"a": one, "b": (*one, [1.0]), "c": one}, "feature b is ([1], [1], list); expected tensors"),
+        (
+            {"a": one, "b": (long(1), torch.ones(1)), "c": one},
+            "feature b, lengths: expected a tensor of int32",
+        ),
+        (
+            {"a": one, "b": (torch.ones(1), long(1)), "c": one},
+            "feature b, values: expected a tensor of int32",
+        ),
+        (
+            {"a": one, "b": (long(1)[None], long(1)), "c": one},
+            "feature b: lengths add up to 1, and values are [1, 1]",
+        ),
+        (
+            {"a": one, "b": (long(), long(-1)), "c": one},
+            "feature b: lengths add up to -1, and values are [0]",
+        ),
+        (
+            embeddings.Jagged({"a": one, "b": (long(1, 2), long(1, 1))}),
+            "the batch has 3 lengths of 2 features",
+        ),
+        (
+            mgg.nn.ShardedEmbeddingBagCollection(tables).plan(dict.fromkeys("abc", one)),
+            "by another collection",
+        ),
         ({"a": one, "b": one}, "lacks c; its features are a, b, c"),
         ({"a": one, "b": one, "c": one, "d": one}, "the batch has d"),
         ({"a": one, "b": one, "c": (long(), long())}, "different numbers of bags: a 1, b 1, c 0"),
@@ -200,5 +251,32 @@ def test_batches_that_do_not_fit_a_collection_are_refused():
     for wrong in ([], [tables[0], tables[0]], [mgg.nn.TableConfig("t", 9, 4, ["a", "a"])]):
         with refused("needs a name of its own"):
             mgg.nn.ShardedEmbeddingBagCollection(wrong)
-    with refused("neither sum nor mean"):
-        mgg.nn.ShardedEmbeddingBagCollection([mgg.nn.TableConfig("t", 9, 4, ["a"], "max")])
+    for wrong in (("t", 9, 4, ["a"], "max"), ("t", 0, 4, ["a"]), ("t", 9, 4.5, ["a"])):
+        with refused("has no rows, or its pooling is neither sum nor mean"):
+            mgg.nn.ShardedEmbeddingBagCollection([mgg.nn.TableConfig(*wrong)])
+    with refused("a table is a str without name, num_embeddings, embedding_dim, feature_names, pooling"):
+        mgg.nn.ShardedEmbeddingBagCollection(["t"])
+
+
+def test_tables_larger_than_the_memory_are_refused_before_they_are_allocated(monkeypatch):
+    """Rows of 6 floats take 32 bytes; row-wise Adagrad keeps 4 more of each."""
+    free, made = "mgg_hpc.nn.embedding.rows.cores.memory_available", []
+    monkeypatch.setattr("mgg_hpc.nn.embedding.rows.backend_for", lambda *_, **__: made.append(1) or 1 / 0)
+    tables = [mgg.nn.TableConfig("t", 1000, 6, ["a"]), mgg.nn.TableConfig("u", 2000, 3, ["b"])]
+    adagrad, rows = mgg.nn.RowWiseAdagrad(0.1), mgg.nn.ShardedEmbeddingBag
+    for need, make in (
+        (36_000, lambda: rows(1000, 6, optimizer=adagrad)),
+        (36_000 + 40_000, lambda: mgg.nn.ShardedEmbeddingBagCollection(tables, optimizer=adagrad)),
+        (3 << 71, lambda: rows(3 << 64, 64, dtype=torch.bfloat16, optimizer=mgg.nn.SGD(1))),
+    ):
+        monkeypatch.setattr(free, lambda need=need: min(need - 1, 1 << 40))
+        with refused(
+            f"embeddings need {sizes.shown(need)} on this node, and .* are available; use more nodes"
+        ):
+            make()
+        assert not made
+        if need < 1 << 40:
+            monkeypatch.setattr(free, lambda need=need: need)
+            with pytest.raises(ZeroDivisionError):
+                make()
+            made.clear()

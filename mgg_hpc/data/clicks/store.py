@@ -2,66 +2,91 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import xxhash
 
 from ...errors import InputError
-from ..atomic_write import replacement
+from ..assembly.work import Progress, WorkFolder
+from ..atomic_write import check_output, replacement
 from ..hdf5 import LIBVER, opened
 from .criteo import INTEGERS, WORDS, Clicks
 
 FORMAT, VERSION = "mgg-clicks", 1
 COLUMNS = {"label": (np.int8, ()), "dense": (np.int32, (INTEGERS,)), "category": (np.uint32, (WORDS,))}
-CHUNK = 8192  # rows
+PIECE = 1 << 16  # rows that are copied at a time
+
+Day = Callable[..., Iterable[Clicks]]
 
 
 def write_clicks(
     path: Path,
-    days: Sequence[Iterable[Clicks]],
+    days: Sequence[Day],
     *,
     force: bool = False,
-    doing: Callable[[int], None] = lambda rows: None,
+    key: str | None = None,
+    progress: Progress = lambda phase, done, total: None,
 ) -> tuple[int, int]:
     """Write the rows of some days, one after another; return their number, and that of bad lines.
 
-    doing: called with the number of rows so far. Raises InputError if there are no rows, and as `replacement`.
+    days: functions that yield the rows of each; called with the last `Clicks.end`, they go on after those rows. key:
+    text that depends on the days and how they are read, as of `build_graph`: a call that was killed goes on at a block
+    when another of the same key and path begins. progress: called with (phase, rows so far, rows in all or 0). Raises
+    InputError if there are no rows, and as `WorkFolder` and `replacement` do.
     """
-    bounds, bad = [0], 0
-    with replacement(path, force=force, size=0) as name, opened(name, "w", libver=LIBVER) as file:
-        columns = {
-            column: file.create_dataset(
-                f"click/{column}", (0, *shape), kind, maxshape=(None, *shape), chunks=(CHUNK, *shape)
-            )
-            for column, (kind, shape) in COLUMNS.items()
-        }
-        rows = 0
-        for day in days:
-            for block in day:
-                end, bad = rows + len(block.label), bad + block.bad
-                for column, dataset in columns.items():
-                    dataset.resize(end, 0)
-                    dataset[rows:end] = getattr(block, column)
-                rows = end
-                doing(rows)
-            bounds.append(rows)
+    check_output(path, force=force)
+    with WorkFolder(path, key) as work:
+        state: dict[str, Any] = {"bounds": [0], "rows": 0, "bad": 0, "end": {}} | work.state
+        with ExitStack() as held:
+            columns = {}
+            for number, (name, (kind, shape)) in enumerate(COLUMNS.items()):
+                columns[name] = work.column(f"data{number}", np.dtype(kind), shape, state["rows"])
+                held.callback(columns[name].close)
+            for day in days[len(state["bounds"]) - 1 :]:
+                for block in day(**state["end"]):
+                    for name, column in columns.items():
+                        column.append(getattr(block, name))
+                    state |= {"rows": column.length, "bad": state["bad"] + block.bad, "end": block.end or {}}
+                    work.keep(**state)
+                    progress("reading", state["rows"], 0)
+                state |= {"bounds": [*state["bounds"], state["rows"]], "end": {}}
+                work.keep(**state)
+        rows, bounds, content = state["rows"], np.array(state["bounds"], np.int64), xxhash.xxh3_128()
         if not rows:
             raise InputError(f"{path}: the logs have no rows")
-        file.attrs.update({"format": FORMAT, "version": VERSION, "days": np.array(bounds, np.int64)})
-    return rows, bad
+        content.update(bounds)
+        with replacement(path, force=force, size=0) as name, opened(name, "w", libver=LIBVER) as file:
+            for column, source in columns.items():
+                dataset = file.create_dataset(f"click/{column}", (rows, *source.shape), source.dtype)
+                for first, piece in zip(range(0, rows, PIECE), source.pieces(PIECE), strict=True):
+                    dataset[first : first + len(piece)] = piece
+                    content.update(piece)
+                    progress(f"writing {column}", first + len(piece), rows)
+            identity = str(uuid.UUID(bytes=content.digest(), version=4))
+            file.attrs.update({"format": FORMAT, "version": VERSION, "days": bounds, "uuid": identity})
+        work.remove()
+    return rows, state["bad"]
 
 
 @dataclass(frozen=True)
 class ClickFile:
-    """An open file of clicks. rows: their number. days: int64 [D + 1], bounds of the files that it was made of."""
+    """An open file of clicks.
+
+    rows: their number. days: int64 [D + 1], bounds of the files that it was made of. uuid: depends on rows and days
+    alone; "" of files that were written without one.
+    """
 
     path: Path
     rows: int
     days: Any
+    uuid: str
     _file: Any
 
     def read(self, first: int, last: int) -> Clicks:
@@ -75,23 +100,28 @@ class ClickFile:
 @contextmanager
 def open_clicks(path: Path) -> Iterator[ClickFile]:
     """Open a file of clicks. Raises InputError for anything else."""
-    try:
-        held = opened(path, "r", locking=False)
-        file = held.__enter__()
-    except OSError as error:
-        raise InputError(f"{path}: is no file of clicks ({error}); 'mgg import clicks' writes one") from error
-    try:
-        found = str(file.attrs.get("format", ""))
+    with ExitStack() as held:
+        try:
+            file = held.enter_context(opened(path, "r", locking=False))
+            found = str(file.attrs.get("format", ""))
+            days, identity = np.asarray(file.attrs.get("days", ())), str(file.attrs.get("uuid", ""))
+        except (OSError, RuntimeError) as error:
+            raise InputError(
+                f"{path}: is no file of clicks ({error}); 'mgg import clicks' writes one"
+            ) from error
         if found != FORMAT or file.attrs.get("version") != VERSION:
             raise InputError(
                 f"{path}: is no file of clicks (format {found!r}); 'mgg import clicks' writes one"
             )
+        if days.dtype != np.int64 or days.ndim != 1 or len(days) < 2 or days[0] or (np.diff(days) < 0).any():
+            raise InputError(f"{path}: the attribute days is missing, or is no bounds of days")
         for column, (kind, shape) in COLUMNS.items():
-            data = file.get(f"click/{column}")
-            if data is None or data.dtype != kind or data.shape != (int(file.attrs["days"][-1]), *shape):
+            data = file.get(f"click/{column}") if f"click/{column}" in file else None
+            if not isinstance(data, h5py.Dataset) or (data.dtype, data.shape) != (
+                kind,
+                (int(days[-1]), *shape),
+            ):
                 raise InputError(
                     f"{path}: /click/{column} is missing, or not {np.dtype(kind).name} [rows{shape}]"
                 )
-        yield ClickFile(path, int(file.attrs["days"][-1]), file.attrs["days"], file)
-    finally:
-        held.__exit__(None, None, None)
+        yield ClickFile(path, int(days[-1]), days, identity, file)

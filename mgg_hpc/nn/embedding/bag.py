@@ -16,8 +16,8 @@ from ...runtime.tiers.place import agreed
 from ...runtime.watchdog import collective
 from ..workspace import accumulator
 from .optimizers import RowOptimizer
-from .pooling import Bags, Pooling
-from .rows import ShardedRows, drawn, refuse_state, same_on_all
+from .pooling import WAYS, Bags, Pooling
+from .rows import ShardedRows, drawn, ranks_of, refuse_state, same_on_all
 
 MODES = ("sum", "mean", "max")
 NAME = "ShardedEmbeddingBag"
@@ -68,23 +68,25 @@ class ShardedEmbeddingBag(torch.nn.Module):
         comm: Any = None,
     ) -> None:
         super().__init__()
-        for name, given, none in (
-            ("max_norm", max_norm, None),
-            ("norm_type", norm_type, 2.0),
-            ("scale_grad_by_freq", scale_grad_by_freq, False),
-            ("sparse", sparse, True),
-        ):
-            if given != none:
-                raise InputError(f"{NAME}: {name}={given} is not supported; leave it at {none}")
-        if mode not in MODES:
-            raise InputError(f"{NAME}: mode is {mode!r}; expected one of {', '.join(MODES)}")
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise InputError(f"{NAME}: padding_idx is {padding_idx}, of {num_embeddings} rows")
+        with agreed(ranks_of(comm)):
+            for name, given, none in (
+                ("max_norm", max_norm, None),
+                ("norm_type", norm_type, 2.0),
+                ("scale_grad_by_freq", scale_grad_by_freq, False),
+                ("sparse", sparse, True),
+            ):
+                if given != none:
+                    raise InputError(f"{NAME}: {name}={given} is not supported; leave it at {none}")
+            for name, word, words in (("mode", mode, MODES), ("way", way, WAYS)):
+                if word not in words:
+                    raise InputError(f"{NAME}: {name} is {word!r}; expected one of {', '.join(words)}")
+            if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+                raise InputError(f"{NAME}: padding_idx is {padding_idx}, of {num_embeddings} rows")
+            if score is not None and np.shape(score) != (num_embeddings,):
+                raise InputError(f"{NAME}: score is {list(np.shape(score))}; expected [{num_embeddings}]")
         self.num_embeddings, self.embedding_dim, self.mode = num_embeddings, embedding_dim, mode
         self.include_last_offset = include_last_offset
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        if score is not None and np.shape(score) != (num_embeddings,):
-            raise InputError(f"{NAME}: score is {list(np.shape(score))}; expected [{num_embeddings}]")
         self.rows = ShardedRows(
             num_embeddings,
             embedding_dim,
@@ -111,8 +113,9 @@ class ShardedEmbeddingBag(torch.nn.Module):
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, **how: Any) -> ShardedEmbeddingBag:
         """Return bags over rows [N, dim] that every rank passes. freeze: rows have no gradients. how: as above."""
-        if embeddings.dim() != 2:
-            raise InputError(f"{NAME}: embeddings are {list(embeddings.shape)}; expected [rows, dim]")
+        if not isinstance(embeddings, Tensor) or embeddings.dim() != 2:
+            found = list(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
+            raise InputError(f"{NAME}: embeddings are {found}; expected a tensor [rows, dim]")
         made = cls(*embeddings.shape, **{"dtype": embeddings.dtype, **how})
         made.load_state_dict({"weight": embeddings})
         made.weight.requires_grad_(not freeze)
@@ -138,9 +141,10 @@ class ShardedEmbeddingBag(torch.nn.Module):
         if weights is not None:
             if self.mode != "sum":
                 raise InputError(f'{NAME}: per_sample_weights are for mode "sum", and it is "{self.mode}"')
-            if weights.shape != input.shape:
+            if not isinstance(weights, Tensor) or weights.shape != input.shape:
+                found = list(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
                 raise InputError(
-                    f"{NAME}: per_sample_weights are {list(weights.shape)}, and the input is {list(input.shape)}"
+                    f"{NAME}: per_sample_weights are {found}, and the input is {list(input.shape)}"
                 )
             weights = weights.reshape(-1).to(self.weight.device, accumulator(self.weight.dtype))
         check_ids(ids, lengths, self.num_embeddings, NAME)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from ...runtime.watchdog import collective
 from ..workspace import accumulator
 from .bag import check_ids, integers
 from .optimizers import RowOptimizer
-from .pooling import Bags, Pooling
-from .rows import ShardedRows, drawn, parts, refuse_state, same_on_all
+from .pooling import WAYS, Bags, Pooling
+from .rows import ShardedRows, check_memory, drawn, parts, ranks_of, refuse_state, same_on_all
 
 NAME = "ShardedEmbeddingBagCollection"
 
@@ -43,6 +44,14 @@ class _Feature:
     name: str
     table: TableConfig
     start: int
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A batch of a collection with its plans. owner: the collection. bags: by width."""
+
+    owner: ShardedEmbeddingBagCollection
+    bags: dict[int, Bags]
 
 
 class ShardedEmbeddingBagCollection(torch.nn.Module):
@@ -72,17 +81,25 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         comm: Any = None,
     ) -> None:
         super().__init__()
-        self.tables = [_checked(table) for table in tables]
-        names = [name for table in self.tables for name in table.feature_names]
-        for what, each in (("table", [table.name for table in self.tables]), ("feature", names)):
-            if not each or len(set(each)) < len(each):
+        self._comm = ranks_of(comm)
+        with agreed(self._comm):
+            if way not in WAYS:
+                raise InputError(f"{NAME}: way is {way!r}; expected one of {', '.join(WAYS)}")
+            self.tables = [_checked(table) for table in tables]
+            names = [name for table in self.tables for name in table.feature_names]
+            for what, each in (("table", [table.name for table in self.tables]), ("feature", names)):
+                if not each or len(set(each)) < len(each):
+                    raise InputError(
+                        f"{NAME}: each {what} needs a name of its own; they are {', '.join(each) or 'none'}"
+                    )
+            if score is not None and score.keys() != {table.name for table in self.tables}:
                 raise InputError(
-                    f"{NAME}: each {what} needs a name of its own; they are {', '.join(each) or 'none'}"
+                    f"{NAME}: scores are of {', '.join(score)}; expected {', '.join(map(str, self.tables))}"
                 )
-        if score is not None and score.keys() != {table.name for table in self.tables}:
-            raise InputError(
-                f"{NAME}: scores are of {', '.join(score)}; expected {', '.join(map(str, self.tables))}"
-            )
+        same_on_all(self._comm, f"{NAME}: tables", [str(table) for table in self.tables])
+        if near is None and str(device or "cpu") == "cpu":  # before the first width is allocated
+            shapes = [(table.num_embeddings, table.embedding_dim) for table in self.tables]
+            check_memory(self._comm, shapes, optimizer, dtype or torch.get_default_dtype())
         near = near if near is None else bytes_of(NEAR, near)
         self.features = names
         self._starts: dict[str, int] = {}
@@ -104,7 +121,6 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
                 comm=comm,
             )
             refuse_state(self, rows)
-            same_on_all(rows.comm, f"{NAME}: tables", [str(table) for table in held])
             self.register_parameter(f"rows_{dim}", rows.weight)
             features = [
                 _Feature(name, table, self._starts[table.name])
@@ -113,21 +129,12 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             ]
             self._groups[dim] = Pooling(rows, way), features
             of = drawn(rows.comm, dim, 1.0)
-            limits, ends = torch.tensor([table.num_embeddings**-0.5 for table in held]), np.array(starts[1:])
+            limits = np.array([table.num_embeddings**-0.5 for table in held], np.float32)
+            rows.fill(partial(_uniform, of, np.array(starts[1:]), limits))
 
-            def initial(
-                first: int, last: int, of: Any = of, limits: Tensor = limits, ends: Any = ends
-            ) -> Tensor:
-                return (
-                    of(first, last) * limits[np.searchsorted(ends, np.arange(first, last), "right")][:, None]
-                )
-
-            rows.fill(initial)
-        self._comm = rows.comm
-
-    def plan(self, features: Any) -> dict[int, Bags]:
+    def plan(self, features: Any) -> Planned:
         """Return a batch that `forward` takes, with the plans of a backward. For any thread; not collective."""
-        return {dim: bags.plan() for dim, bags in self._bags(features).items()}
+        return Planned(self, {dim: bags.plan() for dim, bags in self._bags(features).items()})
 
     @collective(NAME)
     def forward(self, features: Any) -> dict[str, Tensor]:
@@ -154,7 +161,9 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
 
     def _pooled(self, features: Any) -> dict[int, Tensor]:
         with agreed(self._comm):
-            bags = features if _is_planned(features) else self._bags(features)
+            if isinstance(features, Planned) and features.owner is not self:
+                raise InputError(f"{NAME}: the batch was planned by another collection")
+            bags = features.bags if isinstance(features, Planned) else self._bags(features)
         return {
             dim: pooling(bags[dim]).unflatten(0, (len(held), -1))
             for dim, (pooling, held) in self._groups.items()
@@ -173,6 +182,23 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             raise InputError(
                 f"{NAME}: the batch {' and '.join(said)}; its features are {', '.join(self.features)}"
             )
+        for name in self.features:
+            each = given[name]
+            if not isinstance(each, tuple | list) or len(each) not in (2, 3):
+                kind = (
+                    f"{type(each).__name__} of {len(each)}"
+                    if isinstance(each, tuple | list)
+                    else type(each).__name__
+                )
+                raise InputError(
+                    f"{NAME}: feature {name} is a {kind}; expected (values, lengths) or (values, lengths, weights)"
+                )
+            if not all(isinstance(part, Tensor) for part in each) or each[1].dim() != 1:
+                kinds = ", ".join(
+                    str(list(part.shape)) if isinstance(part, Tensor) else type(part).__name__
+                    for part in each
+                )
+                raise InputError(f"{NAME}: feature {name} is ({kinds}); expected tensors [E], [B]")
         if len({len(given[name][1]) for name in self.features}) > 1:
             sizes = ", ".join(f"{name} {len(given[name][1])}" for name in self.features)
             raise InputError(f"{NAME}: features have different numbers of bags: {sizes}")
@@ -192,10 +218,6 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         lengths = [
             integers(each[1], partial(where, number, ", lengths")) for number, each in enumerate(columns)
         ]
-        if len({each.shape for each in lengths}) > 1 or lengths[0].ndim != 1:
-            raise InputError(
-                f"{where(0)}: lengths are {list(lengths[0].shape)}; expected [B], as of all features"
-            )
         weights = [each[2] for each in columns if len(each) > 2]
         sizes = np.array([each.size for each in values])
         every = np.stack(lengths)
@@ -257,6 +279,18 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             pooling.rows.close()
 
 
+def _uniform(
+    of: Callable[[int, int], Tensor],
+    ends: NDArray[np.int64],
+    limits: NDArray[np.float32],
+    first: int,
+    last: int,
+) -> Tensor:
+    """Return rows first .. last - 1, drawn in +-1 by ``of``, times the limit of their table. ends: of tables."""
+    table = np.searchsorted(ends, np.arange(first, last), side="right")
+    return of(first, last) * torch.from_numpy(limits[table])[:, None]
+
+
 def _scores(
     tables: Sequence[TableConfig], score: Mapping[str, Callable[[int, int], Any]]
 ) -> Callable[[int, int], NDArray[Any]]:
@@ -276,22 +310,31 @@ def _scores(
 
 def _checked(table: Any) -> TableConfig:
     """Return a table with its pooling as a word. Raises InputError."""
+    missing = [each.name for each in fields(TableConfig) if not hasattr(table, each.name)]
+    if missing:
+        raise InputError(f"{NAME}: a table is a {type(table).__name__} without {', '.join(missing)}")
     pooling = str(getattr(table.pooling, "value", table.pooling)).lower()  # TorchRec's is an enumeration
     made = TableConfig(
         table.name, table.num_embeddings, table.embedding_dim, tuple(table.feature_names), pooling
     )
-    if pooling not in ("sum", "mean") or min(made.num_embeddings, made.embedding_dim) < 1:
+    whole = all(isinstance(each, Integral) and each > 0 for each in (made.num_embeddings, made.embedding_dim))
+    if not whole or pooling not in ("sum", "mean"):
         raise InputError(f"{NAME}: {made} has no rows, or its pooling is neither sum nor mean")
     return made
 
 
-def _is_planned(features: Any) -> bool:
-    return isinstance(features, Mapping) and all(isinstance(each, Bags) for each in features.values())
-
-
 def _of_jagged(features: Any) -> dict[str, tuple[Tensor, ...]]:
-    """Return the features of a KeyedJaggedTensor: values and lengths lie by feature."""
-    keys, lengths = list(features.keys()), features.lengths().reshape(len(list(features.keys())), -1)
+    """Return the features of a KeyedJaggedTensor: values and lengths lie by feature. Raises InputError."""
+    names = ("keys", "values", "lengths", "weights_or_none")
+    if not all(callable(getattr(features, name, None)) for name in names):
+        kind = type(features).__name__
+        raise InputError(
+            f"{NAME}: the batch is a {kind}; expected {{feature: (values, lengths)}} or a KeyedJaggedTensor"
+        )
+    keys, lengths = list(features.keys()), features.lengths()
+    if not keys or lengths.numel() % len(keys):
+        raise InputError(f"{NAME}: the batch has {lengths.numel()} lengths of {len(keys)} features")
+    lengths = lengths.reshape(len(keys), -1)
     ends: NDArray[np.int64] = np.cumsum(lengths.sum(1).cpu().numpy())[:-1]
     weights = features.weights_or_none()
     columns = [features.values().tensor_split(ends.tolist()), lengths.unbind()]

@@ -65,6 +65,7 @@ class Bags:
         return self
 
 
+WAYS = ("auto", "distinct", "direct")
 TRIALS = 5  # of each way, the fastest of which counts
 
 

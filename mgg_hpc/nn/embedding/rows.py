@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ... import sizes
+from ...data.readers.limits import shown
 from ...errors import InputError
-from ...runtime import backends, mpi
+from ...runtime import backends, cores, mpi
 from ...runtime.backends.arguments import TieredRows
 from ...runtime.exchange import send, sent
 from ...runtime.tiers.place import agreed
 from ..tiered import DEVICES, TieredTensor, backend_for
 from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
-from .optimizers import RowOptimizer
+from .optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
 
 BLOCK = 1 << 19  # values that are drawn or copied at a time
 CACHED = 256 << 10  # bytes of rows that an optimiser changes at a time: a core's cache holds them in between
@@ -59,23 +62,27 @@ class ShardedRows:
         score: Callable[[int, int], Any] | None = None,
         comm: Any = None,
     ) -> None:
-        if comm is None and mpi.launched():
-            comm = mpi.world()
-        self.comm = comm = None if comm is None or comm.size == 1 else comm
+        self.comm = comm = ranks_of(comm)
         self.count, self.dim, self.optimizer = count, dim, optimizer
         self.dtype, self.device = dtype or torch.get_default_dtype(), str(device or "cpu").partition(":")[0]
         ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
         with agreed(comm):
-            if not self.dtype.is_floating_point or self.device not in DEVICES or min(count, dim) < 1:
+            whole = all(isinstance(each, Integral) and each > 0 for each in (count, dim))
+            if not whole or not self.dtype.is_floating_point or self.device not in DEVICES:
                 raise InputError(
                     f"embedding rows are [{count}, {dim}] of {self.dtype} on {self.device}; expected at least one row "
                     f"and column of a floating-point type on {' or '.join(DEVICES)}"
                 )
+            if not isinstance(optimizer, RowOptimizer | None):
+                kinds = ", ".join(f"mgg.nn.{each.__name__}" for each in (SGD, Adagrad, RowWiseAdagrad))
+                raise InputError(f"optimizer is {shown(optimizer)}; expected {kinds}, or None")
             if near is None and (folder, score) != (None, None):
                 raise InputError("folder and score are for embedding rows in tiers; pass near= with them")
             if near is not None and (optimizer is None or self.device != "cpu"):
                 raise InputError("embedding rows in tiers (near=) need an optimizer=, and the CPU")
         same_on_all(comm, "embedding rows", (count, dim, str(self.dtype), self.device, repr(optimizer), near))
+        if near is None and self.device == "cpu":
+            check_memory(comm, [(count, dim)], optimizer, self.dtype)
         self.bounds = np.arange(ranks + 1, dtype=np.int64) * count // ranks
         self.first, self.last = int(self.bounds[rank]), int(self.bounds[rank + 1])
         shared = comm is not None and mpi.node(comm).size == ranks and near is None
@@ -249,6 +256,39 @@ class ShardedRows:
         if self.tiers is not None:
             self.tiers.close()
         self.backend.memory.close()
+
+
+def ranks_of(comm: Any) -> Any:
+    """Return the communicator, by default the launcher's, or None where this process is alone."""
+    if comm is None and mpi.launched():
+        comm = mpi.world()
+    return None if comm is None or comm.size == 1 else comm
+
+
+def check_memory(
+    comm: Any,
+    tables: Iterable[tuple[int, int]],
+    optimizer: RowOptimizer | None,
+    dtype: torch.dtype,
+    *,
+    copied: bool = False,
+) -> None:
+    """Raise InputError, the same on all ranks, if a node's memory cannot hold its part of tables. Collective.
+
+    tables: (rows, columns) of each. copied: count a copy of all of it, as a checkpoint takes one.
+    """
+    ranks, here = (1, 1) if comm is None else (comm.size, mpi.node(comm).size)
+    wide, need = accumulator(dtype).itemsize, 0
+    for count, dim in tables:
+        kept = optimizer.columns(dim) * wide if isinstance(optimizer, RowOptimizer) else 0
+        need += -(-count // ranks) * here * (row_format(dim, dtype).row_bytes + kept) * (1 + copied)
+    with agreed(comm):
+        if need > (left := cores.memory_available()):
+            copy = ", and their copy for checkpoints," if copied else ""
+            raise InputError(
+                f"rows of embeddings{copy} need {sizes.shown(need)} on this node, and {sizes.shown(left)} are available"
+                "; use more nodes, fewer rows or narrower ones"
+            )
 
 
 def refuse_state(module: torch.nn.Module, rows: ShardedRows) -> None:

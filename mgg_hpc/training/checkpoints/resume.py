@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,8 +32,8 @@ from .folders import START, Position
 from .state import State, on_host
 from .weights import LEARNED
 
-# Keys that may differ from the run's start; the graph is known by its content, not by its path.
-FREE = {f"train.{key}" for key in ("epochs", "patience", "prefetch", "prepare", "buffer")}
+# Keys that may differ from the run's start; graph and clicks are known by their content, not by their paths.
+FREE = {f"train.{key}" for key in ("epochs", "patience", "prefetch", "prepare", "buffer")} | {"dlrm.data"}
 FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
 
 ADVICE = 'put it back, or begin another run (mgg train, run.resume = "never")'
@@ -218,18 +219,10 @@ def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
 
     settings: of the present job. Damaged checkpoints are named on stderr.
     """
+    found, before = newest(comm, run, settings)
+    if found is None:
+        return Resumed(run), settings
     with mpi.agree(comm):
-        found = folders.newest(run / run_folder.CHECKPOINTS) if comm.rank == 0 else None
-    found = comm.bcast(found, root=0)
-    with mpi.agree(comm):
-        before = config.load(run / run_folder.JOB, of_run=True)
-        check_settings(run, before, settings)
-        if found is None:
-            if is_finished(run):
-                raise InputError(
-                    f"{run}: has finished without a checkpoint ([checkpoint]); train anew, in another run"
-                )
-            return Resumed(run), settings
         given, tensors = state.read(found.folder)
         facts = _checked(found.folder, found.at, given, tensors)
         kept = None
@@ -237,6 +230,46 @@ def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
             kept = config.parse(facts.job, str(found.folder / state.FACTS)).plan
         settings = msgspec.structs.replace(settings, plan=plan_of(kept, before.plan, settings.plan))
         return Resumed(run, found.at, found.folder, facts, tensors), settings
+
+
+def newest(comm: Any, run: Path, settings: Settings) -> tuple[folders.Found | None, Settings]:
+    """Return a run's newest undamaged checkpoint or None, and the settings that it began with. Collective.
+
+    Arguments as for `load`. Raises InputError for settings that differ in what must stay, and for a finished run
+    without a checkpoint.
+    """
+    with mpi.agree(comm):
+        found = folders.newest(run / run_folder.CHECKPOINTS) if comm.rank == 0 else None
+    found = comm.bcast(found, root=0)
+    with mpi.agree(comm):
+        before = config.load(run / run_folder.JOB, of_run=True, clicks=True)
+        check_settings(run, before, settings)
+        if found is None and is_finished(run):
+            raise InputError(
+                f"{run}: has finished without a checkpoint ([checkpoint]); train anew, in another run"
+            )
+    return found, before
+
+
+@contextmanager
+def opened_folder(comm: Any, run: Path | None, settings: Settings) -> Iterator[Path | None]:
+    """Yield a run's folder, with these settings as its job, on rank 0, None on other ranks. Collective.
+
+    run: folder of a run that goes on, which `train` has claimed; None makes a new one, in which no other job trains
+    within ``with``.
+    """
+    folder = None
+    with ExitStack() as held:
+        with mpi.agree(comm):
+            if comm.rank == 0:
+                folder = run or run_folder.create(Path(settings.run.folder))
+                if run is None:
+                    held.enter_context(run_folder.claimed(folder))
+                for path in folders.drafts(folder / run_folder.CHECKPOINTS):  # of a killed job
+                    folders.discard(path)
+                (folder / run_folder.SUMMARY).unlink(missing_ok=True)
+                run_folder.write_whole(folder / run_folder.JOB, config.dumps(settings).encode())
+        yield folder
 
 
 def _checked(folder: Path, at: Position, given: Any, tensors: Mapping[str, Tensor]) -> Facts:
@@ -263,6 +296,9 @@ def _checked(folder: Path, at: Position, given: Any, tensors: Mapping[str, Tenso
 
 def check_settings(run: Path, before: Settings, now: Settings, advice: str = ADVICE) -> None:
     """Raise InputError for a changed key that must stay the same in a resumed run. advice: what to do about it."""
+    kinds = ["clicks" if each.dlrm.data else "graphs" for each in (before, now)]
+    if kinds[0] != kinds[1]:
+        raise InputError(f"{run}: is a run of {kinds[0]}, and the job is one of {kinds[1]}; {advice}")
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     for section, keys in old.items():
         for key, value in keys.items():
@@ -293,8 +329,14 @@ def plan_of(kept: PlanSettings | None, before: PlanSettings, now: PlanSettings) 
 
 def check_graph(resumed: Resumed, part: Part) -> None:
     """Raise InputError unless the graph is the one that the run was training on."""
-    if resumed.facts is not None and part.uuid != resumed.facts.graph:
+    if resumed.facts is not None:
+        check_uuid(part.path, "graph", part.uuid, resumed.run, resumed.facts.graph, "graph.file")
+
+
+def check_uuid(path: object, what: str, mine: str, run: Path, before: object, key: str) -> None:
+    """Raise InputError unless a file has the uuid that a run was training on. key: of the file in job files."""
+    if mine != before:
         raise InputError(
-            f"{part.path}: is graph {part.uuid}, but {resumed.run} was training on "
-            f"{shown(resumed.facts.graph)[1:-1]}; put that one back, or name its file by --set graph.file=FILE"
+            f"{path}: is {what} {mine}, but {run} was training on {shown(before)[1:-1]}; "
+            f"put that one back, or name its file by --set {key}=FILE"
         )

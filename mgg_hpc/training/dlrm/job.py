@@ -16,7 +16,8 @@ from ...data.clicks.criteo import WORDS, Clicks
 from ...data.clicks.store import ClickFile
 from ...errors import InputError
 from ...nn.embedding.optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
-from ...runtime import mpi
+from ...nn.embedding.rows import check_memory, ranks_of
+from ...runtime import backends, mpi
 from ...runtime.sampler import shuffled
 from .model import DLRM, feature
 
@@ -47,7 +48,7 @@ class DlrmJob:
     """
 
     def __init__(self, settings: Settings, comm: Any, file: ClickFile) -> None:
-        self.settings, self.comm, self._file = settings, comm, file
+        self.settings, self.comm, self.file = settings, comm, file
         self.dlrm: DlrmSettings = settings.dlrm
         self.columns = [each - 1 for each in self.dlrm.columns] or list(range(WORDS))
         test = self.dlrm.test
@@ -60,16 +61,24 @@ class DlrmJob:
                 )
             if not self.train_rows:
                 raise InputError(f"{file.path}: no row is left to train on; lower dlrm.test")
+            if settings.run.backend == "shmem":
+                raise InputError("run.backend: shmem is for jobs of graphs; with auto rows cross by MPI")
+        chosen = backends.choose(settings.run.backend, comm)
+        self.device = "cuda" if backends.needs_gpus(chosen.name) else "cpu"
+        with mpi.agree(comm):
             torch.set_num_threads(mpi.threads(comm, settings.run.threads))
         torch.manual_seed(settings.train.seed)
-        self.device = "cuda" if settings.run.backend == "cuda" else "cpu"
+        optimizer = OPTIMIZERS[self.dlrm.optimizer](self.dlrm.learning_rate)
+        if self.device == "cpu":
+            shape = len(self.columns) * self.dlrm.rows, self.dlrm.dim
+            check_memory(ranks_of(comm), [shape], optimizer, torch.float32, copied=True)
         self.model = DLRM(
             len(self.columns),
             self.dlrm.rows,
             self.dlrm.dim,
             self.dlrm.bottom,
             self.dlrm.top,
-            OPTIMIZERS[self.dlrm.optimizer](self.dlrm.learning_rate),
+            optimizer,
             device=self.device,
             comm=comm,
         )
@@ -91,10 +100,10 @@ class DlrmJob:
 
     def test_batches(self) -> Iterator[ClickBatch]:
         """Yield the rows for tests in order, or all rows if there are none."""
-        first = self.train_rows if self.train_rows < self._file.rows else 0
+        first = self.train_rows if self.train_rows < self.file.rows else 0
         size = self.dlrm.batch_size
         return self._ahead(
-            [(at, min(at + size, self._file.rows)) for at in range(first, self._file.rows, size)]
+            [(at, min(at + size, self.file.rows)) for at in range(first, self.file.rows, size)]
         )
 
     def _ahead(self, ranges: list[tuple[int, int]]) -> Iterator[ClickBatch]:
@@ -109,7 +118,7 @@ class DlrmJob:
     def _batch(self, first: int, last: int) -> ClickBatch:
         """Return this rank's part of rows first .. last - 1."""
         rank, ranks, total = self.comm.rank, self.comm.size, last - first
-        clicks = self._file.read(first + total * rank // ranks, first + total * (rank + 1) // ranks)
+        clicks = self.file.read(first + total * rank // ranks, first + total * (rank + 1) // ranks)
         one = torch.ones(len(clicks.label), dtype=torch.int64)
         rows = hashed(clicks, self.dlrm.rows)
         features = {

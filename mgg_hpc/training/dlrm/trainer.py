@@ -20,12 +20,13 @@ from ...errors import InputError
 from ...nn.gradients import sum_gradients
 from ...nn.workspace import as_array
 from ...runtime import backends, mpi
+from ...runtime.backends.base import Collectives
 from ...runtime.backends.host.components import HostCollectives
 from ...runtime.timing import spread
 from .. import memory, report, run_folder
-from ..checkpoints import folders, state
+from ..checkpoints import state
 from ..checkpoints.folders import START, Position
-from ..checkpoints.resume import check_settings
+from ..checkpoints.resume import check_uuid, newest, opened_folder
 from ..checkpoints.saver import Saver
 from ..checkpoints.state import State, on_host
 from ..job import watchdog
@@ -48,7 +49,12 @@ class DlrmTrainer:
 
     def __init__(self, job: DlrmJob) -> None:
         self.job, self.loss = job, 0.0
-        self._collectives = HostCollectives(job.comm.rank, job.comm.size, job.comm)
+        self._collectives: Collectives = HostCollectives(job.comm.rank, job.comm.size, job.comm)
+        if (
+            job.device == "cuda"
+        ):  # gradients are on GPUs; on CPUs of several nodes tables have backends of one rank
+            ((rows, _),) = job.model.tables.parts().values()
+            self._collectives = rows.backend.collectives
 
     def epoch(self, epoch: int, first: int, after: Callable[[int], None]) -> float:
         """Train for an epoch from batch ``first`` on; return its mean loss. Collective.
@@ -107,6 +113,7 @@ class DlrmTrainer:
             "batch": at.batch,
             "loss": self.loss,
             "metrics_bytes": metrics_bytes,
+            "clicks": self.job.file.uuid,
             "job": config.dumps(self.job.settings),
         }
         tensors = (
@@ -117,20 +124,29 @@ class DlrmTrainer:
         own = {name: as_array(on_host(value)) for name, value in held.items()}
         return State(facts, tensors, np.arange(rows.first, rows.last), own)
 
-    def restore(self, folder: Path) -> dict[str, Any]:
-        """Take the state of a checkpoint, of any number of ranks; return its facts. Raises InputError."""
+    def resume(self, folder: Path, run: Path) -> int:
+        """Take the state of a run's checkpoint, of any number of ranks; return the bytes of metrics.csv. Collective.
+
+        Raises InputError, also where the clicks are others than those that the run was training on.
+        """
+        with mpi.agree(self.job.comm):
+            at, kept = self._restore(folder, run)
+        if self.job.comm.rank == 0:
+            report.print_line(f"going on after {at} of {run}")
+        return kept
+
+    def _restore(self, folder: Path, run: Path) -> tuple[Position, int]:
         facts, tensors = state.read(folder)
+        file, before = self.job.file, facts.get("clicks", "")
+        if before:  # else of a file without a uuid
+            check_uuid(file.path, "clicks", file.uuid or "of no uuid", run, before, "dlrm.data")
         ((rows, held),) = self.job.model.tables.parts().values()
         state.copy_into(str(folder), tensors, (MODEL, OPTIMIZER), self._shared())
         found = state.read_rows(folder, held, np.arange(rows.first, rows.last))
         state.copy_into(str(folder), {name: torch.from_numpy(each) for name, each in found.items()}, "", held)
         try:
             self.loss = float(facts["loss"])
-            return {
-                "epoch": int(facts["epoch"]),
-                "batch": int(facts["batch"]),
-                "bytes": int(facts["metrics_bytes"]),
-            }
+            return Position(int(facts["epoch"]), int(facts["batch"])), int(facts["metrics_bytes"])
         except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"{folder}: {state.FACTS} is not of a DLRM job ({error!r})") from error
 
@@ -143,27 +159,26 @@ def train_dlrm(
     with contextlib.ExitStack() as held:
         with mpi.agree(comm):
             file = held.enter_context(open_clicks(Path(settings.dlrm.data)))
-        folder, found = _opened(settings, comm, run, held)
+        found = newest(comm, run, settings)[0] if run is not None else None
         job = DlrmJob(settings, comm, file)
         held.enter_context(backends.closed_on_error(job.close))
-        trainer, facts = DlrmTrainer(job), None
-        if found is not None:
-            with mpi.agree(comm):
-                facts = trainer.restore(found.folder)
-        at = found.at if found is not None else START
+        trainer, at, kept = DlrmTrainer(job), START, 0
+        if run is not None and found is not None:
+            at, kept = found.at, trainer.resume(found.folder, run)
+        folder = held.enter_context(opened_folder(comm, run, settings))
         dog = held.enter_context(watchdog(settings, comm))
         metrics = None
         with mpi.agree(comm):
-            if comm.rank == 0:
-                metrics = run_folder.MetricsFile(folder, COLUMNS, facts["bytes"] if facts else 0)
+            if folder is not None:
+                metrics = run_folder.MetricsFile(folder, COLUMNS, kept)
                 held.callback(metrics.close)
         saver = Saver(
             comm,
             settings.checkpoint,
-            folder / run_folder.CHECKPOINTS if comm.rank == 0 else None,
+            folder and folder / run_folder.CHECKPOINTS,
             all_write=True,
             newest=at,
-            command=report.command("resume {}", folder, comm.size),
+            command=report.command("resume {}", folder, comm.size) if folder else "",
             metrics=metrics,
             dog=dog,
         )
@@ -196,30 +211,13 @@ def train_dlrm(
             "peak_rss_bytes": comm.allgather(peak.read(0)),
             "seconds": time.perf_counter() - began,
         }
-        if comm.rank == 0:
+        if folder is not None:
             run_folder.write_json(folder / run_folder.SUMMARY, summary)
             if whole:
                 shown = {title: f"{summary[name]:.4f}" for name, title in TITLES.items()}
                 report.print_facts({"run": str(report.nearby(folder)), **shown})
         mpi.barrier(comm)
         job.close()
-
-
-def _opened(settings: Settings, comm: Any, run: Path | None, held: contextlib.ExitStack) -> tuple[Path, Any]:
-    """Return the run folder, and its newest checkpoint or None. Collective. held: keeps a new folder claimed."""
-    folder, found = run, None
-    with mpi.agree(comm):
-        if run is not None:
-            check_settings(run, config.load(run / run_folder.JOB, of_run=True, clicks=True), settings)
-        if comm.rank == 0:
-            if folder is None:
-                folder = run_folder.create(Path(settings.run.folder))
-                held.enter_context(run_folder.claimed(folder))
-                run_folder.write_whole(folder / run_folder.JOB, config.dumps(settings).encode())
-            (folder / run_folder.SUMMARY).unlink(missing_ok=True)
-            found = folders.newest(folder / run_folder.CHECKPOINTS)
-    opened: tuple[Path, Any] = comm.bcast((folder, found))
-    return opened
 
 
 def _summary(
@@ -235,6 +233,7 @@ def _summary(
         "version": 1,
         "model": "dlrm",
         "data": job.settings.dlrm.data,
+        "uuid": job.file.uuid,
         "ranks": job.comm.size,
         "backend": rows.backend.capabilities.name,
         "epochs": job.settings.train.epochs,

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from data.graphs import refused
@@ -13,7 +19,8 @@ from mgg_hpc.__main__ import main
 from mgg_hpc.data.clicks import criteo
 from mgg_hpc.data.clicks.criteo import INTEGERS, MISSING, WORDS, read_criteo
 from mgg_hpc.data.clicks.generate import DISTINCT, draw_clicks, write_text
-from mgg_hpc.data.clicks.store import open_clicks
+from mgg_hpc.data.clicks.store import open_clicks, write_clicks
+from mgg_hpc.tools import clicks
 
 COLUMNS = ("label", "dense", "category")
 
@@ -128,6 +135,7 @@ def test_logs_become_a_file_of_clicks(rng, tmp_path, capsys):
         np.testing.assert_array_equal(
             file.read(40, 60).category, [parsed(each)[2] for each in (days[0] + days[1])[40:60]]
         )
+    assert not list(tmp_path.glob(".*"))
     assert (
         main([*arguments, "--simple", "--force"]) == 2
         and "--simple does not go with" in capsys.readouterr().err
@@ -135,4 +143,68 @@ def test_logs_become_a_file_of_clicks(rng, tmp_path, capsys):
     assert main(["import", "x.npz", "--skip-bad", "-o", "x"]) == 2
     (tmp_path / "x").write_text("")
     with refused("is no file of clicks"), open_clicks(tmp_path / "x"):
+        pass
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_killed_import_goes_on_at_a_block(rng, tmp_path, capfd, monkeypatch, packed):
+    """The file has the same bytes as one that was made at once, and no line is read a second time."""
+    monkeypatch.setattr("mgg_hpc.data.readers.compressed.BLOCK_BYTES", 4000)
+    monkeypatch.setattr("mgg_hpc.data.assembly.work.KEEP_SECONDS", 0)
+    for name in "01":
+        text = "\n".join(lines(rng, 60)).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if packed else text)
+    logs, read = [f"{tmp_path}/0", f"{tmp_path}/1"], clicks.read_criteo
+    assert main(["import", "clicks", *logs, "-o", f"{tmp_path}/whole.h5"]) == 0
+    again = ["import", "clicks", *logs, "-o", f"{tmp_path}/c.h5"]
+    left = int(rng.integers(1, len([block for log in logs for block in read(Path(log))])))
+    seen = []
+
+    def counted(path, **more):
+        for block in read(path, **more):
+            seen.append(block)
+            if len(seen) > left:
+                os._exit(9)
+            yield block
+
+    monkeypatch.setattr(clicks, "read_criteo", counted)
+    if not (child := os.fork()):
+        main(again)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9 and (tmp_path / ".c.h5.build").is_dir()
+    assert main(["clean", "--dry-run", str(tmp_path)]) == 0 and ".c.h5.build" in capfd.readouterr().out
+    left = 1 << 30
+    assert main(again) == 0 and 0 < sum(len(block.label) for block in seen) < 120
+    assert (tmp_path / "c.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "c.h5", "whole.h5"]
+
+
+def test_an_identity_depends_on_rows_and_days_alone(rng, tmp_path):
+    drawn = [*draw_clicks(70_000, seed=3)]
+    first, *rest = drawn
+    label = first.label.copy()
+    label[int(rng.integers(0, len(label)))] ^= 1
+    found = []
+    for days in ([drawn], [drawn], [[first], rest], [[replace(first, label=label), *rest]]):
+        write_clicks(tmp_path / "c.h5", [lambda day=day: day for day in days], force=True)
+        with open_clicks(tmp_path / "c.h5") as file:
+            found.append(file.uuid)
+    assert found[0] == found[1] and len(set(found)) == 3
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 30)])
+    for name, value in (("days", None), ("days", [30]), ("days", [0, 20, 10, 30]), ("version", 2)):
+        shutil.copy(tmp_path / "c.h5", tmp_path / "d.h5")
+        with h5py.File(tmp_path / "d.h5", "r+") as file:
+            del file.attrs[name]
+            if value is not None:
+                file.attrs[name] = value
+        with refused("d.h5: (the attribute days|is no file of clicks)"), open_clicks(tmp_path / "d.h5"):
+            pass
+    with h5py.File(tmp_path / "c.h5", "r+") as file:
+        file["elsewhere"] = file["click/dense"][:20]
+        del file["click/dense"]
+        file["click/dense"] = h5py.SoftLink("/elsewhere")
+    with refused("/click/dense is missing"), open_clicks(tmp_path / "c.h5"):
         pass

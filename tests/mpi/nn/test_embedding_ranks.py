@@ -9,7 +9,9 @@ import torch
 from embeddings import OPTIONS, WAYS
 
 import mgg_hpc as mgg
+from mgg_hpc import sizes
 from mgg_hpc.errors import InputError
+from mgg_hpc.nn.embedding import rows as sharded
 
 pytestmark = pytest.mark.mpi
 
@@ -80,7 +82,27 @@ def test_errors_of_one_rank_are_those_of_all(comm, rng):
     one = (torch.tensor([1]), torch.tensor([1]))
     with pytest.raises(InputError, match="the batch lacks b"):
         found({"a": one} if last else {"a": one, "b": one})
+    with pytest.raises(InputError, match="feature b is a Tensor"):
+        found({"a": one, "b": one[0] if last else one})
     found.close()
+    for name, value in (("mode", "min"), ("way", "fast"), ("padding_idx", 10), ("max_norm", 1.0)):
+        with pytest.raises(InputError, match=f"{name}(=| is )"):
+            mgg.nn.ShardedEmbeddingBag(10, 3, comm=comm, **({name: value} if last else {}))
+    with pytest.raises(InputError, match="each feature needs a name of its own"):
+        mgg.nn.ShardedEmbeddingBagCollection([renamed("aa")] if last else tables, comm=comm)
+    with pytest.raises(InputError, match=f"tables of rank {comm.size - 1} are .*pass the same on all"):
+        mgg.nn.ShardedEmbeddingBagCollection([renamed("ac")] if last else tables, comm=comm)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sharded.cores, "memory_available", lambda: 10 if last else 1 << 40)
+        here = comm.size * -(-1000 // comm.size) * 16
+        with pytest.raises(
+            InputError, match=f"need {sizes.shown(here)} on this node, and 10 B are available"
+        ):
+            mgg.nn.ShardedEmbeddingBag(1000, 4, comm=comm)
+
+
+def renamed(features: str) -> mgg.nn.TableConfig:
+    return mgg.nn.TableConfig("t", 9, 4, [*features])
 
 
 def test_rows_and_bytes_that_cross_are_those_of_the_batch(comm, rng):

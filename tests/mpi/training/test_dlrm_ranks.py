@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ SHOWN = train.Shown(Screen(False), whole=False)
 @pytest.fixture
 def settings(folder, first):
     """A function that returns a job whose run's folder has this name."""
-    first(lambda: write_clicks(folder / "c.h5", [draw_clicks(1500)]))
+    first(lambda: write_clicks(folder / "c.h5", [partial(draw_clicks, 1500)]))
 
     def settings(name: str, optimizer: str) -> config.Settings:
         dlrm = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +18,10 @@ from mgg_hpc.__main__ import main
 from mgg_hpc.data.clicks.criteo import MISSING, Clicks
 from mgg_hpc.data.clicks.generate import draw_clicks
 from mgg_hpc.data.clicks.store import open_clicks, write_clicks
+from mgg_hpc.errors import InputError
 from mgg_hpc.nn.embedding.optimizers import SGD
+from mgg_hpc.runtime import backends
+from mgg_hpc.training.checkpoints import folders
 from mgg_hpc.training.dlrm.job import DlrmJob, hashed
 from mgg_hpc.training.dlrm.model import DLRM, feature
 from mgg_hpc.training.metrics import click_scores
@@ -59,7 +64,7 @@ def test_scores_are_those_of_scikit_learn(rng):
 
 
 def test_batches_hold_each_row_once(tmp_path):
-    write_clicks(tmp_path / "c.h5", [draw_clicks(1000)])
+    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 1000)])
     settings = config.from_tree(
         {
             "dlrm": {
@@ -88,7 +93,7 @@ def test_batches_hold_each_row_once(tmp_path):
         assert all(torch.equal(a.dense, b.dense) for a, b in zip(first[5:], later, strict=True))
         tested = list(job.test_batches())
         assert np.array_equal(of(tested), dense[900:])
-        (bags,) = tested[0].bags.values()
+        (bags,) = tested[0].bags.bags.values()
         rows = hashed(file.read(900, 964), 50)[[1, 25]]
         assert np.array_equal(bags.ids, np.concatenate([rows[0], 50 + rows[1]]))
 
@@ -106,23 +111,55 @@ def test_batches_hold_each_row_once(tmp_path):
         ({"dlrm": {"data": "c.h5", "test": "day"}}, "no row is left to train on"),
         ({"dlrm": {"data": "c.h5", "test": "week"}}, "dlrm.test is 'week'; it must be"),
         ({"dlrm": {"data": "c.h5", "learning_rate": 1e6, "optimizer": "sgd"}}, "lower dlrm.learning_rate"),
+        (
+            {"dlrm": {"data": "c.h5"}, "model": {"hidden": 5}},
+            "model.hidden is 5, which is for jobs of graphs",
+        ),
+        ({"dlrm": {"data": "c.h5"}, "train": {"dtype": "float64"}}, "train.dtype is 'float64', which is for"),
+        (
+            {"dlrm": {"data": "c.h5"}, "run": {"share_gpu": True}},
+            "run.share_gpu is True, which is for jobs of",
+        ),
+        (
+            {"dlrm": {"data": "c.h5"}, "features": {"near": "1G"}},
+            "features.near is '1G', which is for jobs of",
+        ),
+        (
+            {"dlrm": {}, "graph": {"file": "c.h5"}},
+            "dlrm.rows is 20, which is for jobs of clicks; it lacks dlrm",
+        ),
+        ({"dlrm": {"data": "c.h5"}, "run": {"backend": "shmem"}}, "run.backend: shmem is for jobs of graphs"),
+        ({"dlrm": {"data": "c.h5"}, "run": {"backend": "cuda"}}, "no GPU here"),
+        (
+            {"dlrm": {"data": "c.h5", "rows": 1 << 36}},
+            "and their copy for checkpoints, need 65.0 TiB on this node",
+        ),
         ({"dlrm": {"dat": "c.h5"}}, "unknown key dlrm.dat; did you mean dlrm.data?"),
     ],
 )
-def test_what_does_not_fit_ends_with_2(tmp_path, capsys, sections, message):
+def test_what_does_not_fit_ends_with_2(tmp_path, capsys, monkeypatch, sections, message):
     import tomli_w
 
-    write_clicks(tmp_path / "c.h5", [draw_clicks(300)])
-    sections |= {"run": {"folder": str(tmp_path / "runs")}, "train": {"epochs": 1}}
+    def gpu(name, *_):
+        if name == "cuda":
+            raise InputError("no GPU here")
+        return None, ""
+
+    monkeypatch.setattr(backends, "_gpu", gpu)
+    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 300)])
+    sections = {"run": {}, "train": {}} | sections
+    sections["run"] |= {"folder": str(tmp_path / "runs")}
+    sections["train"] |= {"epochs": 1}
     sections["dlrm"] = {"rows": 20, "dim": 4, "batch_size": 100} | sections["dlrm"]
     (tmp_path / "job.toml").write_text(tomli_w.dumps(sections))
     assert main(["train", str(tmp_path / "job.toml")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+    assert not [*tmp_path.glob("runs/*")] or "learning_rate" in message
 
 
 def test_the_last_day_is_for_tests(tmp_path):
-    write_clicks(tmp_path / "c.h5", [draw_clicks(100), draw_clicks(30)])
+    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 100), partial(draw_clicks, 30)])
     settings = config.from_tree({"dlrm": {"rows": 9, "test": "day", "batch_size": 50}}, "job")
     with open_clicks(tmp_path / "c.h5") as file:
         job = DlrmJob(settings, MPI.COMM_SELF, file)
@@ -132,7 +169,7 @@ def test_the_last_day_is_for_tests(tmp_path):
 def test_a_file_without_labels_is_refused(tmp_path):
     import h5py
 
-    write_clicks(tmp_path / "c.h5", [draw_clicks(30)])
+    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 30)])
     with h5py.File(tmp_path / "c.h5", "r+") as file:
         del file["click/label"]
     with refused("/click/label is missing"), open_clicks(tmp_path / "c.h5"):
@@ -143,7 +180,7 @@ def test_a_file_without_labels_is_refused(tmp_path):
 def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
     """The log loss of the training rows falls below that of the base rate, 0.513."""
     held = np.load(data_folder / "criteo_tiny" / "criteo_tiny.npz")
-    write_clicks(tmp_path / "c.h5", [[Clicks(held["label"], held["dense"], held["cat"])]])
+    write_clicks(tmp_path / "c.h5", [lambda: [Clicks(held["label"], held["dense"], held["cat"])]])
     (tmp_path / "job.toml").write_text(
         '[dlrm]\ndata = "c.h5"\nrows = 2000\ndim = 8\nbottom = [32]\ntop = [32]\nbatch_size = 128\ntest = 0\n'
         f'[train]\nepochs = 2\n[run]\nfolder = "{tmp_path}/runs"\nthreads = 1\n'
@@ -167,3 +204,47 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
         capsys.readouterr()
         assert main([str(word) for word in words]) == 2
         assert "this command is for jobs of graphs" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_with_the_same_clicks_wherever_they_lie(tmp_path, capsys):
+    """The job file of a resumed run is its last one, drafts are removed, and other clicks are refused."""
+    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 300)])
+    (tmp_path / "job.toml").write_text(
+        '[dlrm]\ndata = "c.h5"\nrows = 20\ndim = 4\nbottom = [3]\ntop = [3]\nbatch_size = 100\n'
+        f'[train]\nepochs = 1\n[run]\nfolder = "{tmp_path}/runs"\nthreads = 1\n[checkpoint]\nevery_epochs = 1\n'
+    )
+    assert main(["train", str(tmp_path / "job.toml")]) == 0
+    run = (tmp_path / "runs" / "001").resolve()
+    with open_clicks(tmp_path / "c.h5") as file:
+        assert json.loads((run / "summary.json").read_text())["uuid"] == file.uuid
+    (tmp_path / "c.h5").rename(tmp_path / "moved.h5")
+    folders.draft(run / "checkpoints", 7)
+    on = ["resume", str(run), f"--set=dlrm.data={tmp_path}/moved.h5", "--set=train.epochs"]
+    assert (
+        main([*on[:2], "--set=train.epochs=2"]) == 2
+        and "c.h5: is no file of clicks" in capsys.readouterr().err
+    )
+    assert main([f"{on[-1]}=2" if word == on[-1] else word for word in on]) == 0
+    assert f"going on after epoch 1 of {run}" in capsys.readouterr().out
+    kept = config.load(run / "job.toml", of_run=True, clicks=True)
+    assert (kept.train.epochs, kept.dlrm.data) == (2, str(tmp_path / "moved.h5"))
+    assert not folders.drafts(run / "checkpoints")
+    assert main(["resume", str(run), "--set=train.epochs=3"]) == 0  # the run knows the new place
+    write_clicks(tmp_path / "moved.h5", [partial(draw_clicks, 300, seed=1)], force=True)
+    capsys.readouterr()
+    for words, message in (
+        (
+            ["--set=train.epochs=4"],
+            f"moved.h5: is clicks .*, but {run} was training on .* --set dlrm.data=FILE",
+        ),
+        (["--set=train.epochs=4", "--set=dlrm.dim=5"], "was started with dlrm.dim = 4, and now it is 5"),
+        (["--set=dlrm.data=''", "--set=graph.file=g.h5"], "no such|cannot be|g.h5"),
+    ):
+        assert main(["resume", str(run), *words]) == 2
+        error = capsys.readouterr().err
+        assert re.search(message, error) and error.count("\n") == 1
+    assert config.load(run / "job.toml", of_run=True, clicks=True).train.epochs == 3
+    for each in (run / "checkpoints").glob("epoch-*"):
+        folders.discard(each)
+    assert main(["resume", str(run), "--set=train.epochs=4"]) == 2
+    assert "has finished without a checkpoint" in capsys.readouterr().err
