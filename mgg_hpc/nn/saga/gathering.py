@@ -152,7 +152,9 @@ def edges_of(x: Tensor, graph: GraphView, adjacency: Adjacency) -> tuple[Edge, T
         )
     source, target = index
     weight = _weights(graph, adjacency, source, target, x)
-    return Edge(rows[source], x[: graph.destinations][target], edge_data(graph, kind=adjacency.kind), weight), target
+    return Edge(
+        rows[source], x[: graph.destinations][target], edge_data(graph, kind=adjacency.kind), weight
+    ), target
 
 
 def gathered(

@@ -294,7 +294,7 @@ def test_messages_that_depend_on_other_edges_are_refused_on_several_ranks(rng, c
 
 
 def test_wrong_types_and_names_are_refused(rng, comm, opened):
-    """Types without a matrix, data that are not there or have no order, and in-degrees that differ, in one line each."""
+    """Types without matrices, data not there or have no order, and in-degrees that differ, each in one line."""
     graph = whole_graph(rng, comm, True)
     graph.edge["type"][-1] = TYPES
     beside = Form(lambda of, e: e.src, "concat")
