@@ -15,11 +15,7 @@ import scipy.sparse as sp
 from command import mgg, refused
 from pyarrow import parquet
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def held(path):

@@ -23,12 +23,9 @@ import mgg_hpc as mgg_
 from mgg_hpc.data.graph import from_edges
 from mgg_hpc.data.libraries import from_dgl, from_networkx, from_pyg, from_scipy
 
+pytestmark = pytest.mark.usefixtures("here")
+
 NODES = 30
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
