@@ -510,14 +510,6 @@ def test_archives_of_the_gnn_benchmark_are_read(dense, rng, capsys):
         assert found == (attr.toarray() if dense else attr.data).tolist()
 
 
-def test_unsigned_matrices_are_read():
-    Path("m.mtx").write_text(
-        "%%MatrixMarket matrix coordinate unsigned-integer symmetric\n3 3 1\n2 1 7\n", encoding="utf-8"
-    )
-    assert mgg("import", "m.mtx", "-o", "m.h5") == 0
-    assert sorted(zip(*held("m.h5"), strict=True)) == [(0, 1, 7), (1, 0, 7)]
-
-
 @pytest.mark.parametrize(
     ("option", "text", "line"),
     [
