@@ -20,6 +20,7 @@ from torch import Tensor, autograd
 from ...errors import InputError
 from ...plan.workload import Plan, prefix_sum, rectangular
 from ...runtime import mpi
+from ...runtime.backends.edges import TapeArrays
 from ...runtime.backends.tape import Tape
 from ..graph.dist_graph import DistGraph, extend
 from ..graph.loading import edge_data_of
@@ -97,15 +98,14 @@ class Relations:
         if not pieces:
             return
         rows = wrap_rows(x, graph.backend)
-        rows = rows or wrap_rows(graph.workspace.rows(*x.shape, x.dtype).copy_(x), graph.backend)
+        rows = rows or wrap_rows(graph.workspace.rows(len(x), x.shape[1], x.dtype).copy_(x), graph.backend)
         assert rows is not None
         out = pieces[0].edge.new_empty(min(self.step, pieces[-1].high), self.count * x.shape[1])
         tape, none = _tape(x.shape[1], self.count), as_array(out.new_empty(0))
         for low, high, plan, edge in pieces:
             sums = out[: high - low]
-            graph.edge_kernels.propagate(
-                plan, tape, rows, near=[], shared=none, edge=as_array(edge), out=[as_array(sums)]
-            )
+            arrays = TapeArrays([], none, [as_array(sums)], as_array(edge))
+            graph.edge_kernels.propagate(plan, tape, rows, arrays)
             yield slice(low, high), sums
 
 
