@@ -106,6 +106,9 @@ def test_batches_hold_each_row_once(tmp_path):
         ({"dlrm": {"data": "c.h5", "test": "day"}}, "no row is left to train on"),
         ({"dlrm": {"data": "c.h5", "test": "week"}}, "dlrm.test is 'week'; it must be"),
         ({"dlrm": {"data": "c.h5", "learning_rate": 1e6, "optimizer": "sgd"}}, "lower dlrm.learning_rate"),
+        ({"dlrm": {"data": "c.h5", "scratch": "/tmp"}}, "set dlrm.memory too"),
+        ({"dlrm": {"data": "c.h5", "memory": 9, "scratch": "/no"}}, "scratch folder /no: No such file"),
+        ({"dlrm": {"data": "c.h5", "memory": "9 balls"}}, "dlrm.memory is '9 balls'; it must be"),
         ({"dlrm": {"dat": "c.h5"}}, "unknown key dlrm.dat; did you mean dlrm.data?"),
     ],
 )
