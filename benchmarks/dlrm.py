@@ -77,7 +77,7 @@ class Baselines:
 
     def __init__(self, comm: Any, tables: ShardedEmbeddingBagCollection, rows: int, dim: int) -> None:
         self.comm, self.rows, self.dim = comm, rows, dim
-        ((self.sharded, _),) = tables.parts().values()
+        (self.sharded,) = tables.rows.values()
         self.own = self.sharded.weight.detach().clone().contiguous()
         every = [self.sharded.whole(table * rows, (table + 1) * rows) for table in range(WORDS)]
         self.held = np.arange(WORDS) * comm.size // WORDS  # rank of each table
