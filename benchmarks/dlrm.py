@@ -11,6 +11,8 @@ table on one rank and sends pooled vectors (DLRM); "rows, sums" sends indices to
 partial sums (TorchRec's row-wise sharding). Both pool all of a rank's tables by one `torch.embedding_bag`. Results are
 compared. ``crossing_bytes`` and ``messages`` are of all ranks together, in a call.
 
+With --device cuda rows lie on GPUs, and lookup times mgg alone.
+
 alone: one process against 26 torch.nn.EmbeddingBag(sparse=True) and SGD. read: rows of generated logs that a rank
 parses in a second, and how much its memory grows. large: steps of training a table that is larger than memory, whose
 rows of the most reads in other batches are near; ``peak_mib`` is the peak of the largest rank, all of Python included,
@@ -78,7 +80,7 @@ class Baselines:
     def __init__(self, comm: Any, tables: ShardedEmbeddingBagCollection, rows: int, dim: int) -> None:
         self.comm, self.rows, self.dim = comm, rows, dim
         (self.sharded,) = tables.rows.values()
-        self.own = self.sharded.weight.detach().clone().contiguous()
+        self.own = self.sharded.weight.detach().cpu().clone().contiguous()
         every = [self.sharded.whole(table * rows, (table + 1) * rows) for table in range(WORDS)]
         self.held = np.arange(WORDS) * comm.size // WORDS  # rank of each table
         self.whole = torch.cat(
@@ -135,6 +137,12 @@ def tables_options(batch: str) -> Any:
         click.option("--batch", type=click.IntRange(1), default=2048, help=batch),
         click.option("--exponent", type=click.FloatRange(0), default=1.05, help="Of Zipf's law."),
         options.turns(15),
+        click.option(
+            "--device",
+            type=click.Choice(["cpu", "cuda"]),
+            default="cpu",
+            help="cuda: a GPU a rank; lookup times no baselines there.",
+        ),
         output_files(pictures=False),
     )
 
@@ -155,6 +163,7 @@ def lookup(
     batch: int,
     exponent: float,
     turns: int,
+    device: str,
     files: tuple[Path, ...],
 ) -> None:
     """Time look-ups on several ranks."""
@@ -162,18 +171,24 @@ def lookup(
         sys.exit(launch.process_launch(ranks, sys.argv))
     comm = mpi.world()
     torch.set_num_threads(mpi.threads(comm))
-    results = Results("dlrm lookup", ranks=comm.size, rows=rows, batch=batch, exponent=exponent)
+    results = Results(
+        "dlrm lookup", device=device, ranks=comm.size, rows=rows, batch=batch, exponent=exponent
+    )
     for dim in dims:
-        tables = collection(rows, dim, way=way, comm=comm)
+        tables = collection(rows, dim, way=way, device=device, comm=comm)
         baselines, drawn = (
             Baselines(comm, tables, rows, dim),
             batches(batch // comm.size, rows, exponent, comm.rank),
         )
         meter, sharded = baselines.sharded.backend.stream.meter, baselines.sharded
 
-        def ours(ids: NDArray[np.int64], tables: ShardedEmbeddingBagCollection = tables) -> Tensor:
+        def ours(
+            ids: NDArray[np.int64], tables: Any = tables, stream: Any = sharded.backend.stream
+        ) -> Tensor:
             with torch.no_grad():
-                return tables.stacked(features(ids))
+                found: Tensor = tables.stacked(features(ids))
+            stream.finish()
+            return found
 
         calls: dict[str, Callable[[NDArray[np.int64]], Tensor]] = {
             OURS: ours,
@@ -181,12 +196,15 @@ def lookup(
             TABLES: baselines.by_tables,
         }
         ids = next(drawn)
-        found = [call(ids) for call in calls.values()]
+        found = [call(ids).cpu() for call in calls.values()]
         assert all(torch.equal(each, found[0]) for each in found)
         for call in calls.values():
             call(next(drawn))
+        if device != "cpu":
+            del calls[ROWS], calls[TABLES]
         meter.taken()
         ours(ids)
+        meter.settle()
         distinct = np.unique(ids + (np.arange(WORDS) * rows)[:, None])
         remote = int(((distinct < sharded.first) | (distinct >= sharded.last)).sum())
         crossing = {
@@ -225,24 +243,37 @@ def alone(
     batch: int,
     exponent: float,
     turns: int,
+    device: str,
     threads: int | None,
     files: tuple[Path, ...],
 ) -> None:
     """Time one process: look-ups, and look-ups with their backward and update."""
     torch.set_num_threads(threads or torch.get_num_threads())
     results = Results(
-        "dlrm alone", rows=rows, batch=batch, exponent=exponent, threads=torch.get_num_threads()
+        "dlrm alone",
+        device=device,
+        rows=rows,
+        batch=batch,
+        exponent=exponent,
+        threads=torch.get_num_threads(),
     )
     for dim in dims:
-        tables = collection(rows, dim, optimizer=SGD(0.01))
-        theirs = [torch.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True) for _ in range(WORDS)]
+        tables = collection(rows, dim, optimizer=SGD(0.01), device=device)
+        finish = next(iter(tables.rows.values())).backend.stream.finish
+        theirs = [
+            torch.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True, device=device) for _ in range(WORDS)
+        ]
         for table, weight in zip(theirs, tables.gathered().values(), strict=True):
             table.load_state_dict({"weight": weight})
         optimizer = torch.optim.SGD([each.weight for each in theirs], lr=0.01)
-        offsets, gradient = torch.arange(batch), torch.randn(WORDS, batch, dim)
+        offsets = torch.arange(batch, device=device)
+        gradient = torch.randn(WORDS, batch, dim, device=device)
 
         def torch_forward(given: Any, theirs: Any = theirs, offsets: Tensor = offsets) -> list[Tensor]:
-            return [each(ids, offsets) for each, (ids, _) in zip(theirs, given.values(), strict=True)]
+            return [
+                each(ids.to(offsets.device), offsets)
+                for each, (ids, _) in zip(theirs, given.values(), strict=True)
+            ]
 
         def torch_step(given: Any, optimizer: Any = optimizer, gradient: Tensor = gradient) -> None:
             optimizer.zero_grad()
@@ -260,10 +291,11 @@ def alone(
         }
         drawn = {name: batches(batch, rows, exponent, 5) for name in calls}
 
-        def timed(name: str, calls: Any = calls, drawn: Any = drawn) -> float:
+        def timed(name: str, calls: Any = calls, drawn: Any = drawn, finish: Any = finish) -> float:
             given = features(next(drawn[name]))
             began = time.perf_counter()
             calls[name](given)
+            finish()
             return 1e3 * (time.perf_counter() - began)
 
         for name in (*calls, *calls):
@@ -272,7 +304,7 @@ def alone(
         for part in ("forward", "step"):
             results.compare({name: ms for name, ms in taken.items() if name.startswith(part)}, dim=dim)
         alike = zip(tables.gathered().values(), theirs, strict=True)
-        assert all(torch.allclose(mine, table.weight, rtol=1e-4, atol=1e-5) for mine, table in alike)
+        assert all(torch.allclose(mine, table.weight.cpu(), rtol=1e-4, atol=1e-5) for mine, table in alike)
         tables.close()
     results.write(files)
     results.show("dim", *TIMES)

@@ -72,7 +72,8 @@ def launch(ranks: int, mpi: str, save_seconds: float, dry_run: bool, command: tu
     from . import jobs
 
     if not dry_run and command[0] in PARALLEL and (parsed := getattr(jobs, command[0], None)):
-        jobs.check_inputs(**parsed.make_context(f"mgg {command[0]}", list(command[1:])).params)
+        params = parsed.make_context(f"mgg {command[0]}", list(command[1:])).params
+        jobs.check_inputs(clicks=command[0] in ("train", "resume"), **params)
     elif command[0].endswith(".py") and not Path(command[0]).is_file():
         raise InputError(f"{command[0]}: no such program")
     return process_launch(ranks, command, mpi, dry_run, save_seconds)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.long
 SMALL = ("--dims=4", "--rows=30", "--batch=12", "--turns=1")
@@ -41,3 +43,12 @@ def test_one_process_and_the_reader_are_timed(ran, tmp_path):
     ]
     (row,) = rows(ran, tmp_path, "read", "--rows=3000", "--ranks=1")
     assert int(row["rows_per_s"]) > 0
+
+
+@pytest.mark.parametrize("part", ["lookup --ranks=1", "alone"])
+def test_a_gpu_that_is_not_there_is_one_line(ran, part):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = ran("dlrm", *part.split(), *SMALL, "--device=cuda")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"dlrm.py: error: no CUDA device .*\n", done.stderr)

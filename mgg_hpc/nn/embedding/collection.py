@@ -183,23 +183,14 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
                 f"{NAME}: the batch {' and '.join(said)}; its features are {', '.join(self.features)}"
             )
         for name in self.features:
-            each = given[name]
-            if not isinstance(each, tuple | list) or len(each) not in (2, 3):
-                kind = (
-                    f"{type(each).__name__} of {len(each)}"
-                    if isinstance(each, tuple | list)
-                    else type(each).__name__
-                )
+            if not _is_feature(each := given[name]):
+                parts = each if isinstance(each, tuple | list) else [each]
+                kinds = [list(p.shape) if isinstance(p, Tensor) else type(p).__name__ for p in parts]
                 raise InputError(
-                    f"{NAME}: feature {name} is a {kind}; expected (values, lengths) or (values, lengths, weights)"
+                    f"{NAME}: feature {name} is {', '.join(map(str, kinds))}; expected tensors (values [E], lengths "
+                    "[B]) or (values, lengths, weights [E])"
                 )
-            if not all(isinstance(part, Tensor) for part in each) or each[1].dim() != 1:
-                kinds = ", ".join(
-                    str(list(part.shape)) if isinstance(part, Tensor) else type(part).__name__
-                    for part in each
-                )
-                raise InputError(f"{NAME}: feature {name} is ({kinds}); expected tensors [E], [B]")
-        if len({len(given[name][1]) for name in self.features}) > 1:
+        if len({given[name][1].shape for name in self.features}) > 1:
             sizes = ", ".join(f"{name} {len(given[name][1])}" for name in self.features)
             raise InputError(f"{NAME}: features have different numbers of bags: {sizes}")
         return {
@@ -212,29 +203,23 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         def where(number: int, what: str = "") -> str:
             return f"{NAME}: table {held[number].table.name}, feature {held[number].name}{what}"
 
-        values = [
-            integers(each[0], partial(where, number, ", values")) for number, each in enumerate(columns)
-        ]
-        lengths = [
-            integers(each[1], partial(where, number, ", lengths")) for number, each in enumerate(columns)
-        ]
+        ids = _joined([each[0] for each in columns], partial(where, what=", values"))
+        every = _joined([each[1] for each in columns], partial(where, what=", lengths")).reshape(
+            len(held), -1
+        )
         weights = [each[2] for each in columns if len(each) > 2]
-        sizes = np.array([each.size for each in values])
-        every = np.stack(lengths)
-        totals = every.sum(1)
-        wrong = (totals != sizes) | (every.min(1, initial=0) < 0) | [each.ndim != 1 for each in values]
-        for number in np.flatnonzero(wrong).tolist():
+        sizes = np.array([each[0].numel() for each in columns])
+        ends, totals = np.cumsum(sizes), every.sum(1)
+        for number in np.flatnonzero((totals != sizes) | (every.min(1, initial=0) < 0)).tolist():
             raise InputError(
-                f"{where(number)}: lengths add up to {totals[number]}, and values are {list(values[number].shape)}"
+                f"{where(number)}: lengths add up to {totals[number]}, and values are [{sizes[number]}]"
             )
-        ids, there = np.concatenate(values), np.flatnonzero(sizes)
-        limits = np.array([each.table.num_embeddings for each in held])
+        there, limits = np.flatnonzero(sizes), np.array([each.table.num_embeddings for each in held])
         if len(ids):
-            most = np.maximum.reduceat(
-                ids.view(np.uint64), (np.cumsum(sizes) - sizes)[there]
-            )  # negative: large
+            most = np.maximum.reduceat(ids.view(np.uint64), (ends - sizes)[there])  # negative: large
             for number in there[most >= limits[there].view(np.uint64)].tolist():
-                check_ids(values[number], lengths[number], int(limits[number]), where(number))
+                values = ids[ends[number] - sizes[number] : ends[number]]
+                check_ids(values, every[number], int(limits[number]), where(number))
         ids += np.repeat([each.start for each in held], sizes)
         mean = np.array([each.table.pooling == "mean" for each in held])
         for number, each in enumerate(columns):
@@ -317,6 +302,24 @@ def _checked(table: Any) -> TableConfig:
     if not whole or pooling not in ("sum", "mean"):
         raise InputError(f"{NAME}: {made} has no rows, or its pooling is neither sum nor mean")
     return made
+
+
+def _is_feature(given: Any) -> bool:
+    """Return whether this is (values [E], lengths [B]) or (values, lengths, weights), of tensors."""
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+        return False
+    return all(isinstance(each, Tensor) for each in given) and given[0].dim() == given[1].dim() == 1
+
+
+def _joined(tensors: list[Tensor], what: Callable[[int], str]) -> NDArray[np.int64]:
+    """Return the integers of tensors, one after another, in an array of their own. Raises InputError for other types.
+
+    One conversion of all costs a third of one for each.
+    """
+    kinds = {(each.dtype, each.device) for each in tensors}
+    if len(kinds) == 1:
+        return integers(torch.cat(tensors), lambda: what(0))
+    return np.concatenate([integers(each, partial(what, number)) for number, each in enumerate(tensors)])
 
 
 def _of_jagged(features: Any) -> dict[str, tuple[Tensor, ...]]:

@@ -168,7 +168,11 @@ def pools(plt: Any, views: Sequence[tuple[tuple[float, float], Sequence[timeline
         whole = at is axes[0]  # its bars are means over time, not batches, so nothing separates them
         for use in uses:
             colour, hatch = USES[use.kind]
-            how = {"facecolor": COLOURS[colour], "hatch": HATCHES[hatch], "edgecolor": "white"}
+            how: dict[str, Any] = {
+                "facecolor": COLOURS[colour],
+                "hatch": HATCHES[hatch],
+                "edgecolor": "white",
+            }
             how |= {"linewidth": 0 if whole else 0.5, "antialiased": not whole, "align": "edge"}
             bottom = lanes.index(use.lane) + 0.42 - 0.84 * use.base
             at.bar(use.begin, -0.84 * use.height, use.end - use.begin, bottom, **how)

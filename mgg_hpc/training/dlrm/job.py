@@ -103,7 +103,7 @@ class DlrmJob:
         with mpi.agree(self.comm):
             read = np.concatenate(
                 [
-                    hashed(self._file.read(at * size, min((at + 1) * size, self.train_rows)), self.dlrm.rows)
+                    hashed(self.file.read(at * size, min((at + 1) * size, self.train_rows)), self.dlrm.rows)
                     for at in chosen[: -(-SAMPLED // size)].tolist()
                 ],
                 1,

@@ -53,8 +53,8 @@ class DlrmTrainer:
         self._collectives: Collectives = HostCollectives(job.comm.rank, job.comm.size, job.comm)
         if (
             job.device == "cuda"
-        ):  # gradients are on GPUs; on CPUs of several nodes tables have backends of one rank
-            ((rows, _),) = job.model.tables.parts().values()
+        ):  # gradients are there; on CPUs of several nodes tables have backends of one rank
+            (rows,) = job.model.tables.rows.values()
             self._collectives = rows.backend.collectives
 
     def epoch(self, epoch: int, first: int, after: Callable[[int], None]) -> float:

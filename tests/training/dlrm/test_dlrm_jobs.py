@@ -209,7 +209,7 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
         assert "this command is for jobs of graphs" in capsys.readouterr().err
 
 
-def test_a_run_goes_on_with_the_same_clicks_wherever_they_lie(tmp_path, capsys):
+def test_a_run_goes_on_with_the_same_clicks_wherever_they_lie(tmp_path, capsys, monkeypatch):
     """The job file of a resumed run is its last one, drafts are removed, and other clicks are refused."""
     write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 300)])
     (tmp_path / "job.toml").write_text(
@@ -220,6 +220,10 @@ def test_a_run_goes_on_with_the_same_clicks_wherever_they_lie(tmp_path, capsys):
     run = (tmp_path / "runs" / "001").resolve()
     with open_clicks(tmp_path / "c.h5") as file:
         assert json.loads((run / "summary.json").read_text())["uuid"] == file.uuid
+    started = []
+    monkeypatch.setattr("mgg_hpc.runtime.launch.process_launch", lambda *each: started.append(each) or 0)
+    for words in (["train", str(tmp_path / "job.toml")], ["resume", str(run)]):
+        assert main(["launch", "-n", "2", *words]) == 0 and started.pop()[1] == tuple(words)
     (tmp_path / "c.h5").rename(tmp_path / "moved.h5")
     folders.draft(run / "checkpoints", 7)
     on = ["resume", str(run), f"--set=dlrm.data={tmp_path}/moved.h5", "--set=train.epochs"]
