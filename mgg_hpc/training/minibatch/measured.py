@@ -90,9 +90,13 @@ def measure(job: Job) -> Measured:
 
 def _machine(job: Job) -> dict[str, str | int]:
     """Return what must be equal for kept times to hold."""
+    here: dict[str, str | int] = {
+        "cpu": cores.processor(),
+        "cores": cores.available(),
+        "threads": job.backend.options.threads,
+    }
     gpu = {} if job.backend.capabilities.device == "cpu" else {"GPU": torch.cuda.get_device_name()}
-    here = {"cpu": cores.processor(), "cores": cores.available(), "threads": job.backend.options.threads}
-    return {**here, **gpu, "mgg": __version__}
+    return here | gpu | {"mgg": __version__}
 
 
 def _name(job: Job) -> str:
