@@ -262,7 +262,7 @@ def test_a_failure_ends_the_epoch_by_its_name_and_leaves_no_thread(
 @pytest.mark.parametrize(
     ("prepare", "by"),
     [pytest.param("cpu", "", marks=pytest.mark.long), ("hybrid", "preparing batches: batch by ")],
-))
+)
 def test_wrong_input_of_one_rank_ends_all_ranks_by_its_name(tmp_path, monkeypatch, prepare, by):
     """Where the others are in the middle of an epoch. The last checkpoint is whole, and nothing is left."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
