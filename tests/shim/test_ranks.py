@@ -148,9 +148,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", long_except(RUNS, "undirected", "batches by a plan", "batches by a plan, far", draw=9)
-)
+@pytest.mark.parametrize("name", long_except(RUNS, "undirected", "batches by a plan", draw=9))
 def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, name):
     run = RUNS[name]
     jobs.write_job(tmp_path, run.graph(), **run.job)

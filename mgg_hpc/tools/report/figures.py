@@ -168,14 +168,15 @@ def pools(plt: Any, views: Sequence[tuple[tuple[float, float], Sequence[timeline
         whole = at is axes[0]  # its bars are means over time, not batches, so nothing separates them
         for use in uses:
             colour, hatch = USES[use.kind]
-            how: dict[str, Any] = {
+            how = {
                 "facecolor": COLOURS[colour],
                 "hatch": HATCHES[hatch],
                 "edgecolor": "white",
+                "align": "edge",
             }
-            how |= {"linewidth": 0 if whole else 0.5, "antialiased": not whole, "align": "edge"}
+            seams: dict[str, Any] = {"linewidth": 0 if whole else 0.5, "antialiased": not whole}
             bottom = lanes.index(use.lane) + 0.42 - 0.84 * use.base
-            at.bar(use.begin, -0.84 * use.height, use.end - use.begin, bottom, **how)
+            at.bar(use.begin, -0.84 * use.height, use.end - use.begin, bottom, **how, **seams)
         at.set(xlim=(first, last), ylim=(len(lanes) - 0.4, -0.6), xlabel="ms from the begin of the epoch")
         at.set_yticks(range(len(lanes)), lanes, fontsize=9)
     for kind, (colour, hatch) in USES.items():

@@ -90,15 +90,13 @@ def measure(job: Job) -> Measured:
 
 def _machine(job: Job) -> dict[str, str | int]:
     """Return what must be equal for kept times to hold."""
-    gpu = {} if job.backend.capabilities.device == "cpu" else {"GPU": torch.cuda.get_device_name()}
-    threads: int = job.backend.options.threads
-    return {
+    here: dict[str, str | int] = {
         "cpu": cores.processor(),
         "cores": cores.available(),
-        "threads": threads,
-        **gpu,
-        "mgg": __version__,
+        "threads": job.backend.options.threads,
     }
+    gpu = {} if job.backend.capabilities.device == "cpu" else {"GPU": torch.cuda.get_device_name()}
+    return here | gpu | {"mgg": __version__}
 
 
 def _name(job: Job) -> str:

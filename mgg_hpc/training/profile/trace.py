@@ -219,17 +219,17 @@ def batch_events(run: Run, offset: float, base: float, process: int) -> Iterator
     for each in run.activities():
         line = lines.setdefault(each.thread, 2 + len(lines))
         at, dur = 1e6 * (run.began + each.begin + offset - base), 1e6 * (each.end - each.begin)
-        about = {"number": each.number, "overlap": each.overlap}
-        yield _event(" by ".join(each.operator), process, line, at, dur, BATCHES, **about)
+        made = _event(
+            " by ".join(each.operator), process, line, at, dur, number=each.number, overlap=each.overlap
+        )
+        yield made | {"cat": BATCHES}
     yield from _line_names(process, *(f"batches: {name}" for name in lines), first=2)
 
 
-def _event(
-    name: str, process: int, line: int, ts: float, dur: float, cat: str = CATEGORY, **about: int
-) -> dict[str, Any]:
+def _event(name: str, process: int, line: int, ts: float, dur: float, **about: int) -> dict[str, Any]:
     """Return an event of a trace. ts, dur: in microseconds."""
     where = {"pid": process, "tid": LINES + line, "ts": ts, "dur": dur}
-    return {"ph": "X", "cat": cat, "name": name, **where, "args": about}
+    return {"ph": "X", "cat": CATEGORY, "name": name, **where, "args": about}
 
 
 def _line_names(process: int, *names: str, first: int = 0) -> Iterator[dict[str, Any]]:

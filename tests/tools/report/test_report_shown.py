@@ -341,7 +341,7 @@ def held(spans: list[tuple[float, float]], begin: float, end: float) -> float:
     return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in spans) / (end - begin)
 
 
-@pytest.mark.parametrize("count", [12, 400])
+@pytest.mark.parametrize("count", [12, 120])
 def test_pools_link_and_buffers_are_as_full_as_the_operators_of_batches_had_them(tmp_path, rng, count):
     drawn, paths = [batches_of(rng, count) for _ in range(2)], {}
     for rank, spans in enumerate(drawn):
