@@ -28,7 +28,7 @@ from .relations import relational
 from .running import Run
 
 Layer = Callable[..., Tensor]
-_signature = functools.cache(inspect.signature)
+signature = functools.lru_cache(256)(inspect.signature)
 
 
 class _Sum(SumConvolution):
@@ -125,7 +125,7 @@ def _gat(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
         if linear is not None:
             _weight(linear)
     _plain(not isinstance(conv.fill_value, Tensor), "its fill_value is a tensor")
-    options = [getattr(conv, name) for name in inspect.signature(GATConv).parameters if hasattr(conv, name)]
+    options = [getattr(conv, name) for name in signature(GATConv).parameters if hasattr(conv, name)]
     options[-2] = conv.bias is not None
     try:
         return _gat_of(*options), ()
@@ -177,7 +177,7 @@ def _shared(ours: GATConv, conv: Any, run: Run) -> None:
 
 def _unchanged(conv: Any) -> None:
     """Raise _NotFused for a layer that is not as its class says."""
-    hooked = any(each for key, each in vars(conv).items() if key.endswith("_hooks") and "forward" in key[8:])
+    hooked = any(each for key, each in vars(conv).items() if key[-6:] == "_hooks" and "forward" in key[8:])
     changed, kind = _CHANGED & vars(conv).keys(), type(conv)
     of_class = kind.forward.__module__ == kind.__module__
     _plain(of_class and not changed and not hooked, "it was changed, or has hooks of its messages")
@@ -222,16 +222,16 @@ def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
 
 
 @contextmanager
-def fused(run: Run, model: Module) -> Iterator[None]:
-    """Let layers of a model run fused, or as programs, within a block."""
+def fused(run: Run) -> Iterator[None]:
+    """Let layers of the model run fused, or as programs, within a block."""
     changed = list[tuple[Module, str]]()
 
     def change(conv: Module, name: str, path: str, call: Any, *given: Any) -> None:
         vars(conv)[name] = functools.partial(call, run, path, conv, *given)
         changed.append((conv, name))
 
-    for path, conv in model.named_modules():
-        if not hasattr(conv, "propagate"):
+    for path, conv in run.modules.items():
+        if not hasattr(type(conv), "propagate"):
             continue
         try:
             _unchanged(conv)
@@ -260,23 +260,24 @@ def _forward(
     run: Run, path: str, conv: Any, layer: Layer, rest: tuple[Any, ...], *args: Any, **kwargs: Any
 ) -> Any:
     own = type(conv).forward
-    given = _signature(own).bind(conv, *args, **kwargs).arguments
-    why = called(run, conv, given)
-    run.ways[path] = f"extended, because {why}" if why else "fused"
+    with without_functions(), without_dispatch():
+        given = signature(own).bind(conv, *args, **kwargs).arguments
+        why = called(run, conv, given)
+        run.ways[path] = f"extended, because {why}" if why else "fused"
+        if not why:
+            run.again()
+            run.note(f"{path} fused")
+            run.sync()
+            x, attr, types = given["x"], given.get("edge_attr"), given.get("edge_type")
+            more = {} if attr is None else {"edge_attr": attr}
+            more |= {} if types is None else {"edge_type": _data_of(types)}
+            if isinstance(layer, GATConv):
+                _shared(layer, conv, run)
+            out = layer(x, run.graph, **more)
+            columns = x.shape[1] if types is not None else min(x.shape[1], out.shape[1])
+            run.exchanges.append((run.named(path, conv), "rows", columns))
     if why:
         return own(conv, *args, **kwargs)
-    run.again()
-    run.note(f"{path} fused")
-    run.sync()
-    x, attr, types = given["x"], given.get("edge_attr"), given.get("edge_type")
-    more = {} if attr is None else {"edge_attr": attr}
-    more |= {} if types is None else {"edge_type": _data_of(types)}
-    with without_functions(), without_dispatch():
-        if isinstance(layer, GATConv):
-            _shared(layer, conv, run)
-        out = layer(x, run.graph, **more)
-    columns = x.shape[1] if types is not None else min(x.shape[1], out.shape[1])
-    run.exchanges.append((run.place(), "rows", columns))
     put(out, Layout((dims(x)[0], None)))
     for step in rest:
         out = step(out)
@@ -291,11 +292,7 @@ def explain(model: Any) -> str:
     crossed: dict[str, list[str]] = {}
     for place, what, columns in run.exchanges:
         crossed.setdefault(place, []).append(f"{what} of {columns} columns")
-    ways = {
-        f"{path} ({type(module).__name__})" if path else type(module).__name__: run.ways[path]
-        for path, module in model.named_modules()
-        if path in run.ways
-    }
+    ways = {run.named(path, each): run.ways[path] for path, each in run.modules.items() if path in run.ways}
     lines = [
         f"{place}: {ways.get(place, 'as it is')}"
         + "".join(f"; {each}" for each in crossed.get(place, ["nothing"]))
