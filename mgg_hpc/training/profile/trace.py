@@ -172,7 +172,7 @@ def exchange_events(
 
     def event(name: str, line: int, began: float, ended: float, **about: int) -> dict[str, Any]:
         at, duration = (began + offset - base) * 1e6, (ended - began) * 1e6
-        return _event(name, process, line, at, duration, CATEGORY, **about)
+        return _event(name, process, line, at, duration, **about)
 
     if exchanges:
         yield from _line_names(process, "halo: pushes", "halo: waits")
