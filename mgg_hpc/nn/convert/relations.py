@@ -97,7 +97,7 @@ class Relations:
         if not pieces:
             return
         rows = wrap_rows(x, graph.backend)
-        rows = rows or wrap_rows(graph.workspace.rows(*x.shape, x.dtype).copy_(x), graph.backend)
+        rows = rows or wrap_rows(graph.workspace.rows(len(x), x.shape[1], x.dtype).copy_(x), graph.backend)
         assert rows is not None
         out = pieces[0].edge.new_empty(min(self.step, pieces[-1].high), self.count * x.shape[1])
         tape, none = _tape(x.shape[1], self.count), as_array(out.new_empty(0))
