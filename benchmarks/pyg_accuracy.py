@@ -6,8 +6,8 @@
 Each case trains as PyG's example does (SGC, whose weight decay is tuned in the paper, with 1e-4), on features
 normalised by row and the public split: converted, on several ranks, and as it is, in one process. The weights of the
 best validation epoch are tested. "reached": the mean of the converted model is at most one standard deviation (the
-larger of both) below PyG's mean, and below the published accuracy. Exit code 1 if a case misses that.
-Publications: GCN (Kipf and Welling, ICLR 2017), GAT (Velickovic et al., ICLR 2018),
+larger of both, but no less than 0.1, one of 1,000 test nodes) below PyG's mean, and below the published accuracy. Exit
+code 1 if a case misses that. Publications: GCN (Kipf and Welling, ICLR 2017), GAT (Velickovic et al., ICLR 2018),
 ARMA (Bianchi et al., TPAMI 2021), SGC (Wu et al., ICML 2019), GCNII (Chen et al., ICML 2020).
 """
 
@@ -206,7 +206,7 @@ def main(
         (mean, std), (of_pyg, of_pyg_std) = (
             (statistics.mean(each), statistics.stdev(each)) for each in (ours, own)
         )
-        reached = mean >= max(of_pyg, case.published) - max(std, of_pyg_std)
+        reached = mean >= max(of_pyg, case.published) - max(std, of_pyg_std, 0.1)
         row = {"case": name, "mean": mean, "std": std, "pyg_mean": of_pyg, "pyg_std": of_pyg_std}
         row |= {"published": case.published, "verdict": "reached" if reached else "missed"}
         results.rows.append(row)
