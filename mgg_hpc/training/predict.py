@@ -148,9 +148,8 @@ def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str,
     if "embedding" in kinds and (layers > 1 or model.jumping != "none"):
         names["embedding"] = -2
     if not names:
-        raise InputError(
-            "--what: a model of one layer, or of model.module, has no hidden one that is known; ask for --layer 1"
-        )
+        which = f"{model.module}, whose layers are not known," if model.module else "a model of one layer"
+        raise InputError(f"--what: {which} has no hidden one; ask for --layer 1")
     return names
 
 

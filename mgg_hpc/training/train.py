@@ -26,7 +26,6 @@ from .history import History
 from .job import Job, build, resolved, watchdog
 from .metrics import F1, SPLITS
 from .minibatch import measured
-from .optimizers import TorchOptimizer
 from .profile import profiler
 from .profile.phases import Phases
 from .screen import Screen
@@ -139,8 +138,7 @@ class _Training:
             evaluated = stream.since(began)
             history.loss, scores = trainer.loss(), trainer.scores()  # the host waits for the epoch here
         _check_finite(trainer, history, epoch)
-        if isinstance(trainer.optimizer, TorchOptimizer):
-            trainer.optimizer.end_epoch(scores, history.loss)
+        trainer.end_epoch(scores, history.loss)
         cost, seconds, eval_seconds = trainer.cost, trainer.cost.seconds(), evaluated()
         cost.meter.settle()
         history.add(cost.meter, seconds, eval_seconds, trainer.replayed.recorded)

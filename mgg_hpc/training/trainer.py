@@ -307,6 +307,11 @@ class Trainer:
             self._counted = self.job.metric.count(logits, self.job.labels)
             self._finite = self._weights_are_finite()
 
+    def end_epoch(self, scores: Scores, loss: float) -> None:
+        """Step the scheduler, if the job has one. loss: of the epoch. Raises InputError."""
+        if isinstance(self.optimizer, optimizers.TorchOptimizer):
+            self.optimizer.end_epoch(scores, loss)
+
     def _weights_are_finite(self) -> Tensor:
         weights = [parameter.detach() for parameter in self._trained if parameter.numel()]
         largest = torch._foreach_norm(weights, torch.inf)
