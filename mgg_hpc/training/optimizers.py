@@ -70,9 +70,11 @@ class TorchOptimizer:
             {key: value for key, value in group.items() if key != "params"}
             for group in self._torch.param_groups
         ]
+        # Dictionaries in a scheduler's state are its arguments.
+        state = {} if self._scheduler is None else self._scheduler.state_dict()
         return {
             "groups": groups,
-            "scheduler": self._scheduler.state_dict() if self._scheduler is not None else {},
+            "scheduler": {key: each for key, each in state.items() if not isinstance(each, dict)},
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
