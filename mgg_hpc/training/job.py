@@ -288,7 +288,7 @@ def _user(base: Base) -> Job:
     with backends.closed_on_error(graph.close):
         layers = [graph.adjacency("edges")]
     base.phases.end("plan", "estimating the memory")
-    chosen = TransferChoice((graph.transfer,), "of model.module, for all its layers")
+    chosen = TransferChoice((layers[0].forward.transfer,), "of model.module, for all its layers")
     return Job(**vars(base), transfer=chosen, layers=layers, x=x, opened=graph)
 
 

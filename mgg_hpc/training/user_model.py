@@ -27,6 +27,7 @@ from ..errors import InputError, did_you_mean
 from ..nn.convert.convert import convert
 from ..nn.graph.dist_graph import DistGraph
 from ..nn.layers.random import DRAWS, Draws, Dropout
+from ..runtime.exit_code import FailedElsewhere
 
 DRAWS_A_STEP = 1 << 10  # dropouts of a step, which count on from its number times this
 GIVEN = ("x", "edge_index")  # arguments of forward that each graph has
@@ -71,14 +72,14 @@ class UserModel:
         """Return the logits of this rank's rows. Collective. Raises InputError for another result."""
         if graph is not self._graph:
             self._converted, self._given = convert(self.net, graph), self._arguments(graph)
+            features, classes = x.shape[1], graph.num_classes
+            with _errors(
+                f"model.module: forward of {self.name} fails for {features} features, {classes} classes"
+            ):
+                out = self._forward(x)
             self._graph = graph
-        given = self._given
-        if list(self.takes) == ["data"]:
-            from torch_geometric.data import Data
-
-            out = self._converted(Data(x=x, **given))
         else:
-            out = self._converted(**({"x": x} if "x" in self.takes else {}), **given)
+            out = self._forward(x)
         shape, classes = tuple(getattr(out, "shape", ())), graph.num_classes
         if len(shape) != 2 or shape[0] != graph.rows or (classes and shape[1] != classes):
             what = f"a tensor {list(shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
@@ -87,6 +88,13 @@ class UserModel:
                 f"[rows, {classes or 'classes'}], one for each class of the graph"
             )
         return out
+
+    def _forward(self, x: Tensor) -> Any:
+        if list(self.takes) == ["data"]:
+            from torch_geometric.data import Data
+
+            return self._converted(Data(x=x, **self._given))
+        return self._converted(**({"x": x} if "x" in self.takes else {}), **self._given)
 
     @property
     def convolutions(self) -> list[Any]:
@@ -157,6 +165,9 @@ def _data(graph: DistGraph, name: str) -> Tensor:
     return values.to(graph.dtype) if values.is_floating_point() else values
 
 
+_told = set[str]()  # modules of which the user was told
+
+
 def load(settings: Settings, say: Callable[[str], None]) -> UserModel:
     """Import the class of model.module and make it with model.arguments. Raises InputError.
 
@@ -167,7 +178,9 @@ def load(settings: Settings, say: Callable[[str], None]) -> UserModel:
         raise InputError(
             f'train.dtype is "{settings.train.dtype}"; with model.module it is "float32" or "float64"'
         )
-    say(f"model.module: {where} is imported, and its code runs")
+    if where not in _told:
+        say(f"model.module: {where} is imported, and its code runs")
+        _told.add(where)
     with _errors(f"model.module: {where} cannot be imported"):
         module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     kind = getattr(module, name, None)
@@ -194,6 +207,10 @@ def load(settings: Settings, say: Callable[[str], None]) -> UserModel:
             raise InputError(
                 f"model.arguments: {path} of {name} has no shape yet; give its number of input channels, not -1"
             )
+    other = next((path for path, each in net.state_dict().items() if not isinstance(each, Tensor)), "")
+    if other or not any(each.requires_grad for each in net.parameters()):
+        wrong = f"keeps {other}, which is no tensor" if other else "has no parameters that are trained"
+        raise InputError(f"model.module: {name} {wrong}; checkpoints and optimisers need tensors")
     source = inspect.getsourcefile(kind)
     digest = xxhash.xxh3_64_hexdigest(Path(source).read_bytes()) if source else ""
     shown = f"{Path(where).name if where.endswith('.py') else where}:{name}"
@@ -216,16 +233,16 @@ def _file(path: Path) -> ModuleType:
 
 @contextmanager
 def _errors(what: str) -> Iterator[None]:
-    """Turn an error of the user's code into InputError, with its innermost line outside of torch."""
+    """Turn an error of the user's code into InputError, with its innermost line outside of libraries."""
     try:
         yield
-    except InputError:
+    except (InputError, FailedElsewhere, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        last = next(
-            (each for each in reversed(frames) if "torch" not in Path(each.filename).parts), frames[-1]
-        )
+        libraries = {"torch", "torch_geometric", "mgg_hpc"}
+        own = [each for each in frames if libraries.isdisjoint(Path(each.filename).parts)]
+        last = (own or frames)[-1]
         at = (
             ""
             if last.filename.startswith("<frozen")

@@ -65,7 +65,7 @@ class DistGraph(GraphHandle):
     x: this rank's features [n, F], a tensor, or SparseFeatures if the file has sparse ones; None if there are none.
     y: labels, int64 [n] with -1 for unlabelled rows, or float32 [n, C] of 0 and 1; None if there are none. train, val,
     test: masks, bool [n]. x, y and the masks may be replaced. ids: int64 [n], the user's numbers of these rows. part:
-    the rank's part of the graph as it was loaded. transfer: "direct", "get" or "halo".
+    the rank's part of the graph as it was loaded.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class DistGraph(GraphHandle):
                     'transfer is "direct", but memory of some ranks is out of reach of pointers; '
                     'use "halo", "get" or "auto"'
                 )
-        self.transfer = transfer if transfer != "auto" else "direct" if reaches else "halo"
+        self._transfer = transfer if transfer != "auto" else "direct" if reaches else "halo"
         self.part, self._closed = part, False
-        publishes = self.transfer != "halo"
+        publishes = self._transfer != "halo"
         self._ends: list[Callable[[], None]] = []
         self._widest = widest
         self._edge_index: dict[str, Tensor] = {}  # by kind
@@ -218,7 +218,7 @@ class DistGraph(GraphHandle):
         wide, device = accumulator(self.dtype), self.device
         matrix = matrix_of(self.comm, part, kind, wide, device, keep_edges=True, ordered=ordered)
         rounds = 1 if kind == "attention" else self.backend.capabilities.halo_rounds  # as jobs do
-        return planned(self.comm, matrix, [self.transfer], rounds)[0]
+        return planned(self.comm, matrix, [self._transfer], rounds)[0]
 
     def edge_index(self, kind: str = "edges") -> Tensor:
         """Return the edges to this rank's rows, int64 [2, E]: rows of `extend`'s result, and rows of this rank.

@@ -60,10 +60,10 @@ def _with_data(graph):
     [
         ("weighted", "SGD", "float64"),
         ("weighted", "Adam", "float32"),
-        ("sparse", "RMSprop", "float64"),
+        pytest.param("sparse", "RMSprop", "float64", marks=pytest.mark.long),
         ("edges", "AdamW", "float64"),
         ("named", "SGD", "float64"),
-        ("named", "Adam", "float64"),
+        pytest.param("named", "Adam", "float64", marks=pytest.mark.long),
     ],
 )
 def test_losses_are_those_of_a_plain_loop_in_one_process(comm, stored, kind, loop, dtype):
@@ -190,6 +190,12 @@ def test_dropout_and_batches_do_not_depend_on_the_number_of_ranks(comm, stored):
             {},
             ["returns a tensor [", "; expected logits [rows, 4]"],
         ),
+        (
+            {"module": f"{FILE}:Net", "arguments": {"inputs": 13}},
+            {},
+            ["forward of user_net.py:Net fails for 12 features"],
+        ),
+        ({"module": "torch.nn:Identity"}, {}, ["Identity has no parameters that are trained"]),
         ({"module": f"{FILE}:Shuffling", "arguments": {"inputs": 12}}, {}, ["Shuffling"]),
         (
             {"module": f"{FILE}:Lacking", "arguments": {"inputs": 12}},
