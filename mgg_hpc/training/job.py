@@ -40,7 +40,7 @@ from ..plan.layout import RowFormat
 from ..plan.workload import Plan
 from ..runtime import backends, mpi
 from ..runtime.watchdog import AUTO, Limit, Watchdog
-from . import metrics, optimizers, sampled, user_model
+from . import metrics, optimizers, sampled
 from .checkpoints import weights
 from .sampled import Sampled
 from .screen import print_line
@@ -157,6 +157,8 @@ def build(
         if fitted is None:
             optimizers.check(settings.train, learned=settings.model.input == "learned")
         if settings.model.module:
+            from . import user_model  # others do without converted models
+
             user = user_model.load(settings, print_line if comm.rank == 0 else lambda line: None)
     chosen = backends.choose(settings.run.backend, comm, settings.train.dtype, settings.run.share_gpu)
     threads = mpi.threads(comm, settings.run.threads)  # of the remaining cores, near the GPU

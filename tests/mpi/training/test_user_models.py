@@ -17,6 +17,7 @@ from jobs import blocks, dense_features, directed_weighted, with_sparse_features
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
+from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime import mpi
 from mgg_hpc.training.job import Job, build
 from mgg_hpc.training.trainer import Trainer
@@ -279,3 +280,47 @@ def test_predictions_of_a_model_trained_elsewhere_are_its_own(mgg, folder, first
     line = mgg("predict", "--model", folder / "state.pt", *rest, "-o", folder / "no.npy").refused()
     assert "state.pt: conv2.att is float32 [1, 1, 6], but model.module and model.arguments make" in line
     assert not (folder / "no.npy").exists()
+
+
+OTHERS = {
+    "a rank without rows": ("tiny", {"arguments": {"in_channels": 2, "out_channels": 2}}, {}),
+    "degrees": ("plain", {"arguments": {"in_channels": 32, "out_channels": 4}, "input": "degree"}, {}),
+    "learned rows": (
+        "plain",
+        {"arguments": {"in_channels": 6, "out_channels": 4}, "input": "learned", "embedding": 6},
+        {"optimizer": "AdamW", "clip_norm": 0.1},
+    ),
+    "several labels": (
+        "several",
+        {"arguments": {"in_channels": 12, "out_channels": 4}},
+        {"normalize_features": "row"},
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", OTHERS)
+def test_losses_of_other_inputs_do_not_depend_on_the_number_of_ranks(comm, stored, case):
+    kind, model, train = OTHERS[case]
+    graph = blocks()
+    if kind == "tiny":
+        edges, none = np.array([1, 0], np.int32), np.zeros(2, bool)
+        rows = {
+            "x": np.eye(2, dtype=np.float32),
+            "y": np.array([0, 1]),
+            "train": ~none,
+            "val": none,
+            "test": none,
+        }
+        graph = Graph("tiny", np.arange(3), edges, directed=False, classes=2, **rows)
+    elif kind == "several":
+        graph = dataclasses.replace(graph, y=np.maximum(np.eye(4)[graph.y], np.eye(4)[0]).astype(np.float32))
+    arguments = {"hidden_channels": 5, "num_layers": 2} | model["arguments"]
+    chosen = model | {"module": "torch_geometric.nn:GCN", "arguments": arguments}
+    settings = runs.settings(stored(kind, graph), model=chosen, train=train | {"dtype": "float64"})
+    alone = comm.Split(comm.rank)
+    found = [runs.losses(settings, group, epochs=6) for group in (comm, alone)]
+    alone.Free()
+    with mpi.agree(comm):
+        np.testing.assert_allclose(*found, rtol=1e-10)
+        assert found[0][5] < found[0][0]
