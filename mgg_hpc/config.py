@@ -27,6 +27,8 @@ AutoSize = (
 )
 Width = Annotated[int, msgspec.Meta(ge=1, le=2**20, title="numbers of columns")]
 Category = Annotated[int, msgspec.Meta(ge=1, le=26, title="columns of categories, 1 to 26")]
+Named = str | dict[str, Any]  # a name, or { name = ..., and arguments }
+ClassWeight = Annotated[float, msgspec.Meta(ge=0, le=1e6, title="weights, one for each class")]
 Fanout = Annotated[
     int, msgspec.Meta(ge=-1, le=2**20, title="numbers of edges, one for each layer, -1 for all")
 ]
@@ -57,6 +59,11 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edge_data: str = ""  # only gat: data of edges that scores take, by name; "weight": the weights
     input: Literal["features", "learned", "degree"] = "features"
     embedding: Positive = 64  # columns of a learned input
+    # A class of the user's in place of a named model, which gets the arguments; of the other keys only input counts.
+    module: Annotated[
+        str, msgspec.Meta(pattern=r"^$|^.+:\w+$", title='a text such as "my.py:Net" or "package.module:Net"')
+    ] = ""
+    arguments: dict[str, Any] = {}
 
 
 class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +71,10 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     epochs: Positive = 200
     learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 0.01
+    optimizer: Named = "Adam"  # of torch.optim
+    scheduler: Named = ""  # of torch.optim.lr_scheduler; "": none
+    clip_norm: Rate = 0.0  # largest norm of all gradients together; 0: any
+    class_weights: list[ClassWeight] = []  # of the training loss
     weight_decay: Rate = 5e-4
     weight_decay_layers: Literal["first", "all"] = "first"
     normalize_features: Literal["none", "row"] = "none"
@@ -83,6 +94,11 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffer: Annotated[int, msgspec.Meta(ge=1, le=1024)] = (
         10  # batches that wait on each side, at most; not with "cpu"
     )
+
+    @property
+    def plain_adam(self) -> bool:
+        """Whether the optimiser is Adam with its defaults, at a constant rate."""
+        return self.optimizer in ("Adam", {"name": "Adam"}) and not self.scheduler
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -190,6 +206,15 @@ NEEDS = {
         ("train.mode", "sampled"),
     ),
 }
+# Keys that do not go with model.module: parts of the named models, and what needs their layers.
+WITH_MODULE = [
+    *(
+        f"model.{key}"
+        for key in ModelSettings.__struct_fields__[: -len(("input", "embedding", "module", "arguments"))]
+    ),
+    *(f"train.{key}" for key in ("weight_decay_layers", "recompute", "mode")),
+    *("plan.tune", "plan.memory", "plan.scratch", "run.features"),
+]
 
 
 # Keys that jobs of clicks read, beside [dlrm] and [checkpoint]; graph.file has a message of its own.
@@ -229,6 +254,7 @@ def load(
     for key, name in (
         ("graph.file", settings.graph.file),
         ("dlrm.data", data),
+        ("model.module", settings.model.module),
         ("run.folder", settings.run.folder),
     ):
         if "\0" in name:
@@ -237,9 +263,30 @@ def load(
     return msgspec.structs.replace(
         settings,
         graph=msgspec.structs.replace(settings.graph, file=_beside(path, settings.graph.file)),
+        model=msgspec.structs.replace(settings.model, module=_module(path, settings.model.module)),
         dlrm=msgspec.structs.replace(settings.dlrm, data=_beside(path, data)),
         run=msgspec.structs.replace(settings.run, folder=folder),
     )
+
+
+def of_model(graph: Path, module: str, arguments: str, overrides: tuple[str, ...] = ()) -> Settings:
+    """Return the settings that evaluate a model on a graph, for `mgg predict`. Raises InputError.
+
+    module: as model.module, relative to the current folder. arguments: of the class, a table in TOML.
+    """
+    tree: dict[str, Any] = {
+        "graph": {"file": str(graph.resolve())},
+        "model": {"module": _module(Path(), module)},
+    }
+    for override in (f"model.arguments={arguments}", *overrides):
+        _override(tree, override)
+    return from_tree(tree, "mgg predict")
+
+
+def _module(job: Path, name: str) -> str:
+    """Return model.module with the absolute path of its file; the name of an importable module as it is."""
+    where, colon, kind = name.rpartition(":")
+    return f"{_beside(job, where)}:{kind}" if where.endswith(".py") else f"{where}{colon}{kind}"
 
 
 def _beside(job: Path, name: str) -> str:
@@ -269,6 +316,14 @@ def _check_needs(settings: Settings, where: str) -> None:
         if value(settings) != value(Settings()) and (found := attrgetter(other)(settings)) != needed:
             raise InputError(
                 f'{where}: {key} is {value(settings)!r}, which is for {other} = "{needed}"; it is "{found}"'
+            )
+    if settings.model.arguments and not settings.model.module:
+        raise InputError(f"{where}: model.arguments are for a class of your own, which model.module names")
+    for key in WITH_MODULE if settings.model.module else ():
+        value = attrgetter(key)
+        if value(settings) != value(Settings()):
+            raise InputError(
+                f"{where}: {key} is {value(settings)!r}, which does not go with model.module; leave one of them out"
             )
 
 
@@ -329,9 +384,14 @@ def _expected(hint: Any) -> str:
         return ", ".join([what, *([" and ".join(shown)] if shown else [])])
     if get_origin(hint) is list:
         (item,) = get_args(hint)
-        if get_origin(item) is Literal:
-            return f"a list of {_expected(item)}, one for each layer"
-        return f"a list of {get_args(item)[1].title or 'layers'}"
+        named = (
+            f"{_expected(item)}, one for each layer"
+            if get_origin(item) is Literal
+            else get_args(item)[1].title
+        )
+        return f"a list of {named or 'layers'}"
+    if get_origin(hint) is dict:
+        return "a table, { name = value }"
     if get_args(hint):
         return " or ".join(_expected(part) for part in get_args(hint))
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}

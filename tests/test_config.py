@@ -19,9 +19,11 @@ DEFAULTS = {
         "name": "gcn", "hidden": 16, "layers": 2, "dropout": 0.5, "jumping": "none", "residual": False, "norm": "none",
         "train_eps": False, "aggr": "mean", "heads": 8, "output_heads": 1, "attention": "additive",
         "attention_dropout": 0.0, "edge_data": "", "input": "features", "embedding": 64,
+        "module": "", "arguments": {},
     },
     "train": {
-        "epochs": 200, "learning_rate": 0.01, "weight_decay": 5e-4, "weight_decay_layers": "first",
+        "epochs": 200, "learning_rate": 0.01, "optimizer": "Adam", "scheduler": "", "clip_norm": 0.0,
+        "class_weights": [], "weight_decay": 5e-4, "weight_decay_layers": "first",
         "normalize_features": "none", "patience": 0, "select": "best", "metric": "auto", "seed": 0,
         "dtype": "float32", "recompute": [], "mode": "full", "fanouts": [], "batch_size": 1024, "prefetch": 2,
         "prepare": "cpu", "buffer": 10,

@@ -179,11 +179,19 @@ def resume(run: Path, overrides: tuple[str, ...], progress: bool | None, verbose
         "mgg predict runs/digits -o hidden.npy --what embedding --layer 1",
         "mgg predict runs/digits -o new.h5 --graph grown.h5",
         "mgg predict runs/digits -o out.h5 --set run.backend=serial",
+        "mgg predict --model net.safetensors --module net.py:Net --arguments '{hidden = 64}' --graph g.h5 -o out.h5",
     ),
 )
-@argument("run", type=Existing)
+@argument("run", type=Existing, required=False)
 @to_file("File to write: .h5, .npy, .csv or .parquet.")
 @option("--graph", type=Existing, help="Another graph with the same features. [default: that of the run]")
+@option(
+    "--model",
+    type=Existing,
+    help="In place of a run, the state_dict of a model trained elsewhere: .safetensors, or torch.save's.",
+)
+@option("--module", default="", metavar="FILE.py:CLASS", help="With --model, its class, which is imported.")
+@option("--arguments", default="{}", metavar="TABLE", help="With --model, the class's arguments, in TOML.")
 @option(
     "--layer",
     "layers",
@@ -193,12 +201,15 @@ def resume(run: Path, overrides: tuple[str, ...], progress: bool | None, verbose
 )
 @option("--what", default="class,probability,embedding", help="Which of these to write, separated by commas.")
 @overriding("Override a key of the run's job.")
-def predict(run: Path, output: Path, **options: Any) -> int:
+def predict(run: Path | None, output: Path, **options: Any) -> int:
     """Write classes, probabilities and embeddings of a trained run, in the user's numbering of nodes.
 
     A table (.csv, .parquet) has the columns id, class, probability_0 and so on. A name that ends in .npy gives one such
     file; or several, out.class.npy and so on, where several arrays are written.
     """
+    given = [bool(options[name]) for name in ("model", "module", "graph")]
+    if not all(given) if run is None else any(given[:2]):
+        raise InputError("name a run, or a model trained elsewhere by --model, --module and --graph")
     check_inputs(run=run, **options)
     from ..training.predict import process_predict
 

@@ -163,11 +163,15 @@ def from_pyg(data: Any, *, split: int | None = None) -> Graph:
 
     Numbers [E] named weight, as PyG's from_networkx has them, are the weights where there is no edge_weight. edge_attr
     becomes the edge data "attr", and other tensors edge_NAME [E, ...] become the edge data NAME, except edge_label. A y
-    [N] of floats that are no classes, and all else, is left out with a warning. split: column of masks [N, S]. Raises
-    InputError for other objects, heterogeneous or temporal graphs, and masks of several splits without ``split``.
+    [N] of floats that are no classes, and all else, is left out with a warning. Of a HeteroData with one type of nodes
+    the types of edges become the edge data "type", numbered as in ``data.edge_types``. split: column of masks [N, S].
+    Raises InputError for other objects, graphs of several types of nodes, temporal ones, and masks of several splits
+    without ``split``.
     """
     where = "from_pyg"
     notes: list[str] = []
+    if getattr(data, "edge_types", None):
+        data = _of_one_type(where, data, notes)
     # PyG's keys are those of a set, whose order differs between processes.
     keys: list[str] = sorted(data.keys()) if callable(getattr(data, "keys", None)) else []
     edges: Any = getattr(data, "edge_index", None) if "edge_index" in keys else None
@@ -204,6 +208,22 @@ def from_pyg(data: Any, *, split: int | None = None) -> Graph:
     _leave_out(notes, "attribute{}", [key for key in keys if key not in taken and 0 not in _shape(data[key])])
     weight = data[weights[0]] if weights else None
     return _graph(where, source, destination, data.num_nodes, weight, fields, notes, edge)
+
+
+def _of_one_type(where: str, data: Any, notes: list[str]) -> Any:
+    """Return the Data with edge_type of a HeteroData that has one type of nodes. Raises InputError for several.
+
+    notes: gets what some types of edges have and others lack.
+    """
+    if len(data.node_types) > 1:
+        raise InputError(
+            f"{where}: HeteroData has {len(data.node_types)} types of nodes ({', '.join(data.node_types[:4])}), and a "
+            "graph has one numbering and one x: give data.to_homogeneous(), whose edge_type models as RGCNConv take"
+        )
+    keys = [set(store.keys()) for store in data.edge_stores]
+    some = set.union(*keys) - set.intersection(*keys)
+    _leave_out(notes, "attribute{}", sorted(f"{key} (of some types of edges)" for key in some))
+    return data.to_homogeneous(add_node_type=False)
 
 
 def from_dgl(graph: Any, *, split: int | None = None) -> Graph:

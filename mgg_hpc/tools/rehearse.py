@@ -51,7 +51,12 @@ def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_
         raise InputError("--as-ranks rehearses ranks that are not there; it needs --dry-run")
     if mpi.world().size > 1:
         raise InputError("--as-ranks plays all ranks in one process; start it without mgg launch")
-    _show(*rehearse(config.load(path, overrides), ranks))
+    settings = config.load(path, overrides)
+    if settings.model.module:
+        raise InputError(
+            "--as-ranks knows what the named models exchange (model.name), and not what model.module does"
+        )
+    _show(*rehearse(settings, ranks))
     return DONE
 
 

@@ -59,7 +59,7 @@ def _chosen(run: Run) -> int:
 def _cells(run: Run) -> Iterator[str]:
     """Yield the text of each column after the name."""
     settings, columns, clicks = run.settings, run.metrics, run.settings.dlrm.data
-    yield "dlrm" if clicks else settings.model.name
+    yield "dlrm" if clicks else Path(settings.model.module).name or settings.model.name
     yield (
         Path(clicks).stem
         if clicks

@@ -48,15 +48,20 @@ class Adam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take one step; every parameter must have a gradient."""
+        """Take one step, over the parameters that have a gradient."""
         for group in self._groups:
+            every = zip(group.parameters, group.first, group.second, group.steps, strict=True)
+            held = [each for each in every if each[0].grad is not None]
+            parameters, first, second, steps = (
+                (list(each) for each in zip(*held, strict=True)) if held else ([],) * 4
+            )
             adam(
-                group.parameters,
-                [cast(Tensor, parameter.grad) for parameter in group.parameters],
-                group.first,
-                group.second,
+                parameters,
+                [cast(Tensor, parameter.grad) for parameter in parameters],
+                first,
+                second,
                 [],
-                group.steps,
+                steps,
                 capturable=self._capturable,
                 amsgrad=False,
                 beta1=BETA1,

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..data.graph import Graph, SparseRows, csr_from_edges
+from ..nn.graph.dist_graph import DistGraph
 from ..nn.graph.loading import Part, matrix_of, sliced
 from ..nn.graph.transfer import planned, with_edge_values
 from ..nn.inputs.features import input_features
@@ -30,7 +31,7 @@ from ..nn.inputs.sparse import SparseFeatures
 from ..nn.inputs.tiered import TieredFeatures
 from ..nn.sampling.batches import Block
 from ..nn.streaming.graph import StreamedGraph, Streaming
-from ..nn.workspace import Workspace
+from ..nn.workspace import Workspace, accumulator
 from ..plan.layout import RowFormat
 from ..runtime import backends
 from ..runtime.backends.arguments import Rows
@@ -122,12 +123,27 @@ class Footprint:
 
 
 def measure(job: Job, *, trains: bool) -> Footprint:
-    """Measure the activations of this job's model and input, in training or in evaluation only. Not collective."""
+    """Measure the activations of this job's model and input, in training or in evaluation only. Not collective.
+
+    A model of the user's that does not run on small graphs counts as 0, and its ``unmeasured`` says why.
+    """
+    try:
+        return _measured(job, trains)
+    except Exception as error:
+        if job.opened is None:
+            raise
+        job.model.unmeasured = " ".join(str(error).split()) or type(error).__name__
+        return Footprint(0, 0, 0)
+
+
+def _measured(job: Job, trains: bool) -> Footprint:
     sizes, found = [], []
     for rows, degree in SIZES:
         small, edges = _small(job, rows, degree)
         sizes.append((rows, edges, 1))
         found.append(_step_bytes(small, trains=trains))
+        if job.opened is not None:
+            job.model.columns = small.model.crossing
     row, edge, fixed = np.linalg.solve(np.array(sizes, float), np.array(found, float))
     return Footprint(max(row, 0.0), max(edge, 0.0), max(fixed, 0.0))
 
@@ -148,6 +164,8 @@ def _step_bytes(small: Job, *, trains: bool) -> int:
     if small.streamed is not None:  # stores are kept for later layers and epochs
         stores = (small.streamed.store_row_bytes - stores) * small.streamed.rows
         small.close()
+    if small.opened is not None:
+        small.close()
     return allocated.peak.most - begun + backend.peak.most - before + stores
 
 
@@ -161,13 +179,18 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     comm, part = MPI.COMM_SELF, sliced(_ring(job, rows, degree))
     serial = backends.Chosen("serial", "of a measurement")
     backend: Any = _CountedBackend(backends.make(serial, comm, ps=256, dist=8, wpb=16))
-    wide, edge_dim = next(job.model.parameters()).dtype, job.model.edge_dim
+    wide, edge_dim = accumulator(job.dtype), job.model.edge_dim
     edges = len(part.slice.indices)
     if job.streamed is not None:
         streamed = StreamedGraph(comm, part, backend, job.dtype, Streaming(1 << 40))
         streamed.plan(job.model.kind, *job.model.streamed_columns(), widest=max(job.model.widths))
         streamed.block_rows = BLOCK
         return _with(job, part, backend, layers=[], x=streamed.x, streamed=streamed), edges
+    if job.opened is not None:
+        opened = DistGraph(comm, replace(part, features=0), backend, job.dtype, "direct", 0)
+        rows_of: Any = torch.zeros(rows, job.x.shape[1], dtype=job.dtype)
+        x = rows_of if job.learned is None else torch.nn.Parameter(rows_of)
+        return _with(job, part, backend, layers=[opened.adjacency("edges")], x=x, opened=opened), edges
     layers = planned(comm, matrix_of(comm, part, job.model.kind, wide, ordered=edge_dim > 0), ["direct"])
     if edge_dim:
         values = torch.zeros(edges, edge_dim, dtype=wide)
@@ -209,6 +232,10 @@ def _ring(job: Job, rows: int, degree: int) -> Graph:
         columns = np.tile(np.arange(each, dtype=np.int32), rows)
         x = SparseRows(np.arange(rows + 1) * each, columns, np.zeros(rows * each, np.float32), x.shape)
     y = np.zeros(shape, kind)
+    if job.opened is not None:  # with the data of edges that the model takes
+        edge = job.opened.part.slice.edge.items()
+        split["edge"] = {name: np.zeros((len(indices), *each.shape[1:]), each.dtype) for name, each in edge}
+        split["weight"] = None if job.opened.edge_weight() is None else np.ones(len(indices), np.float32)
     return Graph("ring", indptr, indices, x=x, y=y, directed=False, classes=classes, **split)
 
 

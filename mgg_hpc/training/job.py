@@ -16,6 +16,7 @@ from .. import config
 from ..config import Settings
 from ..data.graph import SparseRows
 from ..errors import InputError
+from ..nn.graph.dist_graph import DistGraph
 from ..nn.graph.handle import GraphHandle
 from ..nn.graph.loading import (
     Part,
@@ -29,6 +30,7 @@ from ..nn.graph.plan_cache import PlanCache
 from ..nn.graph.transfer import TransferChoice, choose_transfer, planned, with_edge_values
 from ..nn.inputs.features import without_features
 from ..nn.inputs.host import HostFeatures, Input
+from ..nn.inputs.sparse import SparseFeatures
 from ..nn.layers.models import GNN, kind_of
 from ..nn.layers.random import Draws
 from ..nn.streaming.graph import StreamedGraph, Streaming
@@ -38,10 +40,11 @@ from ..plan.layout import RowFormat
 from ..plan.workload import Plan
 from ..runtime import backends, mpi
 from ..runtime.watchdog import AUTO, Limit, Watchdog
-from . import metrics, sampled
+from . import metrics, optimizers, sampled
 from .checkpoints import weights
 from .sampled import Sampled
-from .start import Base, PhaseTimer, input_rows, streaming_of
+from .screen import print_line
+from .start import Base, PhaseTimer, input_rows, learned_or_stored, streaming_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Job(Base):
     """One rank's share of a run.
 
     layers: adjacency of each layer; empty if the graph is streamed. x: input rows. sampled: batches, if it trains on
-    batches. streamed: the graph, if rows do not stay in memory.
+    batches. streamed: the graph, if rows do not stay in memory. opened: the graph, if the model is a `UserModel`.
     """
 
     transfer: TransferChoice
@@ -68,6 +71,7 @@ class Job(Base):
     x: Input | StreamedRows
     sampled: Sampled | None = None
     streamed: StreamedGraph | None = None
+    opened: DistGraph | None = None
 
     @property
     def select(self) -> str:
@@ -93,11 +97,12 @@ class Job(Base):
     def records(self) -> bool:
         """Whether steps may be recorded as a CUDA graph."""
         on_host = isinstance(self.x, HostFeatures | StreamedRows)
-        return self.settings.run.cuda_graphs and self.backend.stream.records and not on_host
+        plain = self.opened is None and self.settings.train.plain_adam
+        return self.settings.run.cuda_graphs and self.backend.stream.records and plain and not on_host
 
     def exchanges(self) -> Iterator[Exchange]:
-        """Yield the aggregations of a training step by layer, forward first; none if the graph is streamed."""
-        if self.streamed is not None:
+        """Yield the aggregations of a training step by layer, forward first, as far as they are known before it."""
+        if self.streamed is not None or self.opened is not None:
             return
         passes = (
             ("forward", self.model.exchanged(self.sparse)),
@@ -116,8 +121,8 @@ class Job(Base):
 
     def graph(self) -> GraphHandle:
         """Return the graph that layers aggregate over; allocates symmetric memory. Collective."""
-        if self.streamed is not None:
-            return self.streamed
+        if (graph := self.streamed or self.opened) is not None:
+            return graph
         counts, ids = self.part.bounds[1:] - self.part.bounds[:-1], self.part.slice.ids
         widest = self.model.widest(self.sparse)
         return GraphHandle(self.backend, counts, ids, self.layers, dtype=self.dtype, widest=widest)
@@ -126,8 +131,8 @@ class Job(Base):
         """Free the memory that ranks share. Collective."""
         if self.sampled is not None:
             self.sampled.source.close()
-        if self.streamed is not None:
-            self.streamed.close()
+        if (graph := self.streamed or self.opened) is not None:
+            graph.close()
         else:
             self.backend.memory.close()
 
@@ -145,29 +150,37 @@ def build(
     phases = phases or PhaseTimer()
     dtype = getattr(torch, settings.train.dtype)
     samples = settings.train.mode == "sampled" and fitted is None
+    user = None
     with mpi.agree(comm):
         sampled.check(settings)
         streaming = streaming_of(settings)
+        if fitted is None:
+            optimizers.check(settings.train, learned=settings.model.input == "learned")
+        if settings.model.module:
+            from . import user_model  # others do without converted models
+
+            user = user_model.load(settings, print_line if comm.rank == 0 else lambda line: None)
     chosen = backends.choose(settings.run.backend, comm, settings.train.dtype, settings.run.share_gpu)
     threads = mpi.threads(comm, settings.run.threads)  # of the remaining cores, near the GPU
     torch.set_num_threads(threads)
     phases.end("backend", "reading the graph")
     # A stored plan replaces the edges, which batches are drawn from.
-    cache = "never" if settings.model.edge_data or samples or streaming else settings.plan.cache
+    cache = "never" if settings.model.edge_data or samples or streaming or user else settings.plan.cache
     plans = PlanCache(cache, kind_of(settings.model), accumulator(dtype))
-    file, names = Path(settings.graph.file), [settings.model.edge_data]
+    file, names = Path(settings.graph.file), user.edge_names if user else {settings.model.edge_data}
     with load_part(file, comm, edge_data=names, plans=plans) as part:
         _prepare(part, settings, comm, fitted, phases)
         metric = metrics.choose(settings.train.metric, part.multilabel, part.classes, part.path)
         with_edges = copy.copy(part) if samples else part  # planning removes a part's edges
-        edge_data = _edge_data(settings, part, dtype)
-        model = _model(settings, part, dtype, 0 if edge_data is None else edge_data.shape[1])
+        edge_data = None if user else _edge_data(settings, part, dtype)
+        model: Any = user or _model(settings, part, dtype, 0 if edge_data is None else edge_data.shape[1])
+        widest = part.features if user else model.widest(isinstance(part.slice.x, SparseRows))
         knobs = {name: getattr(settings.plan, name) for name in ("ps", "dist", "wpb", "far_ps")}
         backend = backends.make(
             chosen,
             comm,
             threads=threads,
-            widest=row_format(model.widest(isinstance(part.slice.x, SparseRows)), dtype),
+            widest=row_format(widest, dtype),
             searches=settings.plan.tune == "full",
             **{name: int(knob) for name, knob in knobs.items() if knob != "auto"},
         )
@@ -180,12 +193,14 @@ def build(
                 backend=backend,
                 backend_reason=chosen.why,
                 model=model,
-                labels=_labels(comm, part, backend.capabilities.device, trains=fitted is None),
+                labels=_labels(settings, comm, part, backend.capabilities.device, trains=fitted is None),
                 metric=metric,
                 dtype=dtype,
                 phases=phases,
                 plans=plans,
             )
+            if user:
+                return _user(base)
             if streaming is not None:
                 return _streamed(base, streaming)
             if samples:
@@ -193,13 +208,19 @@ def build(
             return _whole(base, edge_data)
 
 
-def build_trained(settings: Settings, comm: Any, fitted: weights.Fitted, folder: Path) -> Job:
-    """Build the job of a run's trained model, for prediction. Collective. folder: of the run. Raises InputError."""
+def build_trained(settings: Settings, comm: Any, fitted: weights.Fitted, source: Path) -> Job:
+    """Build the job of a trained model, for prediction. Collective. Raises InputError.
+
+    source: folder of the run, or a file with the state of a model that was trained elsewhere.
+    """
     job = build(settings, comm, fitted)
     with backends.closed_on_error(job.close), mpi.agree(comm):
-        weights.load_weights(folder, job.model)
+        if source.is_file():
+            weights.load_state(source, job.model)
+            return job
+        weights.load_weights(source, job.model)
         if job.learned is not None:
-            weights.load_rows(folder, job.part.slice.ids, job.part.nodes, job.learned)
+            weights.load_rows(source, job.part.slice.ids, job.part.nodes, job.learned)
     return job
 
 
@@ -253,6 +274,26 @@ def _streamed(base: Base, streaming: Streaming) -> Job:
     return Job(**vars(base), transfer=transfer, layers=[], x=graph.x, streamed=graph)
 
 
+def _user(base: Base) -> Job:
+    """Build a job of a model of the user's, on the whole graph in memory. Collective."""
+    part, transfer = base.part, base.settings.plan.transfer
+    with mpi.agree(base.comm):
+        base.model.net.to(base.dtype)
+        if isinstance(transfer, list):
+            raise InputError("plan.transfer is a list; with model.module name one transfer, for all layers")
+        x = learned_or_stored(base)
+    if isinstance(x, SparseFeatures):
+        x = x.written(torch.empty(x.shape, dtype=base.dtype, device=x.values.device))
+    base.phases.end("features", "planning the exchanges of rows")
+    bare = replace(part, features=0)  # the graph itself needs no features
+    graph = DistGraph(base.comm, bare, base.backend, base.dtype, transfer, 0)
+    with backends.closed_on_error(graph.close):
+        layers = [graph.adjacency("edges")]
+    base.phases.end("plan", "estimating the memory")
+    chosen = TransferChoice((layers[0].forward.transfer,), "of model.module, for all its layers")
+    return Job(**vars(base), transfer=chosen, layers=layers, x=x, opened=graph)
+
+
 def _prepare(
     part: Part, settings: Settings, comm: Any, fitted: weights.Fitted | None, phases: PhaseTimer
 ) -> None:
@@ -264,7 +305,7 @@ def _prepare(
         weights.fit_to(part, fitted)
     check_symmetric(comm, part)
     phases.end("check")
-    if part.classes < 1 or part.slice.y is None:
+    if part.slice.y is None or (part.classes < 1 and fitted is None):
         raise InputError(f"{part.path}: has no labels (/node/y); training needs them")
     if part.features < 1:
         raise InputError(
@@ -273,8 +314,11 @@ def _prepare(
         )
 
 
-def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> metrics.Labels:
-    """Return this rank's labels and splits on a device. Collective. Raises InputError without training rows."""
+def _labels(settings: Settings, comm: Any, part: Part, device: str, *, trains: bool) -> metrics.Labels:
+    """Return this rank's labels and splits on a device. Collective.
+
+    Raises InputError without training rows, and for train.class_weights that do not fit them.
+    """
     masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
     assert part.slice.y is not None  # checked by `_prepare`
     labels = metrics.labels(comm, part.slice.y, masks, device)
@@ -283,6 +327,17 @@ def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> metrics.Labe
             f"{part.path}: has no training nodes (/node/train); import it with --split-per-class, or "
             "write bool [n] masks into the file"
         )
+    weights = np.array(settings.train.class_weights)
+    if trains and len(weights):
+        if part.multilabel or len(weights) != part.classes:
+            has = "several labels a node" if part.multilabel else f"{part.classes} classes"
+            raise InputError(
+                f"train.class_weights has {len(weights)} numbers, and {part.path} has {has}; give one for each class "
+                "of a graph with one label a node, or leave it out"
+            )
+        mine = labels.y["train"].cpu().numpy()
+        if not comm.allreduce(float(weights[mine].sum())):
+            raise InputError("train.class_weights: all training nodes are of classes with weight 0")
     return labels
 
 

@@ -116,10 +116,10 @@ def estimate(
             on_host=stores,
             bound=True,
         )
+    step = step or footprint.measure(job, trains=trains and not batches)
     plans, format = plans_of(job.layers), row_format(job.model.widest(job.sparse), job.dtype)
     counts = job.part.bounds[1:] - job.part.bounds[:-1]
     symmetric = symmetric_bytes(job.layers, counts, format, job.comm.size)
-    step = step or footprint.measure(job, trains=trains and not batches)
     rows, edges = len(job.part.slice.ids), max((plan.edges for plan in plans), default=0)
     return Estimate(
         in_use=_on_gpu(job) if on_gpu else _status("VmRSS"),

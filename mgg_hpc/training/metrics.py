@@ -50,23 +50,23 @@ def labels(
     return Labels(rows, chosen_y, dict(zip(SPLITS, counts.tolist(), strict=True)))
 
 
-def loss_sum(logits: Tensor, labels: Labels, split: str) -> Tensor:
-    """Return this rank's loss summed over a split's rows, as `loss_of_rows` does. logits: [n, C].
+def loss_sum(logits: Tensor, labels: Labels, split: str, weight: Tensor | None = None) -> Tensor:
+    """Return this rank's loss summed over a split's rows, as `loss_of_rows` does. logits: [n, C]. weight: as there.
 
     Rows are distinct, so no two threads add gradients to the same element.
     """
-    return loss_of_rows(logits.index_select(0, labels.rows[split]), labels.y[split])
+    return loss_of_rows(logits.index_select(0, labels.rows[split]), labels.y[split], weight)
 
 
-def loss_of_rows(logits: Tensor, y: Tensor) -> Tensor:
+def loss_of_rows(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the loss summed over rows, float32 or wider; 0 with a gradient of zeros if there are none.
 
     logits: [k, C]. y: as in `Labels`. With one label a node, the cross entropy of softmax; with several, the binary
-    cross entropy of sigmoid, averaged over the C classes.
+    cross entropy of sigmoid, averaged over the C classes. weight: [C] of classes, for one label a node.
     """
     chosen = logits.to(accumulator(logits.dtype))
     if y.ndim == 1:
-        return torch.nn.functional.cross_entropy(chosen, y, reduction="sum")
+        return torch.nn.functional.cross_entropy(chosen, y, weight, reduction="sum")
     binary = torch.nn.functional.binary_cross_entropy_with_logits
     return binary(chosen, y.to(chosen.dtype), reduction="sum") / y.shape[1]
 

@@ -37,7 +37,13 @@ def first(trainer: Trainer, epoch: int) -> str:
     outputs = job.model.layers(*trainer.inputs())
     found_at = [_position(out) for out in outputs]
     told = [
-        _text(trainer.output_ids(i), at, f"layer {i + 1}'s output") if at else None
+        _text(
+            trainer.output_ids(i),
+            at,
+            f"layer {i + 1}'s output" if job.opened is None else "the model's output",
+        )
+        if at
+        else None
         for i, at in enumerate(found_at)
     ]
     if found := _first_of_ranks(comm, told):
@@ -88,9 +94,10 @@ def _in_parameters(trainer: Trainer, *, gradients: bool) -> list[str | None]:
         values = parameter.grad if gradients else parameter
         bad = None if values is None else _position(values.detach().reshape(1, -1))
         numbered = re.match(r"(?:convs|norms)\.(\d+)\.", name)
-        layer = int(numbered[1]) + 1 if numbered else job.settings.model.layers
+        layer = f" (layer {int(numbered[1]) + 1 if numbered else job.settings.model.layers})"
+        layer = layer if job.opened is None else ""
         what = f"the gradient of {name}" if gradients else f"{name} before the {step}"
-        found.append(f"{bad[2]} in {what} (layer {layer})" if bad else None)
+        found.append(f"{bad[2]} in {what}{layer}" if bad else None)
     return found
 
 

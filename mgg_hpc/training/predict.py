@@ -30,10 +30,13 @@ WHAT = ("class", "probability", "embedding")
 
 
 def process_predict(
-    run: Path,
+    run: Path | None,
     output: Path,
     *,
     force: bool,
+    model: Path | None = None,
+    module: str = "",
+    arguments: str = "{}",
     overrides: tuple[str, ...] = (),
     graph: Path | None = None,
     layers: tuple[str, ...] = (),
@@ -42,7 +45,11 @@ def process_predict(
     """Write the predictions of a run's model for each node of its graph; return the exit code.
 
     Args:
-        graph: another graph with as many features.
+        run: folder of the run, or None for a model that was trained elsewhere.
+        model: file of its state, as `weights.load_state` reads it.
+        module: its class, as model.module.
+        arguments: of the class, a table in TOML.
+        graph: another graph with as many features, or the graph of the model.
         layers: numbers from 1 on, or "all". [default: the last hidden layer]
         what: some of ``WHAT``, separated by commas.
 
@@ -55,18 +62,26 @@ def process_predict(
     cores.return_freed_memory()
     comm = mpi.world()
     with mpi.agree(comm):
-        folder = run_folder.find(run)
-        settings = config.load(folder / run_folder.JOB, overrides, of_run=True)
+        if run is None:
+            assert model is not None and graph is not None  # as the command asks
+            source, settings = model, config.of_model(graph, module, arguments, overrides)
+        else:
+            source = run_folder.find(run)
+            settings = config.load(source / run_folder.JOB, overrides, of_run=True)
         names = _names(what, layers, settings.model)
-        fitted = weights.fitted(folder)
-        if graph is not None:
-            settings, fitted = _on_graph(settings, fitted, graph, folder.name)
+        if run is None:
+            with open_graph(settings.graph.file) as opened:
+                fitted = weights.Fitted(source.name, "", opened.features, 0, opened.multilabel)
+        else:
+            fitted = weights.fitted(source)
+            if graph is not None:
+                settings, fitted = _on_graph(settings, fitted, graph, source.name)
         if comm.rank == 0:
             with open_graph(settings.graph.file) as opened:
                 named = row_files.kind_of_names(opened.contents)
             for path in row_files.paths(output, [*names, *filter(None, [named])]).values():
                 check_output(path, force=force, inputs=[Path(settings.graph.file)])
-    job = build_trained(settings, comm, fitted, folder)
+    job = build_trained(settings, comm, fitted, source)
     with backends.closed_on_error(job.close):
         memory.check(job, memory.estimate(job, trains=False), trains=False)
     with watchdog(settings, comm) as dog:
@@ -74,7 +89,7 @@ def process_predict(
         bounds = job.part.bounds[comm.rank : comm.rank + 2].tolist()
         of_nodes = node_names.read(comm, job.part.path, *bounds)
         arrays = _results(job, names) | of_nodes
-    _write(job, output, folder.name, arrays)
+    _write(job, output, source.name, arrays)
     comm.Barrier()
     job.close()
     exit_code.record(0)
@@ -114,7 +129,7 @@ def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str,
 
     asked: values of the option --layer. Raises InputError.
     """
-    layers = model.layers
+    layers = 1 if model.module else model.layers
     kinds = [name.strip() for name in what.split(",")]
     unknown = [name for name in kinds if name not in WHAT]
     if unknown:
@@ -133,7 +148,8 @@ def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str,
     if "embedding" in kinds and (layers > 1 or model.jumping != "none"):
         names["embedding"] = -2
     if not names:
-        raise InputError("--what: a model of one layer has no hidden one; ask for --layer 1")
+        which = f"{model.module}, whose layers are not known," if model.module else "a model of one layer"
+        raise InputError(f"--what: {which} has no hidden one; ask for --layer 1")
     return names
 
 

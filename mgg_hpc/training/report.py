@@ -25,7 +25,7 @@ from . import memory
 from .job import Job
 from .metrics import METRICS
 from .profile.phases import breakdown
-from .screen import console, duration
+from .screen import console, duration, print_line
 from .tuning.target import shown
 
 NAMES = 10  # columns of the names of facts about a job
@@ -37,11 +37,6 @@ INPUTS = {
     "degree": ("column for degrees", "columns for degrees"),
 }
 BETWEEN_RANKS = ("wait for peers", "sum gradients")  # phases that one rank does not have
-
-
-def print_line(text: str) -> None:
-    """Print a line on stdout."""
-    console().print(text, soft_wrap=True)
 
 
 def print_facts(facts: Mapping[str, str], names: int = 0) -> None:
@@ -64,12 +59,16 @@ def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> N
     units = f"{model.heads} heads of {model.hidden}" if model.name == "gat" else str(model.hidden)
     parameters = sum(each.numel() for each in job.model.parameters())
     parameters += part.nodes * part.features if job.learned is not None else 0
+    described = (
+        f"{model.name}, {counted(model.layers, 'layer')}, {units} hidden units, dropout {model.dropout:g}"
+    )
+    if model.module:
+        described = job.model.name
     facts = {
         "graph": f"{part.name}: {counted(part.nodes, 'node')}, {counted(part.edges, 'edge')}, "
         f"{counted(part.features, *INPUTS[model.input])}, {counted(part.classes, 'class', 'classes')}"
         + (", several a node" if part.multilabel else ""),
-        "model": f"{model.name}, {counted(model.layers, 'layer')}, {units} hidden units, dropout "
-        f"{model.dropout:g}, {counted(parameters, 'parameter')}",
+        "model": f"{described}, {counted(parameters, 'parameter')}",
         "splits": ", ".join(
             f"{count:,} {SPLIT_NAMES[split]}" for split, count in job.labels.totals.items() if count
         )

@@ -34,6 +34,11 @@ def console(*, stderr: bool = False) -> Console:
     return Console(width=None if Console(stderr=stderr).is_terminal else 110, **plain)
 
 
+def print_line(text: str) -> None:
+    """Print a line on stdout."""
+    console().print(text, soft_wrap=True)
+
+
 def duration(seconds: float) -> str:
     """Return a time as text: "3.1 s" ("3 s" of an int), "12 min 05 s", "3 h 07 min"."""
     if seconds < 60:

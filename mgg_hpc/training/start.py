@@ -21,7 +21,6 @@ from ..nn.graph.plan_cache import PlanCache
 from ..nn.inputs.features import input_features, learned_rows
 from ..nn.inputs.host import Input, drops_in_blocks
 from ..nn.inputs.tiered import Reads, TieredFeatures
-from ..nn.layers.models import GNN
 from ..nn.streaming.graph import Streaming
 from ..nn.workspace import accumulator, row_format
 from ..runtime import cores, mpi, signals
@@ -74,8 +73,8 @@ class PhaseTimer:
 class Base:
     """One rank's parts of a job before its rows are read.
 
-    dtype: of rows; parameters have the type of its accumulator. phases: of the job's start. plans: stored plans of the
-    graph's file.
+    model: a `GNN` or a `UserModel`. dtype: of rows; parameters have the type of its accumulator. phases: of the job's
+    start. plans: stored plans of the graph's file.
     """
 
     settings: Settings
@@ -83,7 +82,7 @@ class Base:
     part: Part
     backend: Backend
     backend_reason: str
-    model: GNN
+    model: Any
     labels: Labels
     metric: Metric
     dtype: torch.dtype
@@ -132,8 +131,7 @@ def input_rows(base: Base, matrix: Unplanned, batches_of: Part | None) -> Input:
     matrix: the adjacency before it is planned. batches_of: this rank's part with its edges, if batches are trained on;
     else dense features may stay on the host, or have dropout applied in blocks.
     """
-    settings, part, backend, model = base.settings, base.part, base.backend, base.model
-    train, wide = settings.train, accumulator(base.dtype)
+    settings, part, model, wide = base.settings, base.part, base.model, accumulator(base.dtype)
     plans = sum(edges.plan_nbytes for edges in matrix.directions)
     plans += 2 * len(matrix.forward.indices) * model.edge_dim * wide.itemsize
     tiers = None if settings.features == FeaturesSettings() else msgspec.structs.asdict(settings.features)
@@ -146,21 +144,25 @@ def input_rows(base: Base, matrix: Unplanned, batches_of: Part | None) -> Input:
         )
     if tiers is not None:
         return _tiered(base, tiers, batches_of)
-    x: Input
     with mpi.agree(base.comm):
-        try:
-            if settings.model.input == "learned":
-                device = backend.capabilities.device
-                x = learned_rows(part.slice.ids, part.features, train.seed, wide, device)
-            else:
-                x = input_features(part, backend, base.dtype, train.normalize_features, on_host=on_host)
-        except torch.cuda.OutOfMemoryError as error:
-            raise InputError(
-                f"{part.path}: the features of rank {base.comm.rank} do not fit on its GPU; use more GPUs, "
-                'train.dtype = "bfloat16", or, where they are dense, run.features = "host"'
-            ) from error
+        x = learned_or_stored(base, on_host=on_host)
     model.in_blocks = in_blocks and drops_in_blocks(x)
     return x
+
+
+def learned_or_stored(base: Base, *, on_host: bool = False) -> Input:
+    """Return this rank's rows to be learned, or the graph's features. Raises InputError if a GPU lacks room."""
+    settings, part, backend = base.settings, base.part, base.backend
+    try:
+        if settings.model.input == "learned":
+            wide, device = accumulator(base.dtype), backend.capabilities.device
+            return learned_rows(part.slice.ids, part.features, settings.train.seed, wide, device)
+        return input_features(part, backend, base.dtype, settings.train.normalize_features, on_host=on_host)
+    except torch.cuda.OutOfMemoryError as error:
+        raise InputError(
+            f"{part.path}: the features of rank {base.comm.rank} do not fit on its GPU; use more GPUs, "
+            'train.dtype = "bfloat16", or, where they are dense, run.features = "host"'
+        ) from error
 
 
 def _tiered(base: Base, tiers: dict[str, Any], batches_of: Part | None) -> TieredFeatures:

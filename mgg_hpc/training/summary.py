@@ -38,7 +38,7 @@ def summarise(
         "format": "mgg-summary",
         "version": 1,
         "graph": {name: getattr(part, name) for name in GRAPH_FACTS},
-        "model": job.settings.model.name,
+        "model": job.model.name if job.opened is not None else job.settings.model.name,
         "ranks": comm.size,
         "per_rank": comm.allgather(_rank(job, history)),
         "bounds": part.bounds.tolist(),

@@ -139,6 +139,7 @@ class _Training:
             evaluated = stream.since(began)
             history.loss, scores = trainer.loss(), trainer.scores()  # the host waits for the epoch here
         _check_finite(trainer, history, epoch)
+        trainer.end_epoch(scores, history.loss)
         cost, seconds, eval_seconds = trainer.cost, trainer.cost.seconds(), evaluated()
         cost.meter.settle()
         history.add(cost.meter, seconds, eval_seconds, trainer.replayed.recorded)
@@ -197,6 +198,11 @@ def _begun(trainer: Trainer, tuner: tuning.Tuner, resumed: Resumed | None) -> Hi
     now = resume.environment(job) | tuner.environment
     if job.comm.rank == 0:
         report.print_line(f"going on after {resumed.at} of {resumed.run}")
+        if (was := resumed.facts.environment.get(resume.SOURCE)) and was != now[resume.SOURCE]:
+            report.print_line(
+                f"{job.settings.model.module}: its file has changed since {resumed.at} was saved; what follows is "
+                "computed by the new one"
+            )
         if others := resume.differences(resumed.facts.environment, now):
             report.print_line(f"equal to rounding, not bit by bit: {'; '.join(others)}")
         for name, value in tuner.environment.items():
@@ -350,6 +356,10 @@ def _estimate(job: Job, *, profile: bool) -> memory.Estimate:
         need = replace(memory.estimate(job, batches=nbytes), held=held)
     if profile:
         need = replace(need, profile=memory.PROFILE)
+    if job.opened is not None and (why := job.model.unmeasured) and job.comm.rank == 0:
+        report.print_line(
+            f"memory: what a step allocates is not known, since the model does not run on a ring: {why}"
+        )
     job.phases.end("estimate")
     return need
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InputError
+from ..nn.gradients import sum_gradients
 from ..nn.graph.handle import GraphHandle
 from ..nn.graph.view import Views
 from ..nn.inputs.host import Input
@@ -24,9 +26,11 @@ from ..nn.inputs.tiered import TieredFeatures
 from ..nn.sampling.batches import Batch
 from ..nn.spans import span
 from ..nn.streaming.rows import StreamedRows
-from ..nn.workspace import as_array
+from ..nn.workspace import accumulator, as_array
+from ..runtime import mpi
 from ..runtime.backends.base import Meter
-from .adam import Adam, Group
+from . import optimizers
+from .adam import Group
 from .cuda_graph import Replayed
 from .history import BatchCounts
 from .job import Job
@@ -76,7 +80,7 @@ class Trainer:
         records: True to record steps as a CUDA graph if the job allows it.
 
     Attributes:
-        optimizer: Adam over all trained tensors.
+        optimizer: over all trained tensors.
         replayed: launches or replays a step.
         steps: number of steps of an epoch.
         cost: of the epoch that ended last.
@@ -90,11 +94,14 @@ class Trainer:
         self.job, self.graph = job, graph
         device = job.backend.capabilities.device
         job.model.to(device)
-        parameters = list(job.model.parameters())
-        kind = parameters[0].dtype
-        self._flat = torch.zeros(sum(p.numel() for p in parameters) + 1, dtype=kind, device=device)
+        parameters = [each for each in job.model.parameters() if each.requires_grad]
+        kind = accumulator(job.dtype)
+        # A model of the user's may have parameters without gradients, which optimisers skip; so each has its own.
+        self._apart = parameters if job.opened is not None else []
+        joined = [] if self._apart else parameters
+        self._flat = torch.zeros(sum(p.numel() for p in joined) + 1, dtype=kind, device=device)
         at = 0
-        for parameter in parameters:  # autograd adds into these views
+        for parameter in joined:  # autograd adds into these views
             parameter.grad = self._flat[at : at + parameter.numel()].view_as(parameter)
             at += parameter.numel()
         if job.learned is not None:  # rows of this rank, whose gradients are not summed
@@ -102,8 +109,10 @@ class Trainer:
         self._trained: list[Tensor] = [*parameters, *([job.learned] if job.learned is not None else [])]
         self._before = [parameter.detach().clone() for parameter in self._trained]
         job.model.draws.epoch_at = torch.zeros(1, dtype=torch.int32, device=device)
-        rate = job.settings.train.learning_rate
-        self.optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
+        self.optimizer = optimizers.make(_groups(job), job.settings.train, device)
+        weights = job.settings.train.class_weights
+        self._class_weights = torch.tensor(weights, dtype=kind, device=device) if weights else None
+        self._terms = self._total(job.labels.y["train"], job.labels.totals["train"])
         records = records and job.records and job.sampled is None
         self.replayed = Replayed(self._launch, job.backend.stream, job.comm, records=records)
         self.steps = 1 if job.sampled is None else job.sampled.steps
@@ -170,7 +179,7 @@ class Trainer:
             self.job.backend.stream.meter.taken()
         )  # the meter would keep the plans of all blocks
         so_far.batches += 1
-        so_far.loss += loss * batch.total
+        so_far.loss += loss * self._divisor
         self.counts.add(batch)
         return finite and math.isfinite(loss)
 
@@ -222,6 +231,8 @@ class Trainer:
             self.graph.restart()
         self.job.model.train()
         self._flat.zero_()
+        for parameter in self._apart:
+            parameter.grad = None
         if self.job.learned is not None and self.job.learned.grad is not None:
             self.job.learned.grad.zero_()
 
@@ -230,9 +241,21 @@ class Trainer:
         labels, batch = self.job.labels, self._batch
         with span("loss"):
             if batch is None:
-                return loss_sum(logits, labels, "train") / labels.totals["train"]
+                return loss_sum(logits, labels, "train", self._class_weights) / self._terms
             assert batch.y is not None
-            return loss_of_rows(logits, batch.y) / batch.total
+            self._divisor = self._total(batch.y, batch.total)
+            return loss_of_rows(logits, batch.y, self._class_weights) / self._divisor
+
+    def _total(self, y: Tensor, total: int) -> float:
+        """Return what a sum of losses is divided by: the number of rows, or their weights' sum. Collective.
+
+        y: labels of this rank's rows. total: number of rows on all ranks.
+        """
+        if self._class_weights is None:
+            return total
+        weights = np.array([float(self._class_weights[y].sum(dtype=torch.float64))])
+        mpi.sum_in_rank_order(self.job.comm, weights)
+        return float(weights[0])
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients of this rank's part of the loss, scaled meanwhile if rows are float16."""
@@ -250,15 +273,24 @@ class Trainer:
         loss = self.loss_of(self.job.model(*self.inputs()))
         self.backward(loss)
         with span("sum gradients"):
+            sum_gradients(self._apart, self.job.backend.collectives)
             self._flat[-1:].copy_(loss.detach())
             self.job.backend.collectives.sum(as_array(self._flat))
         with span("optimiser"):
+            if most := self.job.settings.train.clip_norm:
+                found = [
+                    each.grad
+                    for each in self._trained
+                    if each is not self.job.learned and each.grad is not None
+                ]
+                rows = [] if self.job.learned is None else [cast(Tensor, self.job.learned.grad)]
+                optimizers.clip(found, rows, most, self.job.backend.collectives)
             self.optimizer.step()
 
     def loss(self) -> float:
         """Return the mean loss of the last epoch over all training rows, each as its own step had it. Waits for it."""
         if self.job.sampled is not None:
-            return self.so_far.loss / self.job.labels.totals["train"]
+            return self.so_far.loss / self._terms
         with span("read the loss"):
             return float(self._flat[-1])
 
@@ -274,6 +306,11 @@ class Trainer:
             logits = self.job.model(self.job.input, self.graph)
             self._counted = self.job.metric.count(logits, self.job.labels)
             self._finite = self._weights_are_finite()
+
+    def end_epoch(self, scores: Scores, loss: float) -> None:
+        """Step the scheduler, if the job has one. loss: of the epoch. Raises InputError."""
+        if isinstance(self.optimizer, optimizers.TorchOptimizer):
+            self.optimizer.end_epoch(scores, loss)
 
     def _weights_are_finite(self) -> Tensor:
         weights = [parameter.detach() for parameter in self._trained if parameter.numel()]
@@ -294,8 +331,14 @@ class Trainer:
 
 
 def _groups(job: Job) -> list[Group]:
-    """Return the groups of parameters: the first layer and learned rows decay, others if the job says so."""
+    """Return the groups of parameters: the first layer and learned rows decay, others if the job says so.
+
+    Of a model of the user's all parameters do.
+    """
     train = job.settings.train
+    if job.opened is not None:
+        trained = [each for each in job.model.parameters() if each.requires_grad]
+        return [Group([*trained, *([] if job.learned is None else [job.learned])], train.weight_decay)]
     first: list[Tensor] = list(job.model.convolutions[0].parameters())
     rest: list[Tensor] = [p for p in job.model.parameters() if all(p is not one for one in first)]
     if job.learned is not None:

@@ -178,8 +178,37 @@ def ends_of(*ids: float) -> Data:
     return Data(edge_index=torch.tensor([ids, ids]), num_nodes=3)
 
 
+def several_types() -> HeteroData:
+    made = HeteroData(a={"x": torch.ones(2, 1)}, b={"x": torch.ones(2, 1)})
+    made["a", "to", "b"].edge_index = torch.tensor([[0], [1]])
+    return made
+
+
+def test_types_of_edges_become_data_of_edges(rng):
+    """And each edge keeps its own type and data, among edges of other types between the same nodes."""
+    made, x = HeteroData(), torch.from_numpy(rng.normal(size=(9, 3)).astype(np.float32))
+    made["a"].x, made["a"].y = x, torch.from_numpy(rng.integers(3, size=9))
+    wanted = set()
+    for number, name in enumerate(("likes", "knows", "sees")):
+        index, value = rng.integers(9, size=(2, 12)), rng.normal(size=12).astype(np.float32)
+        _, first = np.unique(index, axis=1, return_index=True)
+        index, value = index[:, first], value[first]
+        made["a", name, "a"].edge_index = torch.from_numpy(index)
+        made["a", name, "a"].edge_attr = torch.from_numpy(value)[:, None]
+        wanted |= set(zip(*index.tolist(), [number] * len(value), value.tolist(), strict=True))
+    made["a", "sees", "a"].time = torch.zeros(1)
+    with pytest.warns(UserWarning, match="time"):
+        graph = from_pyg(made)
+    source, target = graph.indices, rows_of_edges(graph.indptr)
+    kinds, values = graph.edge["type"].reshape(-1).tolist(), graph.edge["attr"].reshape(-1).tolist()
+    assert set(zip(source.tolist(), target.tolist(), kinds, values, strict=True)) == wanted
+    assert len(source) == len(wanted)
+    np.testing.assert_array_equal(graph.x, x)
+
+
 REFUSED = {
-    "several types, PyG": (lambda d: from_pyg(HeteroData()), "from_pyg: HeteroData has no edge_index"),
+    "no type, PyG": (lambda d: from_pyg(HeteroData()), "from_pyg: HeteroData has no edge_index"),
+    "several types, PyG": (lambda d: from_pyg(several_types()), r"2 types of nodes \(a, b\).*data.to_homogeneous"),
     "no DGL graph": (lambda d: from_dgl(networkx.Graph()), "from_dgl: expected a homogeneous DGLGraph"),
     "ids": (lambda d: from_dgl(dgl_data(d, d.weight, num_nodes=lambda: 5)), r"node id \d+ is not in 0 .. 4"),
     "weights": (lambda d: from_dgl(dgl_data(d, None, edata={"weight": torch.ones(4)})), r"weights are float32 \[4\]"),

@@ -24,6 +24,7 @@ from .. import run_folder
 from ..history import History
 from ..job import Job, resolved
 from ..metrics import Scores
+from ..optimizers import TorchOptimizer
 from ..trainer import Trainer
 from ..tuning.target import TunedRow
 from ..tuning.tuner import Tuner
@@ -40,6 +41,7 @@ ADVICE = 'put it back, or begin another run (mgg train, run.resume = "never")'
 
 MODEL, ADAM, CHOSEN, TIMES = "model.", "adam.", "chosen.", "times."  # prefixes of tensors' names
 ROWS, CHOSEN_ROWS = "rows", "chosen"  # names of learned rows; their moments have the names of `Adam.slots`
+SOURCE = "model.module"  # entry of `environment`: a digest of the file of the user's model
 _TIMES = ("epoch_ms", "eval_ms", "aggregate_ms")
 _MOVED = ("local_bytes", "remote_bytes", "remote_rows", "messages")
 
@@ -70,6 +72,7 @@ class Facts(msgspec.Struct, kw_only=True):
     tuning: list[TunedRow] = []
     batch: Whole = 0
     so_far: _SoFar | None = None
+    optimizer: dict[str, Any] = {}  # `TorchOptimizer.facts`
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ def environment(job: Job) -> dict[str, Any]:
         "torch's instruction set": torch.backends.cpu.get_cpu_capability(),
         "torch": str(torch.__version__),
         "mgg": __version__,
+        **({SOURCE: job.model.digest} if job.opened is not None else {}),
     }
 
 
@@ -106,7 +110,9 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
         f"{name} {_short(now.get(name))} in place of {_short(value)}"
         for name, value in before.items()
-        if now.get(name) != value and not (name == "threads" and before.get("ranks") != now.get("ranks"))
+        if name != SOURCE
+        and now.get(name) != value
+        and not (name == "threads" and before.get("ranks") != now.get("ranks"))
     ]
 
 
@@ -121,7 +127,7 @@ def _trained(job: Job, trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, T
     rows = {} if job.learned is None else {ROWS: job.learned.detach()}
     for parameter, slots in trainer.optimizer.slots():
         for slot, value in slots.items():
-            if parameter is job.learned and slot != "steps":
+            if parameter is job.learned and value.shape == parameter.shape:
                 rows[slot] = value
             else:
                 tensors[f"{ADAM}{slot}.{names.get(id(parameter), LEARNED)}"] = value
@@ -157,6 +163,7 @@ def capture(
         job=config.dumps(resolved(job)),
         environment={**same, **tuner.environment},
         tuning=tuner.rows(),
+        optimizer=trainer.optimizer.facts() if isinstance(trainer.optimizer, TorchOptimizer) else {},
     )
     tensors, rows = _trained(job, trainer)
     if job.learned is not None:
@@ -179,6 +186,9 @@ def restore(resumed: Resumed, job: Job, trainer: Trainer) -> History:
     """
     facts, tensors, where = resumed.facts, resumed.tensors, str(resumed.checkpoint)
     assert facts is not None
+    if isinstance(trainer.optimizer, TorchOptimizer):
+        _allocate(resumed, job, trainer.optimizer)
+        trainer.optimizer.restore(facts.optimizer)
     trained, rows = _trained(job, trainer)
     state.copy_into(where, tensors, (MODEL, ADAM), trained)
     chosen: dict[str, Tensor] = {}
@@ -207,6 +217,21 @@ def restore(resumed: Resumed, job: Job, trainer: Trainer) -> History:
         for name, count in zip(_MOVED, facts.moved, strict=False):
             setattr(history.moved, name, count)
     return history
+
+
+def _allocate(resumed: Resumed, job: Job, optimizer: TorchOptimizer) -> None:
+    """Let an optimiser that has taken no step keep all tensors that a checkpoint has of it."""
+    named = {name: each for name, each in job.model.named_parameters() if each.requires_grad}
+    if job.learned is not None:
+        named[LEARNED] = job.learned
+        for path in resumed.checkpoint.glob("rows.0.*.npy"):
+            slot = path.name.split(".")[2]
+            if slot not in (state.IDS, ROWS, CHOSEN_ROWS):
+                optimizer.allocate(job.learned, slot, job.learned)
+    for name, value in resumed.tensors.items():
+        slot, _, parameter = name.removeprefix(ADAM).partition(".")
+        if name.startswith(ADAM) and parameter in named:  # others are refused with what is missing
+            optimizer.allocate(named[parameter], slot, value)
 
 
 def is_finished(run: Path) -> bool:

@@ -109,6 +109,31 @@ def load_weights(folder: Path, model: torch.nn.Module) -> None:
     model.load_state_dict(state)
 
 
+def load_state(path: Path, model: torch.nn.Module) -> None:
+    """Load a state_dict that was written elsewhere, by safetensors or torch, into a model. Raises InputError.
+
+    Of torch's files tensors alone are read, never code.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            state = safetensors.torch.load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of damaged files: many kinds
+        reason = " ".join(str(error).split("\n")[0].split())[:200]
+        raise InputError(
+            f"{path}: neither safetensors (a name that ends in .safetensors) nor tensors by torch.save ({reason}); "
+            "save model.state_dict()"
+        ) from error
+    wrong = next((name for name, each in state.items() if not isinstance(each, torch.Tensor)), None)
+    if wrong is not None:
+        raise InputError(f"{path}: {wrong} is a {type(state[wrong]).__name__}; save model.state_dict() alone")
+    needed = model.state_dict()
+    found = {name: each.to(needed[name].dtype) if name in needed else each for name, each in state.items()}
+    check_alike(str(path), found, needed, "but model.module and model.arguments make")
+    model.load_state_dict(found)
+
+
 def load_rows(folder: Path, ids: NDArray[np.int64], nodes: int, rows: torch.nn.Parameter) -> None:
     """Copy a run's learned rows of nodes ``ids`` [n] into ``rows`` [n, F]. nodes: of the graph. Raises InputError."""
     path, wanted = folder / CHECKPOINTS / ROWS, (nodes, rows.shape[1])

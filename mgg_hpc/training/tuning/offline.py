@@ -52,6 +52,10 @@ def process_tune(path: Path, overrides: tuple[str, ...], transfers: str) -> int:
     comm = mpi.world()
     with mpi.agree(comm):
         settings = config.load(path, overrides)
+        if settings.model.module:
+            raise InputError(
+                f"{path}: has model.module, and mgg tune searches for the named models (model.name)"
+            )
         names = _names(transfers)
     if comm.size == 1:  # no row is remote, so the transfer does not matter
         names = names[:1] if transfers != "all" else ["direct"]

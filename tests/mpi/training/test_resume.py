@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import user_net
 from jobs import blocks, write_job
 from mpi4py import MPI
 from torture.launched import assert_same_runs, metrics
@@ -40,9 +41,21 @@ MODELS = {
     },
     "gin": {"name": "gin", "hidden": 8, "norm": "batch", "input": "degree"},
     "plain": {"hidden": 9},
+    "user": {
+        "module": f"{user_net.__file__}:Net",
+        "arguments": {"inputs": 7, "dropout": 0.3},
+        "input": "learned",
+        "embedding": 7,
+    },
+}
+OPTIMIZED = {
+    "optimizer": {"name": "NAdam", "momentum_decay": 0.01},
+    "scheduler": {"name": "ReduceLROnPlateau", "patience": 0},
+    "clip_norm": 0.5,
+    "class_weights": [1, 2, 0.5, 1],
 }
 # "auto" may choose another one for the second of two runs, and so other bits.
-TRANSFERS = {"gcn": "halo", "gat": "direct", "gin": "get"}
+TRANSFERS = {"gcn": "halo", "gat": "direct", "gin": "get", "user": "halo"}
 
 
 @pytest.fixture
@@ -83,7 +96,14 @@ def job(folder, first):
 
 
 BATCHES = {"mode": "sampled", "fanouts": [3, 4], "batch_size": 5, "epochs": 4, "seed": 5}
-STOPPED = [("gcn", (5, 0)), ("gat", (5, 0)), ("gin", (1, 0)), ("gcn", (2, 3)), ("gat", (0, 2))]
+STOPPED = [
+    ("gcn", (5, 0)),
+    ("gat", (5, 0)),
+    ("gin", (1, 0)),
+    ("gcn", (2, 3)),
+    ("gat", (0, 2)),
+    ("user", (5, 0)),
+]
 
 
 @pytest.mark.slow
@@ -93,6 +113,8 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop,
     at = folders.Position(*at)
     sections = {"checkpoint": {"every_epochs": EPOCHS - 1}, "plan": {"transfer": TRANSFERS[model]}}
     chosen, epochs = MODELS[model], EPOCHS
+    if model == "user":
+        sections["train"] = OPTIMIZED | {"epochs": EPOCHS, "seed": 5}
     if at.batch:
         sections, epochs = sections | {"train": BATCHES}, 4
         chosen = {key: value for key, value in chosen.items() if key not in ("input", "embedding")}
@@ -127,12 +149,14 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop,
     [
         pytest.param("gcn", (4, 0), marks=pytest.mark.long),
         ("gat", (4, 0)),
+        ("user", (4, 0)),
         pytest.param("plain", (1, 2), marks=pytest.mark.long),
     ],
 )
 def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, stop, model, at):
     """Losses are equal to rounding, after an epoch and after a batch within one."""
     sections = (BATCHES if at[1] else {"epochs": 7, "seed": 5}) | {"dtype": "float64"}
+    sections |= OPTIMIZED if model == "user" else {}
     settings = config.load(job("whole", MODELS[model], train=sections))
     shown = train.Shown(Screen(False))
     train._train(settings, comm, None, shown)

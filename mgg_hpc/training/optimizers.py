@@ -1,0 +1,206 @@
+"""The optimiser and the scheduler of a job: those of torch.optim by name (train.optimizer, train.scheduler), or `Adam`.
+
+A job with plain Adam at a constant rate uses `Adam`, which gives the same numbers and loads less.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..config import TrainSettings
+from ..errors import InputError, did_you_mean
+from ..nn.workspace import as_array
+from .adam import Adam, Group
+from .metrics import Scores
+
+# What a job cannot give: closures, sparse gradients, functions, other schedulers.
+OTHERS = ("Optimizer", "LBFGS", "SparseAdam")
+OTHER_SCHEDULERS = ("LRScheduler", "LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
+BY_MATRIX = (
+    "Adafactor",
+    "Muon",
+)  # their steps of a row depend on other rows, so no rank can take them on its own
+KEYS = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}
+
+
+class TorchOptimizer:
+    """An optimiser of torch.optim with the job's scheduler, which steps after each epoch."""
+
+    def __init__(self, groups: Sequence[Group], train: TrainSettings) -> None:
+        self._torch, self._scheduler = _made(groups, train)
+
+    def slots(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield each parameter with the tensors that the optimiser keeps for it, by name."""
+        for group in self._torch.param_groups:
+            for parameter in group["params"]:
+                state = self._torch.state.get(parameter, {})
+                yield parameter, {name: each for name, each in state.items() if isinstance(each, Tensor)}
+
+    def allocate(self, parameter: Tensor, slot: str, like: Tensor) -> None:
+        """Add a tensor to what the optimiser keeps for a parameter, for a checkpoint to be copied into."""
+        device = parameter.device if like.dim() else like.device
+        self._torch.state[parameter][slot] = torch.empty_like(like, device=device)
+
+    def step(self) -> None:
+        """Take one step, over the parameters that have a gradient."""
+        self._torch.step()
+
+    def end_epoch(self, scores: Scores, loss: float) -> None:
+        """Step the scheduler. loss: of the epoch. Raises InputError if it has no further steps."""
+        if self._scheduler is None:
+            return
+        try:
+            if isinstance(self._scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                value = scores.val_loss if scores.val_loss else loss
+                self._scheduler.step(scores.val if self._scheduler.mode == "max" else value)
+            else:
+                self._scheduler.step()
+        except ValueError as error:
+            raise InputError(f"train.scheduler: {error}") from error
+
+    def facts(self) -> dict[str, Any]:
+        """Return the numbers and texts that the next steps depend on, for a checkpoint."""
+        groups = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self._torch.param_groups
+        ]
+        # Dictionaries in a scheduler's state are its arguments.
+        state = {} if self._scheduler is None else self._scheduler.state_dict()
+        return {
+            "groups": groups,
+            "scheduler": {key: each for key, each in state.items() if not isinstance(each, dict)},
+        }
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Take what `facts` returned, after JSON. Raises InputError unless it is of such an optimiser."""
+        try:
+            for group, saved in zip(self._torch.param_groups, facts["groups"], strict=True):
+                for key in group.keys() - {"params"}:
+                    group[key] = tuple(saved[key]) if isinstance(group[key], tuple) else saved[key]
+            if self._scheduler is not None:
+                self._scheduler.load_state_dict(dict(facts["scheduler"]))
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError(f"the checkpoint is of another optimiser or scheduler ({error!r})") from error
+
+
+def make(groups: Sequence[Group], train: TrainSettings, device: str) -> Adam | TorchOptimizer:
+    """Return a job's optimiser. Raises InputError."""
+    if train.plain_adam:
+        return Adam(groups, train.learning_rate, capturable=device != "cpu")
+    return TorchOptimizer(groups, train)
+
+
+def check(train: TrainSettings, *, learned: bool) -> None:
+    """Raise InputError for an optimiser or a scheduler that there is not, or with wrong arguments.
+
+    learned: whether rows of the input are trained.
+    """
+    if train.plain_adam:
+        return
+    _, scheduler = _made([Group([torch.nn.Parameter(torch.zeros(1, 1))], train.weight_decay)], train)
+    name = _named("train.optimizer", train.optimizer)[0]
+    if learned and name in BY_MATRIX:
+        raise InputError(f'train.optimizer: {name} does not go with model.input = "learned"; take "AdamW"')
+    total = getattr(scheduler, "total_steps", math.inf)
+    if total < train.epochs:
+        raise InputError(
+            f"train.scheduler: {type(scheduler).__name__} has {total} steps, one an epoch, and train.epochs is "
+            f"{train.epochs}"
+        )
+
+
+def _made(groups: Sequence[Group], train: TrainSettings) -> tuple[Any, Any]:
+    """Return an optimiser over groups, and its scheduler or None."""
+    key = "train.optimizer"
+    kind, arguments = _kind(key, train.optimizer, torch.optim, torch.optim.Optimizer, OTHERS)
+    for name in arguments.keys() & KEYS:
+        raise InputError(f"{key} has {name}, which {KEYS[name]} sets")
+    decays = "weight_decay" in inspect.signature(kind).parameters
+    if not decays and train.weight_decay:
+        raise InputError(f"{key}: {kind.__name__} has no weight decay; set train.weight_decay = 0")
+    given = [
+        {"params": each.parameters} | ({"weight_decay": each.weight_decay} if decays else {})
+        for each in groups
+    ]
+    optimizer = _call(key, kind, arguments, params=given, lr=train.learning_rate)
+    if not train.scheduler:
+        return optimizer, None
+    key, schedulers = "train.scheduler", torch.optim.lr_scheduler
+    kind, arguments = _kind(key, train.scheduler, schedulers, schedulers.LRScheduler, OTHER_SCHEDULERS)
+    return optimizer, _call(key, kind, arguments, optimizer=optimizer)
+
+
+def _named(key: str, given: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return name and arguments of an entry of [train]."""
+    arguments = {"name": given} if isinstance(given, str) else dict(given)
+    name = arguments.pop("name", None)
+    if not isinstance(name, str):
+        raise InputError(f'{key} is a table without a name; write it as {{ name = "SGD", momentum = 0.9 }}')
+    return name, arguments
+
+
+def _kind(
+    key: str, given: Any, module: Any, base: type, without: Sequence[str]
+) -> tuple[Any, dict[str, Any]]:
+    """Return a class of a module of torch, and its arguments."""
+    name, arguments = _named(key, given)
+    found = {each for each, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, base)}
+    known = sorted(each for each in found - set(without) if not each.startswith("_"))
+    if name not in known:
+        same = [each for each in known if each.lower() == name.lower()]
+        near = (
+            f"; did you mean {same[0]!r}?"
+            if same
+            else did_you_mean(name, known) or f"; known are {', '.join(known)}"
+        )
+        raise InputError(f"{key}: {name!r} is none of {module.__name__} that jobs can use{near}")
+    return getattr(module, name), arguments
+
+
+def _call(key: str, kind: Any, arguments: Mapping[str, Any], **ours: Any) -> Any:
+    """Return an object of a class of torch. Raises InputError for wrong arguments, with those that there are."""
+    signature = inspect.signature(kind)
+    taken = [
+        each
+        for name, each in signature.parameters.items()
+        if name not in ours and name not in (*KEYS, "last_epoch")
+    ]
+    wrong = sorted(arguments.keys() & {*ours, "last_epoch"}) or sorted(
+        arguments.keys() - signature.parameters.keys()
+    )
+    try:
+        if wrong:
+            raise TypeError(f"no argument {wrong[0]}")
+        return kind(**ours, **arguments)
+    except (TypeError, ValueError, AttributeError) as error:
+        takes = ", ".join(
+            str(each) for each in (each.replace(annotation=inspect.Parameter.empty) for each in taken)
+        )
+        raise InputError(
+            f"{key}: {kind.__name__}: {error}; its arguments are {takes.replace('*, ', '')}"
+        ) from error
+
+
+def clip(gradients: Sequence[Tensor], own: Sequence[Tensor], most: float, collectives: Any) -> None:
+    """Scale gradients in place so that the norm of all together is at most ``most``, as torch's clip_grad_norm_.
+
+    gradients: the same on all ranks. own: of each rank's rows, whose squares are summed over ranks. Collective if any.
+    """
+
+    def squares(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.stack(torch._foreach_norm(list(tensors))).square().sum()
+
+    total = squares(gradients) if gradients else torch.zeros(())
+    if own:
+        mine = squares(own).reshape(1)
+        collectives.sum(as_array(mine))
+        total = total + mine[0]
+    scale = (most / (total.sqrt() + 1e-6)).clamp(max=1.0)
+    for each in (*gradients, *own):
+        each.mul_(scale)
