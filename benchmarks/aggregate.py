@@ -18,8 +18,9 @@ from typing import Any
 
 import click
 import numpy as np
-from harness import command, options, run, sums, workers
+from harness import command, options, run, workers
 from harness.plots import draw
+from harness.sums import Reference
 from harness.workers import Conditions
 from numpy.typing import NDArray
 
@@ -118,16 +119,11 @@ def measure(
     """Add the rows of one case. Sums that differ from ours by more than rounding are left out, and named."""
     x = drawn_rows(graph.nodes, case["width"], "float32")
     inputs = {**given, "dtype": case["dtype"], "x": workers.save(folder / "x.npy", x)}
-    picked = sums.sample(graph.indptr)
     weight = None if given["weight"] is None else np.load(given["weight"])
-    halves = x.astype(np.dtype(case["dtype"]))
-    expected = sums.product(graph, halves.astype(np.float64), weight, picked)
-    limit = sums.allowed(graph, halves, weight, picked)
+    reference = Reference(graph, x.astype(np.dtype(case["dtype"])), weight)
 
     def accept(worker: workers.Worker, run: str) -> str:
-        if run == "gather floor":
-            return ""
-        wrong = sums.differing(expected, worker.result(run, folder)[picked], limit)
+        wrong = "" if run == "gather floor" else reference.differing(worker.result(run, folder))
         if wrong and worker.name == "mgg":
             raise AssertionError(f"mgg: {wrong}")
         return wrong

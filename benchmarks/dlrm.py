@@ -4,6 +4,7 @@
     python benchmarks/two_hosts.py --rate 1gbit benchmarks/dlrm.py lookup
     python benchmarks/dlrm.py alone
     python benchmarks/dlrm.py read --rows 10000000
+    python benchmarks/dlrm.py large --size 20G --memory 2G --folder /scratch
 
 lookup: 26 features of a batch, one index each, drawn by Zipf's law, over tables of all ranks. "whole tables" has each
 table on one rank and sends pooled vectors (DLRM); "rows, sums" sends indices to the owners of rows and adds
@@ -13,12 +14,15 @@ compared. ``crossing_bytes`` and ``messages`` are of all ranks together, in a ca
 With --device cuda rows lie on GPUs, and lookup times mgg alone.
 
 alone: one process against 26 torch.nn.EmbeddingBag(sparse=True) and SGD. read: rows of generated logs that a rank
-parses in a second, and how much its memory grows.
+parses in a second, and how much its memory grows. large: steps of training a table that is larger than memory, whose
+rows of the most reads in other batches are near; ``peak_mib`` is the peak of the largest rank, all of Python included,
+``hit_rate`` the share of rows that were near. The rest is in a file, of which the system may keep pages in memory.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -33,11 +37,14 @@ from harness.processes import peak_from_now, status
 from harness.workers import workspace
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
+from mgg_hpc import sizes
 from mgg_hpc.data.clicks.criteo import WORDS, read_criteo
 from mgg_hpc.data.clicks.generate import draw_clicks, write_text, zipf
+from mgg_hpc.errors import InputError
 from mgg_hpc.nn.embedding.collection import ShardedEmbeddingBagCollection, TableConfig
-from mgg_hpc.nn.embedding.optimizers import SGD
+from mgg_hpc.nn.embedding.optimizers import SGD, RowWiseAdagrad
 from mgg_hpc.runtime import launch, mpi
 from mgg_hpc.runtime.exchange import send
 from mgg_hpc.runtime.timing import interleaved
@@ -72,7 +79,7 @@ class Baselines:
 
     def __init__(self, comm: Any, tables: ShardedEmbeddingBagCollection, rows: int, dim: int) -> None:
         self.comm, self.rows, self.dim = comm, rows, dim
-        ((self.sharded, _),) = tables.parts().values()
+        (self.sharded,) = tables.rows.values()
         self.own = self.sharded.weight.detach().cpu().clone().contiguous()
         every = [self.sharded.whole(table * rows, (table + 1) * rows) for table in range(WORDS)]
         self.held = np.arange(WORDS) * comm.size // WORDS  # rank of each table
@@ -252,7 +259,7 @@ def alone(
     )
     for dim in dims:
         tables = collection(rows, dim, optimizer=SGD(0.01), device=device)
-        finish = next(iter(tables.parts().values()))[0].backend.stream.finish
+        finish = next(iter(tables.rows.values())).backend.stream.finish
         theirs = [
             torch.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True, device=device) for _ in range(WORDS)
         ]
@@ -339,6 +346,97 @@ def read(ranks: int, rows: int, files: tuple[Path, ...]) -> None:
     if comm.rank == 0:
         results.write(files)
         results.show("rows_per_s", "mib", "grown_mib")
+
+
+@main.command()
+@click.option(
+    "--ranks", type=click.IntRange(1), default=2, help="Number of ranks to start without a launcher."
+)
+@click.option("--size", default="20G", help="Of the table.")
+@click.option("--memory", default="2G", help="Of each rank: the process, and as many rows as fit beside it.")
+@click.option("--dim", type=click.IntRange(1), default=128, help="Columns of the table.")
+@click.option("--batch", type=click.IntRange(1), default=2048, help="Rows of a batch, on all ranks together.")
+@click.option("--exponent", type=click.FloatRange(0), default=1.05, help="Of Zipf's law.")
+@click.option(
+    "--counted", type=click.IntRange(1), default=200, help="Batches whose reads are the rows' scores."
+)
+@click.option("--folder", default=tempfile.gettempdir(), help="For the scratch files.", show_default=True)
+@options.turns(200)
+@output_files(pictures=False)
+def large(
+    ranks: int,
+    size: str,
+    memory: str,
+    dim: int,
+    batch: int,
+    exponent: float,
+    counted: int,
+    folder: str,
+    turns: int,
+    files: tuple[Path, ...],
+) -> None:
+    """Train a table whose rows are on disk, but for those that are read most often."""
+    if ranks > 1 and not mpi.launched():
+        sys.exit(launch.process_launch(ranks, sys.argv))
+    comm = mpi.world()
+    torch.set_num_threads(mpi.threads(comm))
+    rows, room = sizes.parse(size) // (4 * dim), sizes.parse(memory)
+    bags, mine = batch // comm.size, slice(rows * comm.rank // comm.size, rows * (comm.rank + 1) // comm.size)
+    # Counts of reads and slots of all rows; distinct rows of a batch, in several places; what came before.
+    near = room - status("VmRSS") - 8 * (mine.stop - mine.start) - 10 * bags * WORDS * 4 * dim
+    if near <= 0:
+        raise InputError(f"--memory {memory} has no room for rows beside the process")
+    counts = np.zeros(mine.stop - mine.start, np.int32)
+    for other in range(comm.size):
+        for _, ids in zip(range(counted), batches(bags, rows, exponent, 100 + other), strict=False):
+            own = ids[(ids >= mine.start) & (ids < mine.stop)] - mine.start
+            np.add.at(counts, own, 1)
+    began = time.perf_counter()
+    tables = ShardedEmbeddingBagCollection(
+        [TableConfig("t", rows, dim, [f"f{each}" for each in range(WORDS)])],
+        optimizer=RowWiseAdagrad(0.1),
+        near=min(comm.allgather(near)),
+        folder=folder,
+        score={"t": lambda first, last: counts[first - mine.start : last - mine.start]},
+        comm=comm,
+    )
+    made = max(comm.allgather(time.perf_counter() - began))
+    (sharded,) = tables.rows.values()
+    upcoming, losses, taken = batches(bags, rows, exponent, comm.rank), list[float](), list[float]()
+    for _ in range(turns):
+        ids = next(upcoming)
+        y = torch.from_numpy(
+            ((ids * 2654435761 >> 9) % 2 * 2 - 1).sum(0) > 0
+        ).float()  # by bits of the indices
+        mpi.barrier(comm)
+        began = time.perf_counter()
+        loss = bce(tables.stacked(features(ids)).mean(2).sum(0), y, reduction="sum") / batch
+        loss.backward()
+        taken.append(float(max(comm.allgather(1e3 * (time.perf_counter() - began)))))
+        losses.append(float(sum(comm.allgather(float(loss.detach())))))
+    read = [sum(comm.allgather(each["rows"])) for each in sharded.tiers.stats().values()]
+    peak, tenth = max(comm.allgather(status("VmHWM"))), max(1, turns // 10)
+    results = Results(
+        "dlrm large", ranks=comm.size, rows=rows, dim=dim, batch=batch, exponent=exponent, counted=counted
+    )
+    results.add(
+        "steps",
+        taken,
+        size_mib=4 * rows * dim >> 20,
+        memory_mib=room >> 20,
+        peak_mib=peak >> 20,
+        hit_rate=read[0] / sum(read),
+        file_rows=round(sum(read[1:]) / turns),
+        made_s=made,
+        first_loss=float(np.mean(losses[:tenth])),
+        last_loss=float(np.mean(losses[-tenth:])),
+    )
+    tables.close()
+    if comm.rank == 0:
+        results.write(files)
+        results.show(
+            "size_mib", "memory_mib", "peak_mib", "hit_rate", *TIMES, "first_loss", "last_loss", "made_s"
+        )
 
 
 if __name__ == "__main__":

@@ -2,20 +2,21 @@
 
     python benchmarks/hybrid.py paper                    # the nine settings of the paper, simulated
     python benchmarks/hybrid.py cores                    # its Figure 9: 2 to 16 cores for one GPU
-    python benchmarks/hybrid.py check                    # epochs that are run, beside the simulator
+    python benchmarks/hybrid.py check                    # the simulator against epochs that are run
+    python benchmarks/hybrid.py check --device cuda      # the same on a GPU
 
-paper: phases follow from the paper's Tables V to VII (GraphSAGE). T_CB is the CPU-only epoch over its batches, T_GB +
-T_M the GPU-only one. On machine B, T_M is T_CB times that run's GPU utilisation; on A and C it is the one for which
-Equation 6 gives the published plan. T_DMA is not published: --copy says what part of T_M it takes.
-``speedup`` is over the faster of CPU-only and GPU-only preparation, ``over_bound`` beside the lower bound of any plan.
-``published_plan_s`` is what the published buffers take in the simulator, ``published_s`` what the paper measured.
+paper: phases follow from the paper's Tables V to VII (GraphSAGE). T_CB is the CPU-only epoch divided by its batches,
+T_GB + T_M the GPU-only epoch. On machine B, T_M is T_CB times that run's GPU utilisation; on A and C it is the time for
+which Equation 6 gives the published plan. T_DMA is not published: --copy is its share of T_M. ``speedup`` compares with
+the faster of CPU-only and GPU-only preparation, ``over_bound`` with the lower bound of any plan. ``published_plan_s``
+is the simulated epoch with the published buffers, ``published_s`` the epoch that the paper measured.
 
-cores: the UK graph on machine B. One core launches work, as in the paper, and each other one prepares batches.
+cores: the UK graph on machine B. One core launches kernels, as in the paper, and each other core prepares batches.
 
-check: without a GPU the thread that trains plays the device. All operators do their work on a small graph, and are
-stretched by waiting until they take the times of a setting (``--slower`` times as long, so that two cores suffice).
-Phases are measured, and then the plan, the static plans and --fixed ratios run epochs in turn, of which the least
-counts. Errors are the simulator's over all of them; ``over_best`` is the plan over the fastest of the fixed ratios.
+check: phases are measured, and then the chosen plan, the static plans and --fixed ratios run epochs in turn. The
+fastest epoch of each is compared with the simulator; ``over_best`` compares the chosen plan with the fastest of the
+fixed ratios. Without a GPU the thread that trains plays the device: all operators work on a small graph, and wait until
+they have taken the times of a setting (--slower times as long, so that two cores suffice). On a GPU nothing waits.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from typing import Any
 
 import click
 import numpy as np
-from harness import options, run
+from harness import options, run, shown
 
 from mgg_hpc import config
 from mgg_hpc.data import writer
 from mgg_hpc.plan import hybrid
 from mgg_hpc.plan.hybrid import Phases, Plan
 from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime.backends.cuda import module
 from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import Shape, labelled
@@ -52,38 +54,44 @@ from mgg_hpc.training.trainer import Trainer
 
 BATCHES = {"PA": 1179, "TW": 407, "UK": 759}
 GPU_BUFFER = 10  # batches, in all of the paper's plans
-# Of a machine's graphs: ms of T_CB, T_GB and T_M, the CPU's buffer, and seconds of an epoch (Tables V and VII).
+# By machine and graph: T_CB, T_GB and T_M in ms, the CPU's buffer, and seconds of an epoch (Tables V and VII).
 PUBLISHED = {
     "A": {"PA": (24.7, 7.5, 11.8, 15, 17.0), "TW": (26.8, 34.7, 6.3, 20, 10.3), "UK": (24.5, 38.0, 8.9, 30, 16.6)},
     "B": {"PA": (45.5, 7.5, 9.8, 5, 19.4), "TW": (47.5, 16.0, 18.7, 8, 10.1), "UK": (44.0, 26.8, 13.4, 12, 21.2)},
     "C": {"PA": (48.0, 14.0, 18.5, 11, 31.6), "TW": (54.7, 35.9, 28.0, 24, 19.2), "UK": (50.5, 41.5, 26.3, 28, 34.7)},
 }  # fmt: skip
 CORES_OF_B = 8
-SETTINGS, ROWS = ("A-PA", "A-TW", "B-TW", "B-UK", "C-UK"), 16  # of `check`; training rows of a batch
+SETTINGS = ("A-PA", "A-TW", "B-TW", "B-UK", "C-UK")  # of `check`
+# Graph, sizes of the model, fanouts, and training rows of a batch, of `check` by device.
+JOBS = {
+    "cpu": ("rmat:12:8", Shape(32, 16, 8, 0.5), [5, 5], 16),
+    "cuda": ("rmat:20:16", Shape(128, 256, 32, 0.5), [15, 10], 1024),
+}
 
 
-def columns(phases: Phases, batches: int) -> tuple[Row, dict[str, Plan]]:
-    """Return the columns of an epoch's plan, and the plans that it was chosen from."""
-    began = time.perf_counter()
+def phases_of(machine: str, graph: str, *, copy: int = 50, slower: float = 1.0) -> Phases:
+    """Return the phases of a setting of the paper. copy: T_DMA in percent of T_M. slower: factor of all times."""
+    cpu, gpu, train = (slower * ms / 1e3 for ms in PUBLISHED[machine][graph][:3])
+    return Phases(cpu, copy / 100 * train, gpu, train)
+
+
+def columns(phases: Phases, batches: int) -> Row:
+    """Return the columns of an epoch's plan."""
     found = hybrid.plans(phases, batches)
-    plan, planning = hybrid.choose(found), 1e3 * (time.perf_counter() - began)
-    static = min(found["cpu"].seconds, found["device"].seconds)
-    row = {
+    plan, static = hybrid.choose(found), (found["cpu"].seconds, found["device"].seconds)
+    return {
         "plan": plan.name,
         "x": round(plan.on_device / plan.on_cpu, 3) if plan.on_cpu else math.inf,
         **{f"{name}_buffer": size for name, size in zip(("cpu", "gpu"), plan.buffers, strict=True)},
-        "cpu_only_s": round(found["cpu"].seconds, 2),
-        "gpu_only_s": round(found["device"].seconds, 2),
+        **{f"{name}_only_s": round(each, 2) for name, each in zip(("cpu", "gpu"), static, strict=True)},
         "epoch_s": round(plan.seconds, 3),
-        "speedup": round(static / plan.seconds, 3),
+        "speedup": round(min(static) / plan.seconds, 3),
         "over_bound": round(plan.seconds / hybrid.bound(phases, batches), 4),
         **{f"{name}_busy": round(share, 3) for name, share in plan.busy.items()},
-        "planning_ms": round(planning, 1),
     }
-    return row, found
 
 
-@click.group(help=__doc__)
+@click.group(help=shown(__doc__))
 def main() -> None: ...
 
 
@@ -95,34 +103,21 @@ def paper(copy: list[int], files: tuple[Path, ...]) -> None:
     results = Results("hybrid paper")
     for share in copy:
         for machine, published in PUBLISHED.items():
-            for graph, (cpu, gpu, train, buffer, epoch) in published.items():
-                phases = Phases(cpu / 1e3, share / 100 * train / 1e3, gpu / 1e3, train / 1e3)
-                row, _ = columns(phases, BATCHES[graph])
+            for graph, (*_, buffer, epoch) in published.items():
+                phases = phases_of(machine, graph, copy=share)
                 theirs = hybrid.dual(phases, BATCHES[graph], (buffer, GPU_BUFFER))
+                row = {"machine": machine, "graph": graph, "copy_percent": share}
+                row |= {
+                    "equation_6": round(hybrid.start(phases), 3),
+                    "published_x": round(GPU_BUFFER / buffer, 3),
+                }
+                row |= columns(phases, BATCHES[graph])
                 results.rows.append(
-                    {
-                        "machine": machine,
-                        "graph": graph,
-                        "copy_percent": share,
-                        "equation_6": round(hybrid.start(phases), 3),
-                        "published_x": round(GPU_BUFFER / buffer, 3),
-                        **row,
-                        "published_plan_s": round(theirs.seconds, 3),
-                        "published_s": epoch,
-                    }
+                    row | {"published_plan_s": round(theirs.seconds, 3), "published_s": epoch}
                 )
     results.write(files)
-    shown = (
-        "equation_6",
-        "published_x",
-        "x",
-        "epoch_s",
-        "published_plan_s",
-        "published_s",
-        "speedup",
-        "over_bound",
-    )
-    results.show("machine", "graph", *shown)
+    what = ("equation_6", "published_x", "x", "epoch_s", "published_plan_s", "published_s")
+    results.show("machine", "graph", *what, "speedup", "over_bound")
 
 
 @main.command()
@@ -132,29 +127,26 @@ def paper(copy: list[int], files: tuple[Path, ...]) -> None:
 @output_files(pictures=False)
 def cores(cores: list[int], copy: int, batches: int, files: tuple[Path, ...]) -> None:
     """Compare plans over the number of cores."""
-    cpu, gpu, train = (each / 1e3 for each in PUBLISHED["B"]["UK"][:3])
+    of_all, number = phases_of("B", "UK", copy=copy), batches or BATCHES["UK"]
     results = Results("hybrid cores", graph="UK", machine="B", copy_percent=copy)
     with small_job("sage", batches) if batches else contextlib.nullcontext() as trainer:
         for count in cores:
-            phases = Phases((CORES_OF_B - 1) * cpu, copy / 100 * train, gpu, train, max(1, count - 1))
-            row, found = columns(phases, batches or BATCHES["UK"])
-            if trainer is not None:
-                with paced(phases):
-                    run = {f"{name}_run_s": executed(trainer, plan) for name, plan in found.items()}
-                row |= {name: round(seconds, 3) for name, seconds in run.items()}
-            results.rows.append({"cores": count, **row})
+            phases = replace(of_all, cpu=(CORES_OF_B - 1) * of_all.cpu, workers=max(1, count - 1))
+            row = {"cores": count, **columns(phases, number)}
+            with paced(phases) if trainer else contextlib.nullcontext():
+                for name, plan in hybrid.plans(phases, number).items() if trainer else ():
+                    row[f"{name}_run_s"] = round(executed(trainer, plan), 3)
+            results.rows.append(row)
     results.write(files)
-    run_of = ("cpu_run_s", "device_run_s", "hybrid_run_s") if batches else ()
-    results.show(
-        "cores", "plan", "x", "cpu_only_s", "gpu_only_s", "epoch_s", "speedup", "over_bound", *run_of
-    )
+    what = ("plan", "x", "cpu_only_s", "gpu_only_s", "epoch_s", "speedup", "over_bound")
+    results.show("cores", *what, *(name for name in results.rows[0] if name.endswith("_run_s")))
 
 
 @contextlib.contextmanager
 def paced(phases: Phases) -> Iterator[None]:
-    """Stretch the operators within ``with``, so that each batch takes these times where it does not take longer."""
+    """Let the operators within ``with`` wait, so that each batch takes these times where it does not take longer."""
 
-    def stretched(operator: Callable[[Any, Any], Any], seconds: float) -> Callable[[Any, Any], Any]:
+    def waiting(operator: Callable[[Any, Any], Any], seconds: float) -> Callable[[Any, Any], Any]:
         def run(work: Any, given: Any) -> Any:
             began = time.perf_counter()
             found = operator(work, given)
@@ -169,22 +161,23 @@ def paced(phases: Phases) -> Iterator[None]:
             restored.callback(known.update, dict(known))
             for hardware, operator in known.items():
                 on_device = phases.train if phase == "train" else phases.device * 3 / 4
-                known[hardware] = stretched(operator, seconds.get(hardware, on_device))
+                known[hardware] = waiting(operator, seconds.get(hardware, on_device))
         yield
 
 
 @contextlib.contextmanager
-def small_job(model: str, batches: int) -> Iterator[Trainer]:
-    """Yield the trainer of a job of so many small batches."""
+def small_job(model: str, batches: int, device: str = "cpu") -> Iterator[Trainer]:
+    """Yield the trainer of a job of so many batches."""
+    name, shape, fanouts, rows = JOBS[device]
     with tempfile.TemporaryDirectory(prefix="mgg-bench-") as folder:
-        graph = labelled(graphs.read("rmat:12:8"), Shape(32, 16, 8, 0.5))
-        train = np.arange(graph.nodes) < batches * ROWS
+        graph = labelled(graphs.read(name), shape)
+        train = np.arange(graph.nodes) < batches * rows
         writer.write(Path(folder) / "graph.h5", replace(graph, train=train, val=~train))
         tree = {
             "graph": {"file": f"{folder}/graph.h5"},
-            "model": {"name": model},
-            "train": {"mode": "sampled", "fanouts": [5, 5], "batch_size": ROWS},
-            "run": {"threads": 1, "backend": "serial"},
+            "model": {"name": model, "hidden": shape.hidden},
+            "train": {"mode": "sampled", "fanouts": fanouts, "batch_size": rows},
+            "run": {"threads": 1, "backend": "serial"} if device == "cpu" else {"backend": device},
         }
         job = build(config.from_tree(tree, "benchmarks/hybrid.py"), mpi.world())
         yield Trainer(job, job.graph())
@@ -204,15 +197,19 @@ def executed(trainer: Trainer, plan: Plan) -> float:
 
 @main.command()
 @options.words("models", ("gcn", "sage"), "Models to train.")
-@options.words("settings", SETTINGS, "Machine and graph of the paper whose times the operators take.")
+@options.words(
+    "settings", SETTINGS, "Machine and graph of the paper whose times operators take without a GPU."
+)
+@click.option("--device", type=click.Choice([*JOBS]), default="cpu", help="What trains.")
 @click.option("--batches", type=click.IntRange(4), default=30, help="Of an epoch.")
 @click.option("--fixed", type=click.IntRange(1), default=20, help="Ratios that the plan is compared with.")
-@click.option("--slower", type=click.FloatRange(1), default=2.0, help="Times as slow as the paper's.")
+@click.option("--slower", type=click.FloatRange(1), default=2.0, help="Factor of the paper's times.")
 @options.turns(2)
 @output_files(pictures=False)
 def check(
     models: list[str],
     settings: list[str],
+    device: str,
     batches: int,
     fixed: int,
     slower: float,
@@ -220,27 +217,26 @@ def check(
     files: tuple[Path, ...],
 ) -> None:
     """Compare the simulator with epochs that are run."""
-    results, errors = (
-        Results("hybrid check", batches=batches, slower=slower, epochs_each=turns),
-        list[float](),
-    )
+    if device == "cuda":
+        module.need_device(module.load())  # before graphs are made
+    errors = list[float]()
+    results = Results("hybrid check", device=device, batches=batches, slower=slower, epochs_each=turns)
     # Buffers of CPU and device whose ratios are even by their logarithms.
-    ratios = [
-        (max(1, round(GPU_BUFFER / max(1, x))), max(1, round(GPU_BUFFER * min(1, x))))
-        for x in np.geomspace(0.1, 10, fixed)
-    ]
+    sizes = np.geomspace(0.1, 10, fixed)
+    ratios = [(max(1, round(GPU_BUFFER / max(1, x))), max(1, round(GPU_BUFFER * min(1, x)))) for x in sizes]
     for model in models:
-        with small_job(model, batches) as trainer:
-            for setting in settings:
-                machine, graph = setting.split("-")
-                cpu, gpu, train = (slower * each / 1e3 for each in PUBLISHED[machine][graph][:3])
-                with paced(Phases(cpu, train / 2, gpu, train)):
+        with small_job(model, batches, device) as trainer:
+            for setting in settings if device == "cpu" else ["as it is"]:
+                wanted = device == "cpu" and phases_of(*setting.split("-"), slower=slower)
+                with paced(wanted) if wanted else contextlib.nullcontext():
                     began = time.perf_counter()
                     measured = measure(trainer.job)
                     found = hybrid.plans(measured.phases, batches)
                     measuring, plan = time.perf_counter() - began, hybrid.choose(found)
-                    others = [hybrid.dual(measured.phases, batches, each) for each in ratios]
-                    every = [*found.values(), *others]
+                    every = [
+                        *found.values(),
+                        *(hybrid.dual(measured.phases, batches, each) for each in ratios),
+                    ]
                     runs = {i: partial(executed, trainer, each) for i, each in enumerate(every)}
                     took = [min(seconds) for seconds in interleaved(runs, turns).values()]
                 off = [abs(seconds / each.seconds - 1) for seconds, each in zip(took, every, strict=True)]
@@ -254,7 +250,7 @@ def check(
                         "simulated_s": round(plan.seconds, 3),
                         "executed_s": round(mine, 3),
                         "speedup": round(min(took[:2]) / mine, 3),
-                        "best_x": round(every[best].on_device / every[best].on_cpu, 3),
+                        "best_x": round(every[best].on_device / max(1, every[best].on_cpu), 3),
                         "over_best": round(mine / took[best], 3),
                         "median_error": round(statistics.median(off), 4),
                         "largest_error": round(max(off), 4),

@@ -1,10 +1,11 @@
-"""Every convolution of PyG after `mgg.convert`, on several ranks, beside PyG's own in one process.
+"""Compare every convolution of PyG after `mgg.convert`, on several ranks, with PyG's own in one process.
 
     python benchmarks/pyg_convs.py                       # a table for docs/pyg.md
     python benchmarks/pyg_convs.py --ranks 1,2,4 --only GATConv,ChebConv
 
-The graph is directed, with self loops, edges that are there several times, and nodes without any. "equal": outputs,
-and gradients of rows and parameters, differ by at most 1e-5 of their largest value. "refused": with the reason.
+The graph is directed, and has self loops, repeated edges and nodes without edges. Each cell of the table says "equal"
+or "DIFFERS" with the largest difference, relative to the largest value, of outputs and of the gradients of input rows,
+edge data and parameters; "equal" is a difference below 1e-5. If the convolution is refused, the cell has the reason.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def mlp(a: int, b: int) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution and the tensors that it takes, by name."""
+    """Constructor of a convolution, and the names of the tensors that its forward takes, in order."""
 
     make: Callable[[], nn.Module]
     takes: str = "x index"
@@ -126,7 +127,7 @@ CONVS: dict[str, Conv] = {
 
 
 def documented() -> dict[str, list[str]]:
-    """Return the convolutions of each row of the table in docs/pyg.md, by what is in front of them."""
+    """Return the names of convolutions in each row of the table in docs/pyg.md, by the row's first cell."""
     page = (Path(__file__).parents[1] / "docs" / "pyg.md").read_text()
     table = page.partition("## Convolutions")[2].partition("## ")[0]
     rows = re.findall(r"^\| (\S.*?) \| (.*) \|$", table, re.MULTILINE)
@@ -134,7 +135,7 @@ def documented() -> dict[str, list[str]]:
 
 
 def drawn(rng: np.random.Generator) -> dict[str, Tensor]:
-    """Return a graph and tensors of its nodes and edges, float64, by the names of `Conv.takes`."""
+    """Return random tensors of a graph's nodes and edges, floats in float64, by the names used in `Conv.takes`."""
     source, target = rng.integers(0, NODES, EDGES), rng.integers(0, NODES - 4, EDGES)
     source[:20] = target[:20]  # self loops
     source[20:50], target[20:50] = source[50:80], target[50:80]
@@ -153,7 +154,7 @@ OF_EDGES = ("weight", "attr", "type")
 
 
 def opened(every: dict[str, Tensor], comm: Any = None, **options: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Return the graph of `drawn` tensors, and those of this rank."""
+    """Open the graph of tensors from `drawn`; return it and this rank's part of each tensor. Collective."""
     places = torch.arange(every["index"].shape[1], dtype=torch.float32)[:, None]
     data = Data(x=every["x"], edge_index=every["index"], edge_attr=places)
     graph = mgg.from_pyg(data, comm=comm, **options)
@@ -167,7 +168,7 @@ def opened(every: dict[str, Tensor], comm: Any = None, **options: Any) -> tuple[
 
 
 def arguments(tensors: dict[str, Tensor], takes: str, dtype: torch.dtype) -> list[Any]:
-    """Return what a convolution takes; floats of a type, of which those of nodes get gradients."""
+    """Return the arguments of a convolution; floating-point tensors are copied to ``dtype`` and require gradients."""
     of, half = tensors["index"], tensors["type"] == 0
     tensors = tensors | {"positive": of[:, half], "negative": of[:, ~half], "hyper": of % 7}
     found: list[Any] = []
@@ -190,7 +191,7 @@ def value_of(out: Any) -> Tensor:
 
 
 def differs(mine: Tensor, wanted: Tensor, largest: float) -> float:
-    """Return the largest difference of values, of the largest."""
+    """Return the largest absolute difference divided by ``largest``; infinity for different shapes."""
     if mine.shape != wanted.shape:
         return float("inf")
     return float((mine - wanted).abs().max()) / largest if wanted.numel() else 0
@@ -205,9 +206,10 @@ def compared(
     dtype: torch.dtype,
     alone: nn.Module | None = None,
 ) -> float:
-    """Return the largest difference of a converted model's outputs and gradients from the model's own. Collective.
+    """Compare outputs and gradients of a converted model with those that the model gives in one process. Collective.
 
-    alone: the same model again, if it cannot be copied.
+    takes: as in `Conv`. every, mine: tensors of the whole graph and of this rank. dtype: of the converted model. alone:
+    a second instance of the model, for models that cannot be copied. Returns the largest relative difference.
     """
     inputs = arguments(every, takes, torch.float64)
     alone = (alone or copy.deepcopy(model)).double()
@@ -238,7 +240,7 @@ def compared(
 
 
 def table(names: Iterable[str], comm: Any, rng: np.random.Generator, dtype: str) -> dict[str, Any]:
-    """Return by convolution the difference, or why it is refused. Collective."""
+    """Return for each convolution its largest difference, or the reason why it is refused. Collective."""
     every = drawn(rng)
     graph, mine = opened(every, comm, dtype=dtype)
     found: dict[str, Any] = {}

@@ -1,10 +1,15 @@
-"""Epochs of models of PyG after `mgg.convert`, beside native layers and PyG's own, on one rank (A B A B).
+"""Time epochs of PyG's models after `mgg.convert` against native layers and against PyG alone, on one rank (A B A B).
 
     python benchmarks/pyg_models.py                            # 50,000 nodes, 1,000,000 edges
     python benchmarks/pyg_models.py --nodes 5000 --edges 50000 --only GCNConv,GATv2Conv
+    python benchmarks/pyg_models.py --only RGCNConv --nodes 500000 --edges 10000000 --turns 3
 
-A model is two layers, ReLU and dropout between them; an epoch is forward, loss, backward and a step of Adam. "native":
-the same of `mgg.nn`; "pyg": PyG's own, in one process. ``relative_time``: of each to "converted".
+A model has two layers, with ReLU and dropout between them. An epoch is a forward, the loss, a backward and a step of
+Adam. Variants: "converted"; "native", the same model of `mgg.nn`; "pyg", PyG's own, without a graph of MGG;
+"pyg fast", with FastRGCNConv, where its matrix for each edge takes less than 8 GiB. ``relative_time`` is the time of a
+variant divided by that of "converted". Edges have 16 relations, of which RGCNConv reads the types. For it
+``memory_mb`` is the peak memory of a process that makes the graph and runs three epochs, above what it had after it
+had drawn the edges.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from harness import command, options, run
+from harness.processes import alone, peak_from_now, status
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -27,12 +33,17 @@ import mgg_hpc as mgg
 from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.results import Results, output_files, words_of
 
+RELATIONS = 16
 MAKERS: dict[str, Callable[[Any, int, int], nn.Module]] = {
     "GINConv": lambda of, a, b: of.GINConv(nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, b))),
     "ChebConv": lambda of, a, b: of.ChebConv(a, b, K=3),
+    "RGCNConv": lambda of, a, b: of.RGCNConv(a, b, RELATIONS),
+    "FastRGCNConv": lambda of, a, b: of.FastRGCNConv(a, b, RELATIONS),
 }
 NATIVE = ("GCNConv", "SAGEConv", "GINConv", "GATConv")
 OTHERS = ("GATv2Conv", "TransformerConv", "ResGatedGraphConv", "GraphConv", "ChebConv", "TAGConv", "LEConv")
+KINDS = (*NATIVE, *OTHERS, "RGCNConv")
+MOST_BYTES = 8 << 30  # of a matrix for each edge
 
 
 class Net(nn.Module):
@@ -45,20 +56,45 @@ class Net(nn.Module):
         make = MAKERS.get(kind, lambda of, a, b: getattr(of, kind)(a, b))
         self.conv1, self.conv2, self.dropout = make(of, *sizes[:2]), make(of, *sizes[1:]), dropout
 
-    def forward(self, x: Tensor, edge_index: Any) -> Tensor:
-        h = self.conv1(x, edge_index).relu()
+    def forward(self, x: Tensor, edge_index: Any, *types: Tensor) -> Tensor:
+        h = self.conv1(x, edge_index, *types).relu()
         h = self.dropout(h, edge_index) if self.dropout else F.dropout(h, training=self.training)
-        return self.conv2(h, edge_index)
+        return self.conv2(h, edge_index, *types)
 
 
-def epochs(model: Any, loss: Callable[[Tensor], Tensor], *given: Any) -> Callable[[], float]:
-    """Return a function that runs an epoch and returns its milliseconds."""
+def drawn(nodes: int, edges: int, sizes: tuple[int, int, int]) -> Data:
+    """Return a graph of random edges."""
+    rng = np.random.default_rng(1)
+    return Data(
+        x=torch.from_numpy(rng.standard_normal((nodes, sizes[0]), dtype=np.float32)),
+        edge_index=torch.from_numpy(rng.integers(0, nodes, (2, edges))),
+        edge_type=torch.from_numpy(rng.integers(0, RELATIONS, edges)),
+        y=torch.from_numpy(rng.integers(0, sizes[2], nodes)),
+        train_mask=torch.ones(nodes, dtype=torch.bool),
+    )
+
+
+def epochs(
+    variant: str, kind: str, sizes: tuple[int, int, int], data: Data, graph: Any
+) -> Callable[[], float]:
+    """Return a function that runs an epoch of a variant and returns its milliseconds. graph: of MGG, or None."""
+    typed = kind == "RGCNConv"
+    given = [data.x, data.edge_index, data.edge_type] if graph is None else [graph.x, graph.edge_index()]
+    model: Any = Net(pyg, "FastRGCNConv" if variant == "pyg fast" else kind, sizes)
+    if variant == "native":
+        model, given = Net(mgg.nn, kind, sizes, mgg.nn.Dropout(0.5)), [graph.x, graph]
+    elif variant == "converted":
+        model = mgg.convert(model, graph)
+        given += [graph.edge_data("type")] if typed else []
+    given = given[: 2 + typed]
     optimizer = torch.optim.Adam(model.parameters())
 
     def epoch() -> float:
         began = time.perf_counter()
         optimizer.zero_grad()
-        loss(model(*given)).backward()
+        out = model(*given)
+        loss = F.cross_entropy(out, data.y) if graph is None else graph.loss(out, F.cross_entropy)
+        loss.backward()
         optimizer.step()
         return 1e3 * (time.perf_counter() - began)
 
@@ -66,40 +102,47 @@ def epochs(model: Any, loss: Callable[[Tensor], Tensor], *given: Any) -> Callabl
     return epoch
 
 
+def peak_mb(variant: str, kind: str, sizes: tuple[int, int, int], nodes: int, edges: int) -> float:
+    """Return the peak memory of a variant in this process."""
+    data = drawn(nodes, edges, sizes)
+    before = status("VmRSS")
+    peak_from_now()
+    epoch = epochs(variant, kind, sizes, data, mgg.from_pyg(data) if variant == "converted" else None)
+    for _ in range(2):
+        epoch()
+    return (status("VmHWM") - before) / 1e6
+
+
 @command(__doc__)
 @click.option("--nodes", type=int, default=50_000)
 @click.option("--edges", type=int, default=1_000_000)
 @click.option("--sizes", type=(int, int, int), default=(64, 32, 16), help="Columns.")
-@click.option("--only", default=",".join([*NATIVE, *OTHERS]), help="Convolutions.")
+@click.option("--only", default=",".join(KINDS), help="Convolutions.")
 @options.turns(7)
 @output_files(pictures=False)
 def main(
     nodes: int, edges: int, sizes: tuple[int, int, int], only: str, turns: int, files: tuple[Path, ...]
 ) -> None:
-    rng = np.random.default_rng(1)
-    index = torch.from_numpy(rng.integers(0, nodes, (2, edges)))
-    y = torch.from_numpy(rng.integers(0, sizes[2], nodes))
-    x = torch.from_numpy(rng.standard_normal((nodes, sizes[0])).astype(np.float32))
-    data = Data(x=x, edge_index=index, y=y, train_mask=torch.ones(nodes, dtype=torch.bool))
+    data = drawn(nodes, edges, sizes)
     results = Results(
         "pyg_models", nodes=nodes, edges=edges, sizes=str(sizes), threads=torch.get_num_threads()
     )
     with mgg.from_pyg(data) as graph:
-
-        def of_graph(out: Tensor) -> Tensor:
-            return graph.loss(out, F.cross_entropy)
-
-        for kind in words_of("--only", only, [*NATIVE, *OTHERS]):
-            ours = mgg.convert(Net(pyg, kind, sizes), graph)
-            runs = {"converted": epochs(ours, of_graph, graph.x, graph.edge_index())}
-            if kind in NATIVE:
-                native = Net(mgg.nn, kind, sizes, mgg.nn.Dropout(0.5))
-                runs["native"] = epochs(native, of_graph, graph.x, graph)
-            own = Net(pyg, kind, sizes)
-            runs["pyg"] = epochs(own, lambda out: F.cross_entropy(out, y), x, index)
-            results.compare(interleaved(runs, turns), layer=kind)
+        for kind in words_of("--only", only, KINDS):
+            variants = ["converted", *["native"] * (kind in NATIVE), "pyg"]
+            memory: dict[str, dict[str, Any]] = {}
+            if kind == "RGCNConv":
+                variants += ["pyg fast"] * (4 * edges * sizes[0] * sizes[1] < MOST_BYTES)
+                memory = {
+                    each: {"memory_mb": alone(peak_mb, each, kind, sizes, nodes, edges)} for each in variants
+                }
+            runs = {
+                each: epochs(each, kind, sizes, data, None if each.startswith("pyg") else graph)
+                for each in variants
+            }
+            results.compare(interleaved(runs, turns), memory, layer=kind)
     results.write(files)
-    results.show("layer", "variant", "median_ms", "min_ms", "relative_time")
+    results.show("layer", "variant", "median_ms", "min_ms", "relative_time", "memory_mb")
 
 
 if __name__ == "__main__":

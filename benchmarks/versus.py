@@ -1,6 +1,7 @@
-"""Time this project's last commit beside another one, in turns.
+"""Compare this project's last commit with another one: times, measured in turns, or bits of results.
 
     python benchmarks/versus.py 2fe3fd9                                  # every part
+    python benchmarks/versus.py 2fe3fd9 --bits
     python benchmarks/versus.py HEAD~1 --parts layers,epochs --turns 9
     python benchmarks/versus.py 2fe3fd9 --parts layers --isa avx2        # by kernels for AVX2
 
@@ -16,11 +17,17 @@ processes of their own. A process repeats what it times, and its least time coun
 
 ``relative_time`` is the median over turns of this commit's time divided by the other one's; ``relative_min`` divides
 the least times of all turns.
+
+With --bits nothing is timed. Losses and weights of jobs (four models, each by three transfers on one rank and on two;
+sampled; streamed), weights of a loop with a SAGA program, and the answers of four traversals are compared. The command
+ends with 1 if any differ.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import hashlib
 import io
 import json
 import os
@@ -34,10 +41,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import h5py
 import numpy as np
 import tomli_w
 from harness import command, options, run, workers
 from harness.processes import output
+from safetensors.numpy import load_file
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.timing import interleaved, ratios
@@ -82,6 +91,29 @@ with mgg.open("middle.h5") as graph:
         taken.append(time.perf_counter() - began)
     if graph.rank == 0:
         print(1e3 * min(taken))
+"""
+PROGRAM = """
+import hashlib
+import torch
+import mgg_hpc as mgg
+class Gated(mgg.nn.saga.Layer):
+    def __init__(self, width):
+        super().__init__()
+        self.src, self.dst = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+    def apply_edge(self, edge):
+        return torch.sigmoid(self.src(edge.src) + self.dst(edge.dst)) * edge.src
+    def apply_vertex(self, vertex, accum):
+        return torch.relu(vertex + accum)
+torch.manual_seed(1)
+with mgg.open("middle.h5") as graph:
+    layer, head = Gated(64), torch.nn.Linear(64, graph.num_classes)
+    optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()])
+    for _ in range(3):
+        optimizer.zero_grad()
+        graph.loss(head(layer(graph.x, graph)), torch.nn.functional.cross_entropy).backward()
+        optimizer.step()
+    weights = b"".join(each.detach().numpy().tobytes() for each in (*layer.parameters(), *head.parameters()))
+    print(hashlib.sha256(weights).hexdigest())
 """
 MODELS: dict[str, Any] = {
     name: {"model": {"name": name, "hidden": 32}} for name in ("gcn", "gin", "sage", "gat")
@@ -174,6 +206,42 @@ def start(tree: Path) -> dict[str, float]:
     return {"mgg --help": min(of(tree, "-m", "mgg_hpc", "--help")[1] for _ in range(5))}
 
 
+def digests(tree: Path) -> dict[str, str]:
+    """Return SHA-256 of what each run computes."""
+    settings = {
+        f"{name}, {transfer}, {ranks} ranks": (name, ranks, {"plan.transfer": transfer})
+        for name in ("gcn", "gin", "sage", "gat")
+        for transfer in ("direct", "get", "halo")
+        for ranks in (1, 2)
+    }
+    settings["sampled"] = ("sampled", 2, {})
+    settings["streamed"] = ("gcn", 2, {"plan.memory": "12M"})
+    found = {}
+    for run_name, (job, ranks, changed) in settings.items():
+        changed |= {"train.epochs": 3, "run.folder": "bits"}
+        sets = [f"--set={key}={json.dumps(value)}" for key, value in changed.items()]
+        of(tree, "-m", "mgg_hpc", "launch", "-n", ranks, "train", f"{job}.toml", "--no-progress", *sets)
+        digest = hashlib.sha256()
+        with Path("bits", "latest", "metrics.csv").open(newline="") as file:
+            for row in csv.DictReader(file):
+                digest.update(f"{row['loss']} {row['val_loss']}\n".encode())
+        weights = load_file(Path("bits", "latest", "checkpoints", "model.safetensors"))
+        for name in sorted(weights):
+            digest.update(weights[name].tobytes())
+        found[run_name] = digest.hexdigest()
+        shutil.rmtree("bits")
+    found["a SAGA program"] = of(tree, "-c", PROGRAM)[0].strip()
+    for name in TRAVERSALS:
+        file = "weighted.h5" if name == "sssp" else "large.h5"
+        of(tree, "-m", "mgg_hpc", "traverse", name, file, "-o", "answers.h5", "--force")
+        with h5py.File("answers.h5") as answers:
+            digest = hashlib.sha256()
+            for key in sorted(answers):
+                digest.update(answers[key][()].tobytes())
+        found[name] = digest.hexdigest()
+    return found
+
+
 PARTS: dict[str, Callable[[Path], dict[str, float]]] = {
     "layers": layers, "epochs": epochs, "loops": loops, "import": imports, "traversals": traversals, "start": start,
 }  # fmt: skip
@@ -186,6 +254,7 @@ PARTS: dict[str, Callable[[Path], dict[str, float]]] = {
 @click.option("--isa", type=click.Choice(["avx2", "avx512"]), help="Instruction set. [default: the widest]")
 @options.threads("Of each process. [default: 1]")
 @options.turns(5)
+@click.option("--bits", is_flag=True, help="Compare results instead of times.")
 @output_files(pictures=False)
 def main(
     commit: str,
@@ -194,6 +263,7 @@ def main(
     isa: str | None,
     threads: int | None,
     turns: int,
+    bits: bool,
     files: tuple[Path, ...],
 ) -> None:
     names = [output(["git", "-C", ROOT, "rev-parse", "--verify", f"{each}^{{commit}}"], each).strip()
@@ -203,6 +273,11 @@ def main(
     results = Results("versus", commit=names[0][:7], other=names[1][:7], isa=isa or "widest")
     with workers.workspace() as folder, contextlib.chdir(folder):
         inputs(other, lines)
+        if bits:
+            ours, theirs = digests(here), digests(other)
+            differ = [name for name, digest in ours.items() if digest != theirs[name]]
+            click.echo(f"{len(ours) - len(differ)} of {len(ours)} runs have the same bits")
+            raise SystemExit(f"other bits: {'; '.join(differ)}" if differ else 0)
         for part in parts:
             taken = interleaved({tree: partial(PARTS[part], tree) for tree in (here, other)}, turns)
             for variant in taken[here][0]:
@@ -216,8 +291,10 @@ def main(
 
 def inputs(tree: Path, lines: int) -> None:
     """Write the graphs and jobs into the present folder; the other commit draws them, since both read its files."""
-    drawn = np.random.default_rng(1).integers(lines // 8, size=(lines, 2))
-    np.savetxt("edges.txt", drawn, fmt="%d")
+    rng = np.random.default_rng(1)
+    np.savetxt("edges.txt", rng.integers(lines // 8, size=(lines, 2)), fmt="%d")
+    np.savetxt("weighted.txt", rng.integers(1, 5000, (40_000, 3)), fmt="%d")
+    of(tree, "-m", "mgg_hpc", "import", "weighted.txt", "-o", "weighted.h5")
     for name, words in {
         "small": "sbm --nodes 100 --classes 4",
         "middle": "sbm --nodes 60000 --classes 8",

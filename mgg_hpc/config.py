@@ -143,6 +143,10 @@ class DlrmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: Literal["sgd", "adagrad", "rowwise_adagrad"] = "rowwise_adagrad"
     learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 0.01
     batch_size: Positive = 2048  # rows of a batch, on all ranks together
+    memory: Size = (
+        0  # bytes of each rank for rows of the tables, the others are in a file; 0: all rows are in memory
+    )
+    scratch: str = ""  # folder of the file; "": the system's temporary one
     test: Annotated[float, msgspec.Meta(ge=0, lt=1)] | Literal["day"] = (
         0.1  # share of the last rows, or last log
     )

@@ -12,6 +12,13 @@ import pytest
 pytest_plugins = ["seeds", "tiers", "devices"]
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch) -> Path:
+    """The current folder, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def data_folder(require) -> Path:
     """The folder of real graphs: MGG_DATA, else shared/data beside the repository."""

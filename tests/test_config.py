@@ -39,6 +39,7 @@ DEFAULTS = {
     "dlrm": {
         "data": "", "columns": [], "rows": 100_000, "dim": 16, "bottom": [512, 256], "top": [512, 256],
         "optimizer": "rowwise_adagrad", "learning_rate": 0.01, "batch_size": 2048, "test": 0.1,
+        "memory": 0, "scratch": "",
     },
 }  # fmt: skip
 

@@ -15,12 +15,11 @@ LARGE_BLOCK = 4 << 20  # the same in files without the attribute digest_block, a
 PIECE = 4 << 20  # bytes that are read or written at a time
 
 
-def byte_slices(array: np.ndarray, step: int = PIECE) -> Iterator[np.ndarray]:
-    """Yield the bytes of an array in C order as uint8 arrays of about ``step`` bytes."""
+def byte_slices(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the bytes of an array in C order as uint8 arrays of about PIECE bytes."""
     if not array.size:
         return
-    row_bytes = array.nbytes // len(array)
-    rows = max(1, step // row_bytes)
+    rows = max(1, PIECE // (array.nbytes // len(array)))
     for row in range(0, len(array), rows):
         yield np.ascontiguousarray(array[row : row + rows]).reshape(-1).view(np.uint8)
 

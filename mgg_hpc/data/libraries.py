@@ -168,7 +168,8 @@ def from_pyg(data: Any, *, split: int | None = None) -> Graph:
     """
     where = "from_pyg"
     notes: list[str] = []
-    keys: list[str] = list(data.keys()) if callable(getattr(data, "keys", None)) else []
+    # PyG's keys are those of a set, whose order differs between processes.
+    keys: list[str] = sorted(data.keys()) if callable(getattr(data, "keys", None)) else []
     edges: Any = getattr(data, "edge_index", None) if "edge_index" in keys else None
     if getattr(edges, "ndim", 0) != 2 or len(edges) != 2 or not hasattr(data, "num_nodes"):
         raise InputError(f"{where}: {type(data).__name__} has no edge_index [2, edges] of one graph")

@@ -7,7 +7,6 @@ remote rows take beyond local ones (`transfer_seconds`, `choose_each`). `mgg mod
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..errors import InputError, did_you_mean
 from .counts import RankCounts, Traffic
 from .layout import SEGMENT
 
@@ -217,8 +216,7 @@ def find_system(name: str) -> Cluster | Hosts:
         return DATA_SHEETS[name]
     path = Path(name)
     if path.suffix != ".toml":
-        near = difflib.get_close_matches(name, [*DATA_SHEETS, "this"], 1)
-        ask = f"; did you mean {near[0]}?" if near else ""
+        ask = did_you_mean(name, [*DATA_SHEETS, "this"])
         raise InputError(
             f"--system {name}: expected {', '.join(DATA_SHEETS)}, this, or a file NAME.toml{ask}"
         )
@@ -232,9 +230,8 @@ def find_system(name: str) -> Cluster | Hosts:
     known = kind.__struct_fields__
     for key in tree:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            ask = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise InputError(f"{path}: unknown key {key}; {ask}")
+            ask = did_you_mean(key, known) or f"; known are {', '.join(known)}"
+            raise InputError(f"{path}: unknown key {key}{ask}")
     try:
         return msgspec.convert({"name": path.stem} | tree, kind)
     except msgspec.ValidationError as error:

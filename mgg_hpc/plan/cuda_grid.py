@@ -85,22 +85,15 @@ def lanes_of(units: int) -> int:
     return next((lanes for lanes in (4, 8, 16) if lanes >= units), LANES)
 
 
-def link_blocks(
-    limits: Limits,
-    threads: int,
-    *,
-    bandwidth: float = LINK_BANDWIDTH,
-    latency: float = LINK_LATENCY,
-    share: float = LINK_SHARE,
-) -> int:
+def link_blocks(limits: Limits, threads: int) -> int:
     """Return the most CUDA blocks of a kernel that reads rows over a link (Min, dissertation, section 3.3.2).
 
-    A warp each has a request for a line of 128 bytes under way, for ``bandwidth`` [bytes/s] at ``latency`` [s]; but no
-    more than fit on ``share`` of the multiprocessors. threads: of a CUDA block.
+    A warp each has a request for a line of 128 bytes under way, for LINK_BANDWIDTH at LINK_LATENCY; but no more than
+    fit on LINK_SHARE of the multiprocessors. threads: of a CUDA block.
     """
-    warps = math.ceil(bandwidth * latency / LINE)
+    warps = math.ceil(LINK_BANDWIDTH * LINK_LATENCY / LINE)
     resident = limits.threads_per_multiprocessor // threads
-    return max(1, min(-(-warps * LANES // threads), int(share * limits.multiprocessors * resident)))
+    return max(1, min(-(-warps * LANES // threads), int(LINK_SHARE * limits.multiprocessors * resident)))
 
 
 def ring_bytes(threads: int, packs: int) -> int:

@@ -1,20 +1,20 @@
 """Plans of hybrid mini-batches: which batches the CPU prepares, and which ones the device (MorphGL, Zhang et al.).
 
-A batch takes one of two routes. On the CPU's it is prepared there, copied over the link and trained on; on the device's
-it is prepared by the device, which occupies the link as well, and trained on. Two buffers hold batches that wait. An
-epoch is a sequence of overlaps (the paper's Algorithms 1 to 4), each of them
+A batch takes one of two routes: the CPU prepares it, and it is copied over the link; or the device prepares it, and
+occupies the link as well. The device trains on all batches. Two buffers hold batches that wait. An epoch is a sequence
+of overlaps (the paper's Algorithms 1 to 4) with three stages:
 
     filling     the device prepares ``device`` batches, while the CPU prepares its own
     blocking    ``extra`` times, the device trains on a batch of its own and prepares another one
     flushing    the device trains on its batches; each one that ends makes room for one of ``cpu`` batches to be copied,
-                on which it trains then, while the CPU prepares those of the next overlap
+                on which it trains then, while the CPU prepares batches of the next overlap
 
 Batches are numbered in the order in which they are trained on, so losses do not depend on the plan.
 
 Three things differ from the paper. Extra batches are part of the plan and do not depend on the clock. Algorithm 1 stops
 when either side has no batches left; here overlaps of half as many batches, and again half, end the epoch, since the
-CPU has nothing to do while the last buffer is flushed. And the size of the CPU's buffer is device / x, as in the
-paper's Table VII; its text multiplies.
+CPU has nothing to do while the last buffer is flushed. The size of the CPU's buffer is device / x, as in the paper's
+Table VII; its text multiplies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 MOST = 40, 10  # batches in the buffers of CPU and device; the paper's largest are 30 and 10
-ALIKE = 1.001  # of plans that take up to so many times as long as the fastest, that of the largest buffers is taken
+ALIKE = 1.001  # plans up to so many times as slow as the fastest count as equal: the largest buffers decide
 GAIN = 0.01  # share of the time that two routes must save over one
 NEAR = 4  # batches by which the search for the last overlaps may be wrong
 NS = 1e-9  # times are simulated in whole nanoseconds, so that sums are exact
@@ -39,8 +39,8 @@ NS = 1e-9  # times are simulated in whole nanoseconds, so that sums are exact
 class Phases:
     """Seconds of a batch's phases.
 
-    cpu: one of ``workers`` of the CPU prepares it (the paper's T_CB is cpu / workers). copy: it crosses the link
-    (T_DMA). device: the device prepares it and reads its rows over the link (T_GB). train: a step on it (T_M).
+    cpu: one of ``workers`` threads of the CPU prepares it (the paper's T_CB is cpu / workers). copy: it crosses the
+    link (T_DMA). device: the device prepares it and reads its rows over the link (T_GB). train: a training step (T_M).
     """
 
     cpu: float
@@ -184,9 +184,9 @@ class _Clock:
         """Repeat an overlap."""
         added: list[int] = []
         while times:
-            before, state = added, self.state
-            self.advance(overlap)
+            before, state, self.state = added, self.state, self._mapped(self.state, overlap)
             added, times = [b - a for a, b in zip(state, self.state, strict=True)], times - 1
+            self.batches += sum(overlap)
             if added == before and times:
                 fits, beyond = 0, times + 1  # a state so many additions later
                 while beyond - fits > 1:
@@ -202,16 +202,11 @@ class _Clock:
     def _later(self, added: Sequence[int], times: int) -> list[int]:
         return [at + times * more for at, more in zip(self.state, added, strict=True)]
 
-    def advance(self, overlap: Overlap) -> None:
-        """Run an overlap once."""
-        self.state = self._mapped(self.state, overlap)
-        self.batches += sum(overlap)
-
     def _mapped(self, state: list[int], overlap: Overlap) -> list[int]:
-        """Return the times after an overlap, in which all begins as soon as what it needs is free.
+        """Return the times after an overlap, whose activities begin as soon as they can.
 
-        A batch of the CPU needs a worker and a slot, which the copy of an earlier one frees; its copy needs the link,
-        and a slot, which a step frees. The device needs the link to prepare, and the copy to train on.
+        To prepare a batch, the CPU waits for a worker and for a slot, which the copy of an earlier batch frees. A copy
+        waits for the link and for a slot, which a step frees. To prepare a batch, the device waits for the link.
         """
         prepare, copy, prepare_there, train = self._times
         workers, waiting, there = self._sizes

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,26 +91,16 @@ class Arrangement:
         return bool((self.moved == np.arange(len(self.moved))).all())
 
 
-def process_partition(
-    path: Path,
-    *,
-    parts: int | None,
-    method: str,
-    renumbering: str | None,
-    assignment: Path | None = None,
-    fanouts: Sequence[int] = (),
-    batch: int | None = None,
-    memory: int | None = None,
-) -> None:
+def process_partition(path: Path, *, memory: int | None = None, **options: Any) -> None:
     """Renumber the rows of a graph file, add row ranges, or both, in one replacement of the file; print both.
 
     Args:
-        parts, method, renumbering, assignment, fanouts, batch: as in `Request`.
         memory: bytes to use. [default: half of the machine's]
+        options: fields of `Request`.
     """
-    request = _request(parts, method, renumbering, assignment, fanouts, batch)
+    request = _request(**options)
     with open_graph(path) as opened:
-        if request.method == "edges" and renumbering is None:
+        if request.method == "edges" and request.renumbering is None:
             assert request.parts is not None
             indptr = opened.indptr()
             ranges: Partition | None = _counted(indptr, edge_balanced(indptr, request.parts), "edges")
@@ -125,9 +116,9 @@ def _request(
     parts: int | None,
     method: str,
     renumbering: str | None,
-    assignment: Path | None,
-    fanouts: Sequence[int],
-    batch: int | None,
+    assignment: Path | None = None,
+    fanouts: Sequence[int] = (),
+    batch: int | None = None,
 ) -> Request:
     """Return the request that options make. Raises InputError for options that do not go together."""
     if renumbering == "visits" and not fanouts:

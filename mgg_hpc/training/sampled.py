@@ -50,7 +50,7 @@ class Sampled:
 
     def epoch(self, epoch: int, first: int) -> Generator[Batch]:
         """Yield the batches of an epoch, counted from 1, from batch ``first`` on. Threads end with the generator."""
-        if self.hybrid is None or self.hybrid.name == "cpu":
+        if self.hybrid is None:
             return self.batches.epoch(epoch, first)
         return self.hybrid.epoch(self.source, self.batches, epoch, first)
 

@@ -1,4 +1,4 @@
-"""benchmarks/accuracy.py and model_accuracy.py on little."""
+"""benchmarks/accuracy.py, model_accuracy.py, pyg_accuracy.py and pyg_models.py on little."""
 
 from __future__ import annotations
 
@@ -19,6 +19,26 @@ def test_accuracies_are_reached_or_missed(ran, tmp_path):
     reached = row["mean"] >= 96.7 and row["worst"] >= 95
     assert row["verdict"] == ("reached" if reached else "missed") and 90 < row["worst"] <= row["mean"] < 100
     assert (done.returncode, row["seeds"]) == (0 if reached else 1, 2)
+
+
+@pytest.mark.data
+def test_accuracies_of_converted_models_stand_next_to_pygs(ran, tmp_path, data_folder):
+    done = ran("pyg_accuracy", "--cases=cora-gcn,cora-sgc", "--seeds=2", "--epochs=5", "-o", "a.json")
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert [row["case"] for row in rows] == ["cora-gcn", "cora-sgc"], done.stderr
+    for row in rows:
+        assert 15 < row["mean"] < row["published"] and abs(row["mean"] - row["pyg_mean"]) < 30
+    assert rows[1]["mean"] == pytest.approx(rows[1]["pyg_mean"], abs=1)  # nothing is drawn but the weights
+    assert done.returncode == any(row["verdict"] == "missed" for row in rows)
+
+
+def test_converted_models_are_timed_with_others(measured):
+    words = "--nodes=50 --edges=400 --only=GCNConv,RGCNConv --turns=1"
+    rows = measured("pyg_models", *words.split(), picture=False)["rows"]
+    layers = [("GCNConv", "native"), ("GCNConv", "pyg"), ("RGCNConv", "pyg"), ("RGCNConv", "pyg fast")]
+    assert [(row["layer"], row["variant"]) for row in rows if row["variant"] != "converted"] == layers
+    assert all(row["relative_time"] > 0 for row in rows)
+    assert all((row.get("memory_mb") or 0) > 0 for row in rows if row["layer"] == "RGCNConv")
 
 
 def test_counts_are_predicted_exactly(ran, measured, tmp_path, monkeypatch):

@@ -29,6 +29,14 @@ def test_lookups_are_compared_and_their_bytes_counted(ran, tmp_path):
     assert 0 < int(found["mgg"]["crossing_bytes"]) <= 2 * 26 * 6 * 16
 
 
+def test_a_table_larger_than_memory_is_trained(ran, tmp_path):
+    how = ("--size=4M", "--memory=600M", "--dim=8", "--batch=64", "--turns=20", f"--folder={tmp_path}")
+    (row,) = rows(ran, tmp_path, "large", *how)
+    assert row["ranks"] == "2" and float(row["last_loss"]) < float(row["first_loss"])
+    assert float(row["hit_rate"]) == 1 and int(row["peak_mib"]) < 660
+    assert ran("dlrm", "large", "--ranks=1", "--memory=1M").stderr.count("has no room for rows") == 1
+
+
 def test_one_process_and_the_reader_are_timed(ran, tmp_path):
     assert [row["variant"] for row in rows(ran, tmp_path, "alone", *SMALL)] == [
         f"{part}: {name}" for part in ("forward", "step") for name in ("mgg", "torch")

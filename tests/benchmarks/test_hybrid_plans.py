@@ -1,4 +1,4 @@
-"""The study of hybrid plans: what it says of the paper's settings, which the issue of the study has as figures."""
+"""The study of hybrid plans: the figures of the paper's settings, and epochs that are run."""
 
 from __future__ import annotations
 
@@ -27,3 +27,32 @@ def test_plans_fall_back_to_one_side_where_that_is_as_fast(measured):
     assert [row["plan"] for row in rows] == ["hybrid", "hybrid", "hybrid", "cpu"]
     x, speedup = [row["x"] for row in rows], [row["speedup"] for row in rows]
     assert x == sorted(x, reverse=True) and min(speedup) == 1 and speedup[1] > 1.5
+
+
+def test_without_a_gpu_one_line_says_so(ran):
+    done = ran("hybrid", "check", "--device=cuda", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("hybrid.py: error: ") and "CUDA" in done.stderr
+
+
+def test_epochs_that_run_are_compared_with_the_simulator(measured):
+    """With few batches and ratios: times are for the command by itself."""
+    words = (
+        "check",
+        "--models=gcn",
+        "--settings=B-UK",
+        "--batches=6",
+        "--fixed=3",
+        "--turns=1",
+        "--slower=1",
+    )
+    found = measured("hybrid", *words, picture=False)
+    (row,) = found["rows"]
+    assert (row["model"], row["setting"]) == ("gcn", "B-UK") and "errors of 6 epochs: median " in found[
+        "printed"
+    ]
+    # Operators take as long as the setting says, at least: 6 batches of 13.4 ms and some of 26.8 ms.
+    assert row["executed_s"] > 6 * 0.0134 and row["simulated_s"] > 6 * 0.0134 and row["over_best"] > 0
+    rows = measured("hybrid", "cores", "--cores=2,8", "--batches=6", picture=False)["rows"]
+    for each in rows:
+        assert each["device_run_s"] >= 6 * (0.0268 + 0.0134) and each["hybrid_run_s"] >= 6 * 0.0134

@@ -14,13 +14,9 @@ from command import mgg, refused
 
 import mgg_hpc
 
+pytestmark = pytest.mark.usefixtures("here")
+
 NODES = 12
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def text(ends, weight, path, *, first=0, between=" "):

@@ -14,13 +14,6 @@ from .graphs import random_graph
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch) -> Path:
-    """The current folder, which is empty."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Where a test writes its graph."""
     return tmp_path / "g.h5"

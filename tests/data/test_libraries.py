@@ -119,16 +119,6 @@ def test_pyg_and_dgl(rng, drawn, library, weighted):
     np.testing.assert_array_equal(found, wanted[order], strict=True)
 
 
-def test_pyg_of_a_regression_is_taken_without_labels(drawn):
-    """And edge_attr has no weights, but data of edges."""
-    data = pyg_data(drawn, None)
-    data.y, data.edge_attr = torch.arange(NODES) / 2, torch.ones(90)
-    with pytest.warns(UserWarning, match=r"from_pyg: y is float32 \[23\], not classes"):
-        graph = from_pyg(data)
-    assert graph.y is None and graph.weight is None and graph.classes == 0
-    assert graph.edge["attr"].shape == (90,)
-
-
 @pytest.mark.parametrize("form", [sp.csr_array, sp.csc_matrix, sp.coo_array])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_entries_of_scipy_are_edges_from_row_to_column(drawn, form, weighted):
@@ -141,13 +131,6 @@ def test_entries_of_scipy_are_edges_from_row_to_column(drawn, form, weighted):
     assert (graph.weight is None) == (not weighted)
     assert from_scipy(matrix.astype(float)).weight is not None  # also where all are 1
     assert edges_of(from_scipy(matrix.T, transpose=True)) == edges_of(graph)
-
-
-def test_a_matrix_may_list_an_edge_twice():
-    """In any format: SciPy's archives, PyG and DGL keep both, too."""
-    twice = sp.csr_array((np.ones(2), np.array([1, 1]), np.array([0, 2, 2])), shape=(2, 2))
-    for each in (twice, twice.tocoo(), twice.tocsc()):
-        assert edges_of(from_scipy(each)) == [(0, 1, 1), (0, 1, 1)]
 
 
 def test_zeros_of_a_matrix():

@@ -7,7 +7,6 @@ import pyg_convs
 import pytest
 from jobs import python, run
 
-EXAMPLE = pages.ROOT / "examples" / "pyg_gcn2.py"
 CHECKED = """
 import sys
 
@@ -44,13 +43,12 @@ def test_the_table_has_each_convolution_once():
 
 
 @pytest.mark.long
-def test_pyg_s_example_prints_the_same_on_one_rank_and_on_two(tmp_path):
+@pytest.mark.parametrize(("example", "given"), [("gcn2", ["blocks.h5"]), ("rgcn", ["--nodes", "800"])])
+def test_examples_of_pyg_print_the_same_on_one_rank_and_on_two(tmp_path, example, given):
     graph = "--nodes 400 --classes 4 --degree 5 --homophily 0.5 --seed 1 -o blocks.h5"
-    made = run("generate", "sbm", *graph.split(), folder=tmp_path)
-    assert made.returncode == 0, made.stderr
-    one, two = (
-        run("launch", "-n", n, EXAMPLE, "blocks.h5", "--epochs", "20", folder=tmp_path) for n in ("1", "2")
-    )
+    assert run("generate", "sbm", *graph.split(), folder=tmp_path).returncode == 0
+    script = pages.ROOT / "examples" / f"pyg_{example}.py"
+    one, two = (run("launch", "-n", n, script, *given, "--epochs", "20", folder=tmp_path) for n in ("1", "2"))
     assert one.returncode == two.returncode == 0, two.stderr
     assert one.stdout == two.stdout and float(one.stdout.split()[-1]) > 0.6
 

@@ -76,7 +76,7 @@ def test_sums_that_differ_and_rows_that_are_not_summed_are_an_error(comm, drawn)
     subject = Subject(comm, drawn, 5)
     halo = subject.variant("halo")
     variants = {"halo": halo, "nothing": replace(halo, call=lambda: None)}
-    with pytest.raises(AssertionError, match=r"nothing: \d+ of \d+ sums differ"):
+    with pytest.raises(AssertionError, match="nothing: some rows were not summed"):
         subject.measure(variants, 1)
     other = subject.own.local.copy()
     other[:] = 1

@@ -13,7 +13,8 @@ from embeddings import OPTIONS
 
 import mgg_hpc as mgg
 from mgg_hpc import sizes
-from mgg_hpc.nn.embedding.rows import parts
+from mgg_hpc.nn.embedding import rows as sharded
+from mgg_hpc.nn.workspace import as_tensor
 
 ROWS, DIM = embeddings.ROWS, embeddings.DIM
 
@@ -58,17 +59,18 @@ def test_a_collection_is_its_tables(rng, way):
 @pytest.mark.parametrize("optimizer", [mgg.nn.SGD, mgg.nn.Adagrad, mgg.nn.RowWiseAdagrad])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("dim", [5, 8])
-def test_rows_in_tiers_are_rows_in_memory_bit_by_bit(rng, tmp_path, optimizer, dtype, dim):
+def test_rows_in_tiers_are_rows_in_memory_bit_by_bit(rng, tmp_path, monkeypatch, optimizer, dtype, dim):
     """What the optimiser keeps of a row, too, which has a wider type than halves."""
     rows = torch.from_numpy(rng.standard_normal((ROWS, dim))).to(dtype)
     found = []
+    monkeypatch.setattr(sharded, "PART", 7 * dim * rows.itemsize)  # what is saved is copied in parts
     cases = [embeddings.draw(rng, "mixed", 1, weights=False)[0] for _ in range(5)]
     for tiers in ({}, {"near": 9 * dim * rows.itemsize, "folder": tmp_path, "score": rng.random(ROWS)}):
         how = {"mode": "sum", "freeze": False, "optimizer": optimizer(0.1)}
         bags = mgg.nn.ShardedEmbeddingBag.from_pretrained(rows, **how, **tiers)
         for case in cases:
             bags(*case.arguments(torch.int64, include_last=False)).square().sum().backward()
-        found.append([bags.gathered()["weight"], *(each for _, each in parts(bags.rows))])
+        found.append([bags.gathered()["weight"], *map(as_tensor, bags.rows.saved().values())])
     assert bags.rows.tiers.stats()["file"]["rows"] and bags.rows.tiers.stats()["near"]["rows"]
     assert len(found[0]) == len(found[1]) and all(map(torch.equal, *found))
     assert not torch.equal(found[0][0], rows)
@@ -82,7 +84,7 @@ def test_a_planned_batch_is_taken_and_direct_reads_each_entry(rng):
     ends = torch.cat([ids[:40], ids[40:] + 9])
     for way, rows in (("distinct", len(ends.unique())), ("direct", 60)):
         found = mgg.nn.ShardedEmbeddingBagCollection(tables, way=way)
-        meter = found.parts()[4][0].backend.stream.meter
+        meter = found.rows[4].backend.stream.meter
         out = found.stacked(found.plan(batch))
         assert meter.local_bytes == rows * 4 * 4 and meter.remote_bytes == 0
         assert torch.equal(out, torch.stack(list(found(batch).values())))

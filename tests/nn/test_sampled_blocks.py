@@ -185,3 +185,19 @@ def test_half_rows_are_near_float32_ones(rng, name):
         )
     out, gradients = np.median(errors, axis=0)
     assert out < 0.01 and gradients < 0.05
+
+
+def test_data_of_edges_have_no_order_in_normalised_blocks(rng):
+    class Scaled(mgg.nn.saga.Layer):
+        kind = "gcn"
+
+        def apply_edge(self, edge):
+            return edge.src * edge.data["weight"][:, None]
+
+        def apply_vertex(self, vertex, accum):
+            return accum
+
+    with opened(rng, torch.float32, matrix_of(rng, weighted=True)) as graph:
+        block = blocks_of(graph, [4, 3])[0]
+        with pytest.raises(ValueError, match="have no order in an adjacency of kind 'gcn'"):
+            Scaled()(torch.zeros(block.rows, FEATURES), block)

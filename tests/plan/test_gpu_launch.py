@@ -89,10 +89,11 @@ def test_the_default_of_ps_leaves_room_for_two_blocks(limits, dim, wpb):
     assert ps == most or not both(ps + 1)
 
 
-def test_reads_over_a_link_take_as_many_blocks_as_it_has_requests_under_way():
+def test_reads_over_a_link_take_as_many_blocks_as_it_has_requests_under_way(monkeypatch):
     """25.8 GB/s at 1.5 us are 303 requests of 128 bytes (Min, dissertation, section 3.3.2), a warp each."""
-    slow = {"bandwidth": 25.8e9, "latency": 1.5e-6}
-    assert cuda_grid.link_blocks(A100, 256, **slow) == 38  # of 8 warps
-    assert cuda_grid.link_blocks(A100, 256, **slow, share=0.02) == 17  # 8 on each of 2.16 multiprocessors
     assert cuda_grid.link_blocks(SMALL, 512) == 1  # 2 on each of 0.4
     assert cuda_grid.link_blocks(A100, 256) == 86  # a tenth, which are fewer than the 94 of PCIe 5.0
+    monkeypatch.setattr(cuda_grid, "LINK_BANDWIDTH", 25.8e9)
+    assert cuda_grid.link_blocks(A100, 256) == 38  # of 8 warps
+    monkeypatch.setattr(cuda_grid, "LINK_SHARE", 0.02)
+    assert cuda_grid.link_blocks(A100, 256) == 17  # 8 on each of 2.16 multiprocessors

@@ -1,4 +1,4 @@
-"""Plans of hybrid mini-batches: beside the longest path through what an epoch does, and exhaustive search."""
+"""Plans of hybrid mini-batches against the longest path through an epoch's activities, and exhaustive search."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_a_file_describes_hosts_or_a_cluster(rng, tmp_path, kind):
     assert type(found) is kind and found.name == "ours"
     assert {key: getattr(found, key) for key in given} == given
     for wrong, said in (
-        ({"network_gbs": 1.0}, r"ours\.toml: unknown key network_gbs; did you mean network_gb_s\?"),
+        ({"network_gbs": 1.0}, r"ours\.toml: unknown key network_gbs; did you mean 'network_gb_s'\?"),
         ({"network_gb_s": 0.0}, r"ours\.toml: expected .*network_gb_s"),
     ):
         path.write_text(tomli_w.dumps(given | wrong))
@@ -196,7 +196,7 @@ def test_a_file_describes_hosts_or_a_cluster(rng, tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("dgx-h10", "did you mean dgx-h100"), ("x.json", "dgx-a100, dgx-h100")]
+    ("name", "said"), [("dgx-h10", "did you mean 'dgx-h100'"), ("x.json", "dgx-a100, dgx-h100")]
 )
 def test_a_cluster_of_no_name_names_those_there_are(name, said):
     assert find_system("dgx-h100").ranks_a_node == 8

@@ -14,7 +14,7 @@ from gpu.pes.engine import Engine
 from gpu.pes.table import WORLDS, Entry
 
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.edges import TailedRows
+from mgg_hpc.runtime.backends.edges import TailedRows, TapeArrays
 from mgg_hpc.runtime.backends.tape import Output, Step, Tape, Value
 
 HOST = Engine.host()
@@ -36,9 +36,9 @@ def propagated(rng, case, entry, tape, far, near=(), shared=(), edge=None):
     names = [f"out{o}" for o in range(len(tape.outputs))]
 
     def call(backend, plan, rows, out, mine):
-        ends = {"near": [mine[f"near{i}"] for i in range(len(near))], "edge": mine.get("edges")}
-        into = [out[name] for name in names]
-        backend.edges.propagate(plan, tape, rows, shared=np.asarray(shared, wide), out=into, **ends)
+        of_ends, into = [mine[f"near{i}"] for i in range(len(near))], [out[name] for name in names]
+        arrays = TapeArrays(of_ends, np.asarray(shared, wide), into, mine.get("edges"))
+        backend.edges.propagate(plan, tape, rows, arrays)
 
     outputs = {name: RowFormat(wide, of.width) for name, of in zip(names, tape.outputs, strict=True)}
     sets, layout = [far.astype(dtype)] * 2, TailedRows(dtype, tape.far_columns)  # a schedule is used again

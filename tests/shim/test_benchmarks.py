@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+import jobs
 import numpy as np
 import pytest
 from gpu.pes.shim_device import shim_device
@@ -68,3 +70,36 @@ def test_the_floor_reads_every_word_of_every_row(rng, engine):
         addresses = indices.ctypes.data, len(indices), held.ctypes.data
         engine.module.gather_floor(*addresses, 48, seen.ctypes.data, geometry)
         assert np.bitwise_xor.reduce(seen) == np.bitwise_xor.reduce(rows[indices].reshape(-1))
+
+
+HYBRID = """
+import sys
+library, folder, *sys.argv[1:] = sys.argv[1:]
+sys.path[:0] = [folder, folder + "/../tests"]
+import hybrid
+from gpu.pes.engine import Engine
+from mgg_hpc.runtime.backends.cuda import rank
+engine = Engine.shim(__import__("pathlib").Path(library))
+rank.hardware, hybrid.module.load = lambda: (engine.module, engine.arrays), lambda: engine.module
+hybrid.JOBS["cuda"] = hybrid.JOBS["cpu"]
+hybrid.run(hybrid.main)
+"""
+
+
+@pytest.mark.long
+def test_hybrid_plans_are_checked_on_a_gpu_without_waiting(shim, tmp_path):
+    words = (
+        "check",
+        "--device=cuda",
+        "--models=sage",
+        "--batches=4",
+        "--fixed=2",
+        "--turns=1",
+        "-o",
+        "found.json",
+    )
+    folder = Path(__file__).parents[2] / "benchmarks"
+    done = jobs.python("-c", HYBRID, shim.folder / "_cuda.so", folder, *words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert row["setting"] == "as it is" and row["executed_s"] > 0 and row["measuring_epochs"] > 0

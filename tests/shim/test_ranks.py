@@ -86,8 +86,8 @@ class Run:
     predicts: bool = False
 
 
-def batches(model: dict) -> dict[str, dict]:
-    train = {"mode": "sampled", "fanouts": [4, 3], "batch_size": 20, "epochs": 2}
+def batches(model: dict, **how: object) -> dict[str, dict]:
+    train = {"mode": "sampled", "fanouts": [4, 3], "batch_size": 20, "epochs": 2} | how
     return {"model": {"layers": 2} | model, "train": train}
 
 
@@ -131,6 +131,10 @@ RUNS = {
     # Some rows on each GPU, on GPUs in turn, in the host's memory that ranks share, in the file.
     "batches of tiers": Run(2, jobs.blocks, batches({"name": "sage"}) | TIERS),
     "batches of tiers, far": Run(2, jobs.directed_weighted, batches({"name": "gcn"}) | TIERS, "far"),
+    "batches by a plan": Run(2, jobs.blocks, batches({"name": "sage"}, prepare="hybrid", batch_size=3)),
+    "batches by a plan, far": Run(
+        2, jobs.blocks, batches({"name": "gcn"}, prepare="hybrid", batch_size=3), "far"
+    ),
     "batches, maxima": Run(1, jobs.blocks, batches({"name": "sage", "aggr": "max"})),
     "far, auto": Run(2, jobs.blocks, far("auto"), "far"),
     "far, get": Run(2, jobs.blocks, far("get"), "far"),
@@ -144,7 +148,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", long_except(RUNS, "undirected", draw=9))
+@pytest.mark.parametrize("name", long_except(RUNS, "undirected", "batches by a plan", draw=9))
 def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, name):
     run = RUNS[name]
     jobs.write_job(tmp_path, run.graph(), **run.job)

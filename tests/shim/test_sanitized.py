@@ -50,7 +50,12 @@ def test_the_table_of_cases(rng, sanitized):
     ("kind", "operation", "report", "place"),
     [
         ("shift", "sum", "runtime error: shift exponent", "gpu/worker.cuh"),
-        ("address", "sddmm", "ERROR: AddressSanitizer|load of null pointer", "mgg::Sddmm"),  # no array without edges
+        (
+            "address",
+            "sddmm",
+            "ERROR: AddressSanitizer|load of null pointer",
+            "mgg::Sddmm",
+        ),  # no array without edges
     ],
 )
 def test_a_planted_fault_is_reported(rng, sanitized, kind, operation, report, place):

@@ -30,6 +30,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.cuda import edges as device_edges
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
 from mgg_hpc.runtime.backends.cuda.tape_kernels import OPTIONS, TapeKernels
+from mgg_hpc.runtime.backends.edges import TapeArrays
 from mgg_hpc.runtime.backends.tape import Output, Step, Tape, Value
 
 from .build import CUDA
@@ -149,7 +150,7 @@ def test_programs_have_the_losses_of_the_cpu(engine, kernels, monkeypatch, tmp_p
 def propagate(backend, plan, rows, tape, *, near=(), shared=None, edge=None):
     out = [np.zeros((plan.destinations, output.width), np.float32) for output in tape.outputs]
     shared = np.zeros(0, np.float32) if shared is None else shared
-    backend.edges.propagate(plan, tape, rows, near=near, shared=shared, out=out, edge=edge)
+    backend.edges.propagate(plan, tape, rows, TapeArrays(list(near), shared, out, edge))
 
 
 @pytest.fixture

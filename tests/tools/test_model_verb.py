@@ -64,11 +64,11 @@ def test_counts_and_times_of_a_described_cluster(rng, tmp_path, capsys):
 
 
 REFUSED = {
-    "model g.h5 --system dgx-a10": "did you mean dgx-a100",
-    "model g.h5 --system key.toml": "unknown key memory_gbs; did you mean memory_gb_s",
+    "model g.h5 --system dgx-a10": "did you mean 'dgx-a100'",
+    "model g.h5 --system key.toml": "unknown key memory_gbs; did you mean 'memory_gb_s'",
     "model g.h5 --system minus.toml": "tflops",
     "model g.h5 --system that.toml": "kernels",
-    "model g.h5 --system hosts.toml": "did you mean network_gb_s",
+    "model g.h5 --system hosts.toml": "did you mean 'network_gb_s'",
     "model g.h5 --system this": "mgg doctor --calibrate",
     "model g.h5 --system dgx-a100 --ranks 2;3": "'2;3'; expected numbers of 1 .. 65536",
     "model g.h5 --system dgx-a100 --json key.toml": "key.toml exists",

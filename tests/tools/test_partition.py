@@ -37,6 +37,8 @@ from mgg_hpc.plan.row_ranges import edge_balanced, edge_counts
 from mgg_hpc.tools import partition
 from mgg_hpc.tools.partition import original_pattern
 
+pytestmark = pytest.mark.usefixtures("here")
+
 ORDERS = ["degree", "rcm", "community", "visits"]
 MORE = {"visits": ("--fanouts", "2,1", "--batch-size", "5")}
 CONTENTS = {
@@ -44,11 +46,6 @@ CONTENTS = {
     "sparse": {"sparse": True, "symmetric": False, "weighted": True},
     "permuted": {"multilabel": True, "half": True, "wide_ids": True, "permuted": True},
 }
-
-
-@pytest.fixture(autouse=True)
-def in_tmp_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ Slurm's commands are stand-ins: sbatch runs the script as Slurm does, and both i
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 import tomli_w
 from command import mgg
-from jobs import python
 from torture.report import record
 
 from mgg_hpc.errors import InputError
@@ -255,15 +253,6 @@ def test_missing_scripts_and_a_broken_site_are_named(folder, capsys, monkeypatch
     assert refused(capsys, "job.toml").startswith(f"{tmp_path}/bin/mgg is missing: run make setup there")
     (site / "site.env.sh").write_text("echo no module load >&2\nfalse\n")
     assert "site.env.sh ended with 1 (no module load)" in refused(capsys, "job.toml")
-
-
-def test_help_loads_neither_torch_nor_mpi():
-    code = (
-        "import sys, json; from mgg_hpc.__main__ import main; code = main(['submit', '--help'])\n"
-        "print(json.dumps(sorted(sys.modules))); sys.exit(code)"
-    )
-    names = json.loads(python("-c", code).stdout.splitlines()[-1])
-    assert not {"torch", "mpi4py", "numpy", "h5py"} & set(names)
 
 
 # ---- hostile strings ------------------------------------------------------------------------------------

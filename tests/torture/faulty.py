@@ -3,7 +3,8 @@
     mgg launch -n 3 faulty.py KIND RANK EPOCH STAMP arguments of mgg
 
 KIND: "raise" (an error that nothing catches), "exit" (os._exit), "segv" (SIGSEGV) or "kill" (SIGKILL); RANK does it in
-the step of EPOCH, after it has written the time into the file STAMP.
+the step of EPOCH, after it has written the time into the file STAMP. "read" (a wrong input that this rank alone meets):
+where it draws the third batch of EPOCH.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mgg_hpc.__main__ import main as mgg
+from mgg_hpc.errors import InputError
+from mgg_hpc.nn.sampling.batches import Batches
 from mgg_hpc.training.trainer import Trainer
 
 
@@ -33,7 +36,13 @@ def fail(kind: str) -> None:
 
 def main(words: list[str]) -> int:
     kind, rank, epoch, stamp, *arguments = words
-    step = Trainer.step
+    step, sampled = Trainer.step, Batches._sampled
+
+    def unread(batches: Batches, order: Any, now: int, number: int) -> Any:
+        if (now, number) == (int(epoch), 2) and batches._source.comm.rank == int(rank):
+            Path(stamp).write_text(str(time.time()))
+            raise InputError("row 3 cannot be read")
+        return sampled(batches, order, now, number)
 
     def faulty(trainer: Trainer, now: int) -> Any:
         if now == int(epoch) and trainer.job.comm.rank == int(rank):
@@ -41,7 +50,10 @@ def main(words: list[str]) -> int:
             fail(kind)
         return step(trainer, now)
 
-    Trainer.step = faulty  # type: ignore[method-assign]
+    if kind == "read":
+        Batches._sampled = unread  # type: ignore[method-assign]
+    else:
+        Trainer.step = faulty  # type: ignore[method-assign]
     return mgg(arguments)
 
 

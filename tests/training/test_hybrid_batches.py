@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import re
 import threading
 import time
+from collections import defaultdict
 from copy import deepcopy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from jobs import blocks, call, directed_weighted, with_sparse_features, write_job
 from mpi4py import MPI
+from torture import faulty
+from torture.launched import Launched
 
 from mgg_hpc import config
 from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import hybrid
 from mgg_hpc.plan.hybrid import Overlap, Phases, Plan
+from mgg_hpc.training.checkpoints import folders
 from mgg_hpc.training.job import build
 from mgg_hpc.training.minibatch import measured
 from mgg_hpc.training.minibatch.executor import Run
@@ -252,6 +258,30 @@ def test_a_failure_ends_the_epoch_by_its_name_and_leaves_no_thread(
         assert next(batches).number == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prepare", "by"),
+    [pytest.param("cpu", "", marks=pytest.mark.long), ("hybrid", "preparing batches: batch by ")],
+)
+def test_wrong_input_of_one_rank_ends_all_ranks_by_its_name(tmp_path, monkeypatch, prepare, by):
+    """Where the others are in the middle of an epoch. The last checkpoint is whole, and nothing is left."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    train = {"mode": "sampled", "fanouts": [3, 2], "batch_size": ROWS, "epochs": 9, "prepare": prepare}
+    more = {"run": {"threads": 1, "folder": "runs"}, "checkpoint": {"every_epochs": 1}}
+    write_job(tmp_path, blocks(), train=train, **more)
+    fault, segments = ("read", 1, 7, tmp_path / "stamp"), set()  # after the epochs that are measured
+    job = Launched(tmp_path, "launch", "-n", 3, faulty.__file__, *fault, "train", "job.toml")
+    while job.process.poll() is None and not (tmp_path / "stamp").exists():
+        segments |= job.mapped()
+        time.sleep(0.02)
+    code = job.wait(60)
+    assert time.time() - float((tmp_path / "stamp").read_text()) < 20, job.said()
+    assert code == 1 and job.said().count("mgg: error: ") == 1, job.said()
+    assert re.search(f"mgg: error: rank 1 of 3: RuntimeError: {by}.*row 3 cannot be read", job.said())
+    assert job.processes() == {} and segments and not any(path.exists() for path in segments), segments
+    folders.verify(tmp_path / "runs" / "001" / "checkpoints" / folders.name_of(6), 6)
+
+
 def stretched(operators, seconds):
     """Have each operator take so many seconds."""
     for (phase, hardware), each in seconds.items():
@@ -315,12 +345,39 @@ def test_times_are_kept_until_the_machine_is_another(job_of, monkeypatch, tmp_pa
     assert again.name in ("cpu", "device", "hybrid") and again.most == 3
     assert len(prepared(prepare="hybrid", batch_size=7).note) == len("measured now") and len(count) == 2
     monkeypatch.setattr(measured.cores, "processor", lambda: "Another CPU")
-    assert prepared(prepare="device").note.startswith("measured now, since the kept ones are of cpu ")
+    assert prepared(prepare="device").note.startswith("measured now (the kept ones are of cpu ")
     assert prepared(prepare="device").note == "kept from an earlier run" and len(count) == 3
     for path in (tmp_path / "cache" / "mgg-hpc").glob("phases-*.json"):
         kept = json.loads(path.read_text())
         path.write_text(json.dumps(kept | {"phases": kept["phases"] | {"train": -1}}))
     assert "is damaged" in prepared(prepare="device").note and len(count) == 4
+
+
+def test_times_are_kept_apart_for_jobs_whose_batches_differ(job_of):
+    job, comm = job_of(), SimpleNamespace(size=2)
+
+    def name_of(job=job, **sections):
+        tree = {"graph": {"file": "g"}, "train": {"mode": "sampled", "fanouts": [3, 2]}}
+        for section, keys in sections.items():
+            tree[section] = tree.get(section, {}) | keys
+        return measured._name(replace(job, settings=config.from_tree(tree, "test")))
+
+    differ = [
+        {"model": {"hidden": 9}},
+        {"train": {"fanouts": [3, 3]}},
+        {"train": {"batch_size": 9}},
+        {"train": {"dtype": "float64"}},
+        {"train": {"recompute": [1]}},
+        {"features": {"near": "1M"}},
+        {"run": {"features": "host"}},
+    ]
+    names = [name_of(), name_of(replace(job, comm=comm)), *(name_of(**each) for each in differ)]
+    assert len(set(names)) == len(names)
+    for same in (
+        {"train": {"epochs": 9, "seed": 3, "prepare": "hybrid", "buffer": 2}},
+        {"run": {"folder": "x"}},
+    ):
+        assert name_of(**same) == names[0]
 
 
 def test_a_job_says_how_its_batches_are_prepared(tmp_path, monkeypatch):
@@ -344,14 +401,32 @@ def test_a_job_says_how_its_batches_are_prepared(tmp_path, monkeypatch):
         found[prepare] = json.loads((tmp_path / prepare / "latest" / "summary.json").read_text())
     assert len({each["final_loss"] for each in found.values()}) == 1
     assert "prepare" not in found["cpu"]["sampled"]
+    assert found["auto"]["sampled"]["prepare"]["busy"]["device"] > 0  # whatever it took
     told, steps = found["device"]["sampled"]["prepare"], found["cpu"]["batches"]
     assert (told["by"], told["batches"]) == ("device", {"cpu": 0, "device": steps})
     assert 0 < told["busy"]["device"] <= 1.01 and told["busy"]["cpu"] == 0
     assert told["bound_ms"] <= told["expected_ms"] * 1.001
     told = found["hybrid"]["sampled"]["prepare"]
     assert sum(told["batches"].values()) == steps and set(told["phases_ms"]) == set(told["variation"])
+    words = ("--profile", "--set=train.prepare=hybrid", f"--set=run.folder={tmp_path / 'hybrid'}")
+    assert call("train", job, "--no-progress", *words, folder=tmp_path).returncode == 0
+    told = json.loads((tmp_path / "hybrid" / "latest" / "summary.json").read_text())["sampled"]["prepare"]
+    trace = json.loads(gzip.decompress((tmp_path / "hybrid/latest/profile/rank-0.json.gz").read_bytes()))
+    events = [each for each in trace["traceEvents"] if each.get("cat") == "batches"]
+    (epoch,) = (each for each in trace["traceEvents"] if each["name"] == "epoch 2" and each["ph"] == "X")
+    numbers = defaultdict(set)
+    for each in events:
+        assert epoch["ts"] <= each["ts"] and each["ts"] + each["dur"] <= epoch["ts"] + epoch["dur"]
+        numbers[each["name"]].add(each["args"]["number"])
+    assert len(numbers["batch by cpu"]) == told["batches"]["cpu"] and numbers["train by device"] == {
+        *range(steps)
+    }
+    assert (
+        numbers["transfer by copy"] == numbers["batch by cpu"] == {*range(steps)} - numbers["batch by device"]
+    )
     assert call("report", tmp_path / "hybrid", folder=tmp_path).returncode == 0
     page = (tmp_path / "hybrid" / "latest" / "report.html").read_text()
+    assert "Batches of epoch 2 of hybrid" in page and "rank 0: CPU buffer (up to " in page
     assert f"{told['batches']['cpu']} batches of an epoch prepared by the CPU" in page
     assert f"<td>device</td><td>{told['busy']['device']:.0%}</td>" in page
 

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import time
 
 import numpy as np
 import programs
@@ -93,22 +94,31 @@ def test_training_imports_neither_torchs_compiler_nor_its_symbols(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_that_was_killed_within_an_epoch_goes_on_with_the_same_bits(tmp_path, rng):
-    """From a checkpoint between two batches."""
-    train = {"mode": "sampled", "fanouts": [3, 3], "batch_size": 1, "epochs": 6}
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+@pytest.mark.parametrize(("ranks", "prepare"), [(1, "cpu"), (2, "hybrid")])
+def test_a_run_that_was_killed_within_an_epoch_goes_on_with_the_same_bits(
+    tmp_path, monkeypatch, rng, ranks, prepare
+):
+    """From a checkpoint between two batches. The next job removes what was left in shared memory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    train = {"mode": "sampled", "fanouts": [3, 3], "batch_size": 1, "epochs": 6, "prepare": prepare}
+    whole, parts, launch = tmp_path / "whole", tmp_path / "parts", ("launch", "-n", str(ranks))
     often = {"checkpoint": {"every_minutes": 1e-4, "keep": 1}}
     for folder in (whole, parts):
         folder.mkdir()
         threads = {"folder": str(folder / "runs"), "threads": 1}
         write_job(folder, blocks(1200), train=train, run=threads, **(often if folder == parts else {}))
-    assert run("train", whole / "job.toml").returncode == 0
-    job, kept = Launched(parts, "train", parts / "job.toml"), parts / "runs/001/checkpoints"
+    assert run(*launch, "train", whole / "job.toml").returncode == 0
+    job, kept = Launched(parts, *launch, "train", parts / "job.toml"), parts / "runs/001/checkpoints"
     # Until a checkpoint between two batches is newer than an epoch.
     programs.wait_until(lambda: list(kept.glob("epoch-*[1-9]-batch-*")), 60, job.said)
+    segments = job.mapped()
     job.kill("all", rng)
     assert job.wait() == -9
+    programs.wait_until(lambda: not job.processes(), 10, job.said)
     at = folders.newest(kept).at
-    resumed = run("resume", parts / "runs")
+    time.sleep(2.1)  # a younger segment may belong to a job that starts
+    resumed = run(*launch, "resume", parts / "runs")
     assert resumed.returncode == 0 and f"going on after {at} of" in resumed.stdout
     assert_same_runs(whole / "runs/001", parts / "runs/001", 6)
+    assert [path for path in segments if path.exists()] == []
+    assert folders.drafts(kept) == []

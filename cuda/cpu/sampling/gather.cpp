@@ -12,7 +12,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -133,16 +132,18 @@ class FileCalls {
                                                    (rows_[i].slot - rows_[runs_.back()].slot + 1) * bytes_ <= most_run));
       if (!joins) runs_.push_back(i);
     }
+    for (size_t run = 0; run < runs_.size(); ++run) longest_ = std::max(longest_, bytes_of(run));
     const int64_t threads = std::min<int64_t>(runs_.size(), file_threads);
+    buffers_.reset(new char[std::max<int64_t>(threads, 1) * longest_]);  // here: memory of threads stays theirs
     try {
-      for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+      for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
     } catch (const std::system_error&) {  // those that have begun do all
     }
   }
   ~FileCalls() { join(); }
 
   FileFault join() {
-    if (threads_.empty()) work();
+    if (threads_.empty()) work(0);
     for (std::thread& each : threads_) each.join();
     threads_.clear();
     return fault_;
@@ -151,24 +152,21 @@ class FileCalls {
  private:
   static constexpr bool writes = std::is_const_v<Byte>;
 
-  void work() {
-    std::vector<char> buffer;
+  int64_t end_of(int64_t run) const { return run + 1 < int64_t(runs_.size()) ? runs_[run + 1] : rows_.size(); }
+  int64_t bytes_of(int64_t run) const { return (rows_[end_of(run) - 1].slot - rows_[runs_[run]].slot + 1) * bytes_; }
+
+  void work(int64_t thread) {
+    char* const buffer = buffers_.get() + thread * longest_;
     for (int64_t run; (run = next_++) < int64_t(runs_.size());) {
-      const int64_t first = runs_[run], end = run + 1 < int64_t(runs_.size()) ? runs_[run + 1] : rows_.size();
-      const int64_t slot = rows_[first].slot, bytes = (rows_[end - 1].slot - slot + 1) * bytes_;
-      try {
-        buffer.resize(bytes);
-      } catch (const std::bad_alloc&) {
-        return fail({slot, ENOMEM});
-      }
+      const int64_t first = runs_[run], end = end_of(run), slot = rows_[first].slot, bytes = bytes_of(run);
       const auto copied = [&](const auto& copy) {
         for (int64_t i = first; i < end; ++i)
-          copy(memory_ + rows_[i].place * apart_, buffer.data() + (rows_[i].slot - slot) * bytes_);
+          copy(memory_ + rows_[i].place * apart_, buffer + (rows_[i].slot - slot) * bytes_);
       };
       if constexpr (writes) copied([this](const char* from, char* to) { std::memcpy(to, from, bytes_); });
       const int64_t from = file_.offset + (slot - file_.first) * bytes_;
       for (int64_t done = 0; done < bytes;) {
-        const ssize_t moved = call(buffer.data() + done, bytes - done, from + done);
+        const ssize_t moved = call(buffer + done, bytes - done, from + done);
         if (moved < 0 && errno == EINTR) continue;
         if (moved <= 0) {
           const int64_t at = slot + done / bytes_;  // in or before the first row that is missing
@@ -197,6 +195,8 @@ class FileCalls {
   const int64_t apart_;
   std::vector<Filed> rows_;
   std::vector<int64_t> runs_;  // first row of each call
+  int64_t longest_ = 0;        // bytes of a call at most
+  std::unique_ptr<char[]> buffers_;
   std::vector<std::thread> threads_;
   std::atomic<int64_t> next_{0};
   std::mutex guard_;

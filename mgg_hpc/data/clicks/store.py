@@ -61,13 +61,13 @@ def write_clicks(
         rows, bounds, content = state["rows"], np.array(state["bounds"], np.int64), xxhash.xxh3_128()
         if not rows:
             raise InputError(f"{path}: the logs have no rows")
-        content.update(bounds.data)
+        content.update(bounds.tobytes())
         with replacement(path, force=force, size=0) as draft, opened(draft, "w", libver=LIBVER) as file:
             for name, source in columns.items():
                 dataset = file.create_dataset(f"click/{name}", (rows, *source.shape), source.dtype)
                 for first, piece in zip(range(0, rows, PIECE), source.pieces(PIECE), strict=True):
                     dataset[first : first + len(piece)] = piece
-                    content.update(piece.data)
+                    content.update(piece.tobytes())
                     progress(f"writing {name}", first + len(piece), rows)
             identity = str(uuid.UUID(bytes=content.digest(), version=4))
             file.attrs.update({"format": FORMAT, "version": VERSION, "days": bounds, "uuid": identity})

@@ -7,16 +7,16 @@ than it holds.
 
 from __future__ import annotations
 
+import gzip
 import re
 import stat
-import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ LONGEST_LINE = 1 << 20  # bytes; a comment may be long
 RATIO = 250  # largest compression ratio that texts of edges reach; deflate has 1032 for repetitions
 FREE = 64 << 20  # bytes that are unpacked before the ratio counts
 BYTE_ORDER = b"\xef\xbb\xbf"
-GZIP_INPUT = 64 << 10  # bytes that are unpacked at a time
-ZSTD_INPUT = 4 << 10  # of zstd, of which each 4 bytes may be 128 KiB of text
+ZSTD_INPUT = 4 << 10  # bytes that are unpacked at a time, of which each 4 may be 128 KiB of text
 PIECE_BYTES, PIECES = (
     1 << 20,
     8,
@@ -40,7 +39,6 @@ PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 PACKED |= {bytes([kind]) + b"\x2a\x4d\x18": "zstd" for kind in range(0x50, 0x60)}  # frames to skip
 OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\3\4": "zip"}
 
-Read = Callable[[int], bytes]  # (count) -> at most as many next bytes of a file
 Fill = Callable[
     [memoryview], tuple[int, int]
 ]  # (buffer) -> bytes of text read into it, bytes of the file read so far
@@ -221,61 +219,53 @@ def _pieces(path: Path, raw: BinaryIO, kind: str) -> Iterator[Piece]:
 
     Raises InputError for a damaged file, and for one that unpacks to too much.
     """
-    unpacked, packed, waiting, size = 0, 0, [], 0
-
-    def read(count: int) -> bytes:
-        nonlocal packed
-        data = raw.read(count)
-        packed += len(data)
-        return data
-
+    unpacked, waiting, size, packed = 0, [], 0, _Counted(raw)
     try:
-        for each in UNPACKERS[kind](read):
+        for each in UNPACKERS[kind](packed):
             unpacked, size = unpacked + len(each), size + len(each)
-            if unpacked > FREE + RATIO * packed:
+            if unpacked > FREE + RATIO * packed.bytes:
                 raise InputError(
                     f"{path} unpacks to more than {RATIO} times its size, which no list of edges does; "
                     "unpack it first if it is one"
                 )
             waiting.append(each)
             if size >= PIECE_BYTES:
-                yield b"".join(waiting), packed
+                yield b"".join(waiting), packed.bytes
                 waiting, size = [], 0
-    except (InputError, OSError):
-        raise
-    except Exception as error:  # zlib.error, zstandard.ZstdError, EOFError
+    except Exception as error:  # BadGzipFile, zlib.error, zstandard.ZstdError, EOFError
+        if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
+            raise
         reason = " ".join(str(error).split())
-        raise InputError(f"{path} is damaged {kind}: {reason}, found at byte {packed}") from error
+        raise InputError(f"{path} is damaged {kind}: {reason}, found at byte {packed.bytes}") from error
     if waiting:
-        yield b"".join(waiting), packed
+        yield b"".join(waiting), packed.bytes
 
 
-def _gunzip(read: Read) -> Iterator[bytes]:
-    """Yield the text of all members of a gzip file. Raises zlib.error or EOFError where it is damaged."""
-    member, packed = zlib.decompressobj(wbits=31), read(GZIP_INPUT)
-    while True:
-        if piece := member.decompress(packed, PIECE_BYTES):
+class _Counted:
+    """A file whose bytes are counted as they are read; a pipe cannot tell."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw, self.bytes = raw, 0
+
+    def read(self, count: int) -> bytes:
+        data = self._raw.read(count)
+        self.bytes += len(data)
+        return data
+
+
+def _gunzip(packed: Any) -> Iterator[bytes]:
+    """Yield the text of all members of a gzip file. Raises BadGzipFile, zlib.error or EOFError where it is damaged."""
+    with gzip.GzipFile(mode="rb", fileobj=packed) as file:
+        while piece := file.read1(PIECE_BYTES):
             yield piece
-        packed = member.unconsumed_tail
-        if member.eof:
-            packed = member.unused_data.lstrip(b"\0")  # members may be padded
-            while not packed and (packed := read(GZIP_INPUT)):
-                packed = packed.lstrip(b"\0")
-            if not packed:
-                return
-            member = zlib.decompressobj(wbits=31)
-        elif not packed:
-            packed = read(GZIP_INPUT)
-            if not packed and not piece:
-                raise EOFError("it ends within a member")
 
 
-def _unzstd(read: Read) -> Iterator[bytes]:
+def _unzstd(raw: _Counted) -> Iterator[bytes]:
     """Yield the text of all frames of a zstd file. Raises zstandard.ZstdError or EOFError where it is damaged."""
     import zstandard
 
     context, frame = zstandard.ZstdDecompressor(), None
-    packed = read(ZSTD_INPUT)
+    packed = raw.read(ZSTD_INPUT)
     while packed:
         frame = frame or context.decompressobj()
         if piece := frame.decompress(packed):
@@ -283,9 +273,9 @@ def _unzstd(read: Read) -> Iterator[bytes]:
         packed = b""
         if frame.eof:
             packed, frame = frame.unused_data, None
-        packed = packed or read(ZSTD_INPUT)
+        packed = packed or raw.read(ZSTD_INPUT)
     if frame is not None:
         raise EOFError("it ends within a frame")
 
 
-UNPACKERS: dict[str, Callable[[Read], Iterator[bytes]]] = {"gzip": _gunzip, "zstd": _unzstd}
+UNPACKERS: dict[str, Callable[[_Counted], Iterator[bytes]]] = {"gzip": _gunzip, "zstd": _unzstd}

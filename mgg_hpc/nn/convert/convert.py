@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from ..graph.dist_graph import DistGraph
 from ..layers.random import DRAWS, Dropout
 from .compare import evaluating, some_rows
 from .functions import Above
-from .fused import fused
+from .fused import fused, signature
 from .layouts import PLAIN, dims, divided, layout, over, put
 from .running import Below, Run, lists_of
 
@@ -61,7 +60,7 @@ class Conversion:
         run = Run(self.lists, model, draws if self.drops else None, self._programs)
         try:
             self._enter(run, model, args, kwargs)
-            with _own_caches(model, self._caches), fused(run, model), Below(run), Above(run):
+            with _own_caches(run.modules, self._caches), fused(run), Below(run), Above(run):
                 out = call(*args, **kwargs)
             _leave(run, out)
         except BaseException as error:
@@ -76,7 +75,7 @@ class Conversion:
         """Compare rows with the model's own. Collective. Raises InputError if they differ."""
 
         def alone(*args: Any, **kwargs: Any) -> Any:
-            with _own_caches(model, {}):
+            with _own_caches(dict(model.named_modules()), {}):
                 return original(model)(*args, **kwargs)
 
         with (
@@ -98,7 +97,8 @@ class Conversion:
         """Find the layouts of the tensors that are passed, by what they are or by their numbers of rows. Collective."""
         graph, lists = self.graph, self.lists
         try:
-            named = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+            forward, of = vars(model).get("forward"), () if "forward" in vars(model) else (model,)
+            named = signature(forward or type(model).forward).bind(*of, *args, **kwargs).arguments
         except (TypeError, ValueError):  # torch's own error follows
             named = dict(enumerate(args)) | kwargs
         found = list(_tensors(named))
@@ -159,13 +159,15 @@ class Conversion:
 
 
 @contextmanager
-def _own_caches(model: Module, kept: MutableMapping[Module, dict[str, Any]]) -> Iterator[None]:
+def _own_caches(
+    modules: Mapping[str, Module], kept: MutableMapping[Module, dict[str, Any]]
+) -> Iterator[None]:
     """Keep what PyG's layers cache of the graph (``cached=True``) apart from what they cache for the model itself."""
 
     def swap() -> None:
-        for module in model.modules():
+        for module in modules.values():
             own = vars(module)
-            for name in [each for each in own if each.startswith("_cached")]:
+            for name in [each for each in own if each[:7] == "_cached"]:
                 mine = kept.setdefault(module, {})
                 mine[name], own[name] = own[name], mine.get(name)
 

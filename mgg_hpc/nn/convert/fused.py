@@ -18,14 +18,17 @@ from torch.nn import Module, Sequential
 from torch.overrides import _pop_mode_temporarily as without_functions
 from torch.utils._python_dispatch import _pop_mode_temporarily as without_dispatch
 
+from ..graph.dist_graph import DistGraph
 from ..layers.attention import GATConv
 from ..layers.conv import Formula, SumConvolution
 from ..layers.random import Dropout
 from .layouts import Divided, Layout, dims, layout, put
 from .programs import messages, propagated
+from .relations import relational
 from .running import Run
 
 Layer = Callable[..., Tensor]
+signature = functools.lru_cache(256)(inspect.signature)
 
 
 class _Sum(SumConvolution):
@@ -40,18 +43,12 @@ class _Sum(SumConvolution):
         return self._made()
 
     def reset_parameters(self, *given: Any) -> None:
-        raise NotImplementedError
+        """Do nothing: the parameters are another layer's."""
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_CHANGED = {
-    "forward",
-    "message",
-    "aggregate",
-    "update",
-    "propagate",
-    "edge_updater",
-}  # if an object has its own
+# If an object has its own:
+_CHANGED = {"forward", "message", "aggregate", "update", "propagate", "edge_updater"}
 
 
 def _bare(module: Any, kind: str) -> bool:
@@ -128,7 +125,7 @@ def _gat(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
         if linear is not None:
             _weight(linear)
     _plain(not isinstance(conv.fill_value, Tensor), "its fill_value is a tensor")
-    options = [getattr(conv, name) for name in inspect.signature(GATConv).parameters if hasattr(conv, name)]
+    options = [getattr(conv, name) for name in signature(GATConv).parameters if hasattr(conv, name)]
     options[-2] = conv.bias is not None
     try:
         return _gat_of(*options), ()
@@ -143,7 +140,26 @@ def _gat_of(*options: Any) -> GATConv:
         return GATConv(*options)
 
 
+def _rgcn(conv: Any) -> tuple[Layer, tuple[Any, ...]]:
+    _plain(
+        conv.num_blocks is None and conv.aggr == "mean",
+        "it has blocks, or aggregates otherwise than by means",
+    )
+    return functools.partial(_relational, conv), ()
+
+
+def _relational(conv: Any, x: Tensor, graph: DistGraph, edge_type: str) -> Tensor:
+    """Return the output of an R-GCN. edge_type: name of data of edges."""
+    weight = conv.weight
+    if conv.num_bases is not None:
+        weight = (conv.comp @ weight.view(conv.num_bases, -1)).view(conv.num_relations, *weight.shape[1:])
+    out = relational(x, weight, graph, edge_type)
+    out = out if conv.root is None else torch.addmm(out, x, conv.root)
+    return out if conv.bias is None else out + conv.bias
+
+
 _FUSED = {"GCNConv": _gcn, "SAGEConv": _sage, "GINConv": _gin, "GATConv": _gat}
+_FUSED |= dict.fromkeys(("RGCNConv", "FastRGCNConv"), _rgcn)
 
 
 def _shared(ours: GATConv, conv: Any, run: Run) -> None:
@@ -161,7 +177,7 @@ def _shared(ours: GATConv, conv: Any, run: Run) -> None:
 
 def _unchanged(conv: Any) -> None:
     """Raise _NotFused for a layer that is not as its class says."""
-    hooked = any(each for key, each in vars(conv).items() if key.endswith("_hooks") and "forward" in key[8:])
+    hooked = any(each for key, each in vars(conv).items() if key[-6:] == "_hooks" and "forward" in key[8:])
     changed, kind = _CHANGED & vars(conv).keys(), type(conv)
     of_class = kind.forward.__module__ == kind.__module__
     _plain(of_class and not changed and not hooked, "it was changed, or has hooks of its messages")
@@ -171,7 +187,14 @@ def _unchanged(conv: Any) -> None:
     )
     if kind.__name__ in _FUSED:
         _plain(kind.__module__.startswith("torch_geometric.nn.conv."), "there is no fused layer of it")
-        _plain(kind.__name__ == "SAGEConv" or conv.aggr in ("add", "sum"), "it aggregates otherwise")
+        _plain(
+            _FUSED[kind.__name__] in (_sage, _rgcn) or conv.aggr in ("add", "sum"), "it aggregates otherwise"
+        )
+
+
+def _data_of(value: Any) -> str:
+    """Return the name of the graph's data of edges that a tensor is, or ""."""
+    return layout(value).data if isinstance(value, Tensor) else ""
 
 
 def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
@@ -184,6 +207,7 @@ def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
     more = any(given.get(each) is not None for each in ("size", "return_attention_weights"))
     weighs = type(conv).__name__ == "GCNConv" and (lists.weight is not None or weight is not None)
     own = weight is not None and layout(weight).data == "weight" and not weight.requires_grad
+    typed = "num_relations" in vars(conv)
     plain = attr is None or (not attr.requires_grad and attr.dim() < 3 and dims(attr)[:1] == of_edges)
     found = {
         "its rows are not those of the nodes, in the graph's type": not rows,
@@ -191,29 +215,28 @@ def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
         "it is asked for more than rows": more,
         "its weights are not those of the graph": weighs and not own,
         "its edge_attr has gradients, or is not of the graph's edges": not plain,
+        "its types are not data of the graph's edges": typed and not _data_of(given.get("edge_type")),
         "edge_attr or edge_dim is missing": (attr is None) != (getattr(conv, "edge_dim", None) is None),
     }
     return next((why for why, there in found.items() if there), "")
 
 
 @contextmanager
-def fused(run: Run, model: Module) -> Iterator[None]:
-    """Let layers of a model run fused, or as programs, within a block."""
+def fused(run: Run) -> Iterator[None]:
+    """Let layers of the model run fused, or as programs, within a block."""
     changed = list[tuple[Module, str]]()
 
     def change(conv: Module, name: str, path: str, call: Any, *given: Any) -> None:
         vars(conv)[name] = functools.partial(call, run, path, conv, *given)
         changed.append((conv, name))
 
-    for path, conv in model.named_modules():
-        if not hasattr(conv, "propagate"):
+    for path, conv in run.modules.items():
+        if not hasattr(type(conv), "propagate"):
             continue
         try:
             _unchanged(conv)
             if type(conv).__name__ in _FUSED:
                 change(conv, "forward", path, _forward, *_FUSED[type(conv).__name__](conv))
-            elif type(conv).__name__ in ("RGCNConv", "FastRGCNConv"):
-                change(conv, "forward", path, _relational)
             else:
                 why = messages(conv)
                 _plain(not why, why)
@@ -227,34 +250,6 @@ def fused(run: Run, model: Module) -> Iterator[None]:
             del vars(conv)[name]
 
 
-def _relational(run: Run, path: str, conv: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run an R-GCN (Schlichtkrull et al., ESWC 2018) as a sum over relations of means, each over its own edges."""
-    own = type(conv).forward
-    given = inspect.signature(own).bind(conv, *args, **kwargs).arguments
-    why, types = called(run, conv, given), given.get("edge_type")
-    data = layout(types).data if isinstance(types, Tensor) else ""
-    if not data:
-        why = why or "its types are not data of the graph's edges"
-    if conv.num_blocks is not None or conv.aggr != "mean":
-        why = why or "it has blocks, or aggregates otherwise than by means"
-    run.ways[path] = f"extended, because {why}" if why else "fused, relation by relation"
-    if why:
-        return own(conv, *args, **kwargs)
-    run.again()
-    run.note(f"{path} fused")
-    run.sync()
-    x, weight = given["x"], conv.weight
-    run.exchanges.append((run.place(), "rows", min(x.shape[1], weight.shape[2])))
-    with without_functions(), without_dispatch():
-        if conv.num_bases is not None:
-            weight = (conv.comp @ weight.view(conv.num_bases, -1)).view(conv.num_relations, *weight.shape[1:])
-        out = conv.bias if conv.root is None else x @ conv.root + (0 if conv.bias is None else conv.bias)
-        for of_type, adjacency in zip(weight, run.graph.relations(data, conv.num_relations), strict=True):
-            mean = _Sum("edges", functools.partial(Formula, "mean", of_type.t()))(x, run.graph, adjacency)
-            out = mean if out is None else out + mean
-    return put(out, Layout((dims(x)[0], None)))
-
-
 def _propagate(run: Run, path: str, conv: Any, edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
     out = propagated(run, conv, edge_index, kwargs)
     run.ways[path] = f"extended, because {out}" if isinstance(out, str) else "program"
@@ -265,21 +260,24 @@ def _forward(
     run: Run, path: str, conv: Any, layer: Layer, rest: tuple[Any, ...], *args: Any, **kwargs: Any
 ) -> Any:
     own = type(conv).forward
-    given = inspect.signature(own).bind(conv, *args, **kwargs).arguments
-    why = called(run, conv, given)
-    run.ways[path] = f"extended, because {why}" if why else "fused"
+    with without_functions(), without_dispatch():
+        given = signature(own).bind(conv, *args, **kwargs).arguments
+        why = called(run, conv, given)
+        run.ways[path] = f"extended, because {why}" if why else "fused"
+        if not why:
+            run.again()
+            run.note(f"{path} fused")
+            run.sync()
+            x, attr, types = given["x"], given.get("edge_attr"), given.get("edge_type")
+            more = {} if attr is None else {"edge_attr": attr}
+            more |= {} if types is None else {"edge_type": _data_of(types)}
+            if isinstance(layer, GATConv):
+                _shared(layer, conv, run)
+            out = layer(x, run.graph, **more)
+            columns = x.shape[1] if types is not None else min(x.shape[1], out.shape[1])
+            run.exchanges.append((run.named(path, conv), "rows", columns))
     if why:
         return own(conv, *args, **kwargs)
-    run.again()
-    run.note(f"{path} fused")
-    run.sync()
-    x, attr = given["x"], given.get("edge_attr")
-    more = {} if attr is None else {"edge_attr": attr}
-    with without_functions(), without_dispatch():
-        if isinstance(layer, GATConv):
-            _shared(layer, conv, run)
-        out = layer(x, run.graph, **more)
-    run.exchanges.append((run.place(), "rows", min(x.shape[1], out.shape[1])))
     put(out, Layout((dims(x)[0], None)))
     for step in rest:
         out = step(out)
@@ -294,11 +292,7 @@ def explain(model: Any) -> str:
     crossed: dict[str, list[str]] = {}
     for place, what, columns in run.exchanges:
         crossed.setdefault(place, []).append(f"{what} of {columns} columns")
-    ways = {
-        f"{path} ({type(module).__name__})" if path else type(module).__name__: run.ways[path]
-        for path, module in model.named_modules()
-        if path in run.ways
-    }
+    ways = {run.named(path, each): run.ways[path] for path, each in run.modules.items() if path in run.ways}
     lines = [
         f"{place}: {ways.get(place, 'as it is')}"
         + "".join(f"; {each}" for each in crossed.get(place, ["nothing"]))

@@ -42,7 +42,7 @@ class Lists:
         self.names = sorted([*graph.part.edge_data, *["weight"] * (self.weight is not None)])
         self.nodes = Domain("nodes", graph.rows, graph.num_nodes, self._ids)
         self.edges = Domain("edges", index.shape[1], graph.num_edges, self._pairs)
-        self.extended = graph.rows + len(graph.adjacency("edges").forward.halo)
+        self.extended = graph.rows + len(graph.halo())
         self.edges.ends = lambda: self.index
         self.halo = Domain("nodes and halo", self.extended, 0, self._ids)
         self.halo.owner = self.nodes
@@ -174,16 +174,19 @@ def _total(value: Tensor, graph: DistGraph) -> Tensor:
 class Run:
     """One call of a converted model on this rank.
 
-    lists: of its graph. draws: counts the calls of dropout; None to drop nothing. programs: by module. paths,
-    state: ids of the modules, with their paths, and of parameters and buffers. paused: operations are not looked at,
-    since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how layers run, by path.
-    pooled: whether values of all nodes were reduced to one. drew: whether random numbers were drawn for all.
+    lists: of its graph. draws: counts the calls of dropout; None to drop nothing. programs: by module. modules: by
+    path. paths, state: ids of the modules, with their paths, and of parameters and buffers. paused: operations are not
+    looked at, since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how layers
+    run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers were drawn for
+    all.
     """
 
     def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout | None, programs: Any) -> None:
         self.lists, self.graph, self.draws, self.programs = lists, lists.graph, draws, programs
-        self.paths = {id(each): name for name, each in model.named_modules()}
-        self.state = {id(each) for each in (*model.parameters(), *model.buffers())}
+        self.modules = dict(model.named_modules())
+        self.paths = {id(each): name for name, each in self.modules.items()}
+        own = [(vars(each)["_parameters"], vars(each)["_buffers"]) for each in self.modules.values()]
+        self.state = {id(each) for pair in own for held in pair for each in held.values()}
         self.paused = 0
         self.ended = False
         self.exchanges: list[tuple[str, str, int]] = []
@@ -240,14 +243,19 @@ class Run:
     def refused(self, error: Refused) -> InputError:
         return InputError(f"{self.place()}: {error}")
 
+    @staticmethod
+    def named(path: str, module: torch.nn.Module) -> str:
+        """Return a module's path and class."""
+        kind = type(module).__name__
+        return f"{path} ({kind})" if path else kind
+
     def place(self) -> str:
         """Return the path of the innermost module whose code runs, and its class."""
         frame: Any = sys._getframe(1)
         while frame is not None:
             module = frame.f_locals.get("self")
             if isinstance(module, torch.nn.Module) and id(module) in self.paths:
-                path = self.paths[id(module)]
-                return f"{path} ({type(module).__name__})" if path else type(module).__name__
+                return self.named(self.paths[id(module)], module)
             frame = frame.f_back
         return "the model"
 

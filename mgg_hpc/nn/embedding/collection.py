@@ -21,7 +21,7 @@ from ..workspace import accumulator
 from .bag import check_ids, integers
 from .optimizers import RowOptimizer
 from .pooling import WAYS, Bags, Pooling
-from .rows import ShardedRows, check_memory, drawn, parts, ranks_of, refuse_state, same_on_all
+from .rows import ShardedRows, check_memory, drawn, ranks_of, refuse_state, same_on_all
 
 NAME = "ShardedEmbeddingBagCollection"
 
@@ -238,9 +238,10 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             None if divisor is None else torch.from_numpy(divisor),
         )
 
-    def parts(self) -> dict[int, tuple[ShardedRows, dict[str, Tensor]]]:
-        """Return by width the rows, and what a checkpoint holds of this rank's."""
-        return {dim: (pooling.rows, dict(parts(pooling.rows))) for dim, (pooling, _) in self._groups.items()}
+    @property
+    def rows(self) -> dict[int, ShardedRows]:
+        """The rows of all tables of each width, by width."""
+        return {dim: pooling.rows for dim, (pooling, _) in self._groups.items()}
 
     @collective(NAME)
     def gathered(self) -> dict[str, Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from numbers import Integral
 from pathlib import Path
@@ -19,12 +21,15 @@ from ...errors import InputError
 from ...runtime import backends, cores, mpi
 from ...runtime.backends.arguments import TieredRows
 from ...runtime.exchange import send, sent
+from ...runtime.streaming.files import scratch_file
 from ...runtime.tiers.place import agreed
 from ..tiered import DEVICES, TieredTensor, backend_for
 from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
 from .optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
 
-BLOCK = 1 << 16  # rows that are drawn or copied at a time
+BLOCK = 1 << 19  # values that are drawn or copied at a time
+RETURNED = 1 << 20  # bytes of arrays that malloc returns when freed: each step has arrays of other sizes
+PART = 64 << 20  # bytes of rows in tiers that are saved at a time
 CACHED = 256 << 10  # bytes of rows that an optimiser changes at a time: a core's cache holds them in between
 
 
@@ -47,6 +52,7 @@ class ShardedRows:
 
     kept: Tensor | None = None
     tiers: TieredTensor | None = None
+    _new = True
 
     def __init__(
         self,
@@ -116,6 +122,8 @@ class ShardedRows:
     ) -> None:
         """Place the own rows, initially zeros, in tiers. Collective. columns: of what the optimiser keeps of each."""
         wide, alone = accumulator(self.dtype), None
+        cores.return_freed_memory(RETURNED)
+        self._folder = Path(folder or tempfile.gettempdir())
         if self.comm is not None:
             from mpi4py import MPI
 
@@ -125,7 +133,7 @@ class ShardedRows:
             self._ahead = columns * ratio
             width = self._ahead + -(-self.dim // ratio) * ratio  # so that the optimiser's columns are aligned
             given = None if score is None else score(self.first, self.last)
-            how = {"near": near, "score": given, "folder": folder, "comm": alone}
+            how = {"near": near, "score": given, "folder": self._folder, "comm": alone}
             self.tiers = TieredTensor.zeros(self.last - self.first, width, self.dtype, **how)
         self.weight = torch.nn.Parameter(torch.empty(0, self.dim, dtype=self.dtype))
         self._address = self.weight.data_ptr()
@@ -223,16 +231,19 @@ class ShardedRows:
         """Set the own rows to ``of(first, last)``, which returns a part of all rows by their numbers. Collective."""
         self.publish()  # no rank reads the former rows any more
         with agreed(self.comm):
-            for first in range(self.first, self.last, BLOCK):
-                last = min(first + BLOCK, self.last)
+            for first, last in self._blocks(self.first, self.last):
                 self._set(first - self.first, last - self.first, of(first, last))
+        self._new = False
 
     def _set(self, first: int, last: int, rows: Tensor) -> None:
         """Set own rows, counted from 0."""
         if self.tiers is None:
             self.weight[first:last] = rows.to(self.weight)
             return
-        every = self.tiers[first:last]
+        if self._new:  # nothing is kept of them
+            every = torch.zeros(last - first, self.tiers.shape[1], dtype=self.dtype)
+        else:
+            every = self.tiers[first:last]
         self._split(every)[0].copy_(rows)
         self.tiers.update(np.arange(first, last), every)
 
@@ -240,8 +251,47 @@ class ShardedRows:
         """Return rows of all ranks, on the CPU. Collective."""
         last = self.count if last is None else last
         self.publish()
-        blocks = [np.arange(at, min(at + BLOCK, last)) for at in range(first, last, BLOCK)]
-        return torch.cat([self.read(ids).cpu() for ids in blocks])
+        return torch.cat([self.read(np.arange(*each)).cpu() for each in self._blocks(first, last)])
+
+    def _blocks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of blocks of rows first .. last - 1."""
+        step = max(1, BLOCK // self.dim)
+        return ((at, min(at + step, last)) for at in range(first, last, step))
+
+    def parts(self, *, writes: bool = False) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
+        """Yield the bounds of own rows, and what a checkpoint holds of these by name: rows, what the optimiser keeps.
+
+        All rows at once, in place; with near some at a time, in copies. writes: these are written back when the next
+        ones are asked for.
+        """
+        if self.tiers is None:
+            assert self.kept is not None
+            yield self.first, self.last, _named(self.weight.detach(), self.kept)
+            return
+        step = max(1, PART // (self.tiers.shape[1] * self.dtype.itemsize))
+        for first in range(0, max(1, len(self.tiers)), step):
+            numbers = np.arange(first, min(first + step, len(self.tiers)))
+            every = self.tiers[numbers]
+            yield self.first + first, self.first + first + len(numbers), _named(*self._split(every))
+            if writes:
+                self.tiers.update(numbers, every)
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        """Return a copy of what a checkpoint holds of the own rows, by name: in scratch files, where rows are."""
+        out: dict[str, NDArray[Any]] = {}
+        for first, last, held in self.parts():
+            for name, value in held.items():
+                shape = (self.last - self.first, value.shape[1])
+                given = as_array(value.to("cpu", copy=True).contiguous())
+                if last - first == len(given) == shape[0]:
+                    out[name] = given
+                    continue
+                if name not in out:
+                    file = scratch_file(self._folder, math.prod(shape) * given.itemsize)
+                    with os.fdopen(file, "r+b") as opened:
+                        out[name] = np.memmap(opened, given.dtype, "r+", shape=shape)
+                out[name][first - self.first : last - self.first] = given
+        return out
 
     def close(self) -> None:
         """Free the rows, which may not be used afterwards. Collective."""
@@ -281,6 +331,10 @@ def check_memory(
                 f"rows of embeddings{copy} need {sizes.shown(need)} on this node, and {sizes.shown(left)} are available"
                 "; use more nodes, fewer rows or narrower ones"
             )
+
+
+def _named(weight: Tensor, kept: Tensor) -> dict[str, Tensor]:
+    return {"weight": weight, **({"kept": kept} if kept.shape[1] else {})}
 
 
 def refuse_state(module: torch.nn.Module, rows: ShardedRows) -> None:
@@ -325,14 +379,3 @@ def drawn(comm: Any, dim: int, limit: float | None) -> Callable[[int, int], Tens
         return torch.from_numpy(radius * np.cos(2 * math.pi * values[:, dim:]))
 
     return of
-
-
-def parts(rows: ShardedRows, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield what a checkpoint holds of the own rows, by name: the rows, and what the optimiser keeps of them."""
-    weight, kept = rows.weight.detach(), rows.kept
-    if rows.tiers is not None:
-        weight, kept = rows._split(rows.tiers[:])
-    assert kept is not None
-    yield f"{prefix}weight", weight
-    if kept.shape[1]:
-        yield f"{prefix}kept", kept

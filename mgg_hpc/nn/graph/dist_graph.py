@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,7 +19,7 @@ from ...plan import workload
 from ...plan.workload import Plan, prefix_sum
 from ...runtime import exchange, mpi
 from ...runtime.backends.base import Backend
-from ...runtime.watchdog import calling, collective
+from ...runtime.watchdog import collective
 from ...sizes import counted
 from .. import spans
 from ..autograd.losses import check_classes, loss_of, mean_of_all, totals
@@ -91,7 +90,6 @@ class DistGraph(GraphHandle):
         self._widest = widest
         self._edge_index: dict[str, Tensor] = {}  # by kind
         self._edge_weight: dict[str, Tensor | None] = {}
-        self._relations: dict[str, list[Adjacency]] = {}
         with torch.inference_mode(False):
             super().__init__(
                 backend,
@@ -190,35 +188,16 @@ class DistGraph(GraphHandle):
         _close_at_exit()
 
     def _planned(self, kind: str, ordered: bool) -> Adjacency:
-        return self._planned_of(self.part, kind, ordered)
-
-    def relations(self, name: str, count: int) -> list[Adjacency]:
-        """Return an adjacency of the edges of each type, of kind "edges", planned at the first call. Collective.
-
-        name: of data of edges that are types, integers from 0 to count - 1. Raises InputError for others.
-        """
-        key = f"{name} {count}"
-        if key not in self._relations:
-            edges = self.part.slice
-            types = edge_data_of(self.part, name).reshape(-1)
-            with mpi.agree(self.comm):
-                if len(types) and not 0 <= types.min() <= types.max() < count:
-                    raise InputError(
-                        f"{self.part.path}: {name} of edges has {types.max()}; expected 0 to {count - 1}"
-                    )
-            row = np.repeat(np.arange(self.rows), np.diff(edges.indptr))
-            with torch.inference_mode(False), calling("planning"):
-                self._relations[key] = [
-                    self._planned_of(_only(self.part, row, types == each), "edges", False)
-                    for each in range(count)
-                ]
-        return self._relations[key]
-
-    def _planned_of(self, part: Part, kind: str, ordered: bool) -> Adjacency:
         wide, device = accumulator(self.dtype), self.device
-        matrix = matrix_of(self.comm, part, kind, wide, device, keep_edges=True, ordered=ordered)
+        matrix = matrix_of(self.comm, self.part, kind, wide, device, keep_edges=True, ordered=ordered)
         rounds = 1 if kind == "attention" else self.backend.capabilities.halo_rounds  # as jobs do
         return planned(self.comm, matrix, [self._transfer], rounds)[0]
+
+    def halo(self) -> NDArray[np.int64]:
+        """Return the numbers of the remote rows that this rank's edges need, ascending: int64 [H]. Collective."""
+        if self.ranks == 1:
+            return np.zeros(0, np.int64)
+        return halo_ids(self.adjacency("edges").forward, prefix_sum(self.counts))
 
     def edge_index(self, kind: str = "edges") -> Tensor:
         """Return the edges to this rank's rows, int64 [2, E]: rows of `extend`'s result, and rows of this rank.
@@ -231,7 +210,7 @@ class DistGraph(GraphHandle):
         edges, bounds = self.part.slice, prefix_sum(self.counts)
         low = int(bounds[self.rank])
         indptr, indices = weighted_edges(kind, low, edges.indptr, edges.indices, edges.weight)[:2]
-        halo = halo_ids(self.adjacency("edges").forward, bounds)
+        halo = self.halo()
         own = (indices >= low) & (indices < low + self.rows)
         source = np.where(own, indices - low, self.rows + np.searchsorted(halo, indices))
         destination = np.repeat(np.arange(self.rows), np.diff(indptr))
@@ -376,14 +355,6 @@ class DistGraph(GraphHandle):
                 f"{self.part.path}: no rank has labelled nodes of the split {split!r} (/node/{split}) that count; "
                 "import the graph with --split-per-class, or set the mask"
             )
-
-
-def _only(part: Part, row: NDArray[np.int64], kept: NDArray[np.bool_]) -> Part:
-    """Return a part with some of its edges, without their weights and data. row: the destination of each edge."""
-    edges = part.slice
-    indptr = prefix_sum(np.bincount(row[kept], minlength=len(edges.indptr) - 1))
-    some = replace(edges, indptr=indptr, indices=edges.indices[kept], weight=None, edge={})
-    return replace(part, slice=some, directed=True, file=None, matrix=None)
 
 
 # ---- rows of a rank and of its halo, for layers of other libraries

@@ -20,7 +20,7 @@ from ...plan import adjacency, workload
 from ...plan.row_ranges import bounds_of, edge_balanced
 from ...plan.workload import SplitEdges
 from ...runtime import exchange, mpi
-from .matrix import EdgeOrder, Unplanned
+from .matrix import EdgeOrder, Unplanned, check_order
 from .plan_cache import PlanCache
 
 Csr = tuple[NDArray[np.int64], NDArray[np.integer]]  # indptr and indices
@@ -220,8 +220,7 @@ def matrix_of(
 
 def _order_of(comm: Any, part: Part, kind: str, given: Csr, made: Csr) -> EdgeOrder:
     """Return the order of a matrix's edges. given, made: CSR of the part and of the matrix. Collective."""
-    if kind == "gcn":
-        raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
+    check_order(kind)
     first, (indptr, indices) = int(part.bounds[comm.rank]), made
     positions = adjacency.one_self_loop_places(first, *given) if kind == "attention" else None
     crossing = exchange.transpose(comm, part.bounds, indptr, indices)[2]

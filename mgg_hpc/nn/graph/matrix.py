@@ -101,6 +101,12 @@ def check_fill(fill: LoopFill) -> LoopFill:
     return fill
 
 
+def check_order(kind: str) -> None:
+    """Raise ValueError for the kind of adjacency whose edges are not in the order of the graph's."""
+    if kind == "gcn":
+        raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
+
+
 def ordered(comm: Any, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> EdgeValues:
     """Return values [E, ...] of this rank's edges, given in the file's order, in an adjacency's order. Collective.
 

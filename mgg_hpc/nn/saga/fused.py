@@ -18,6 +18,7 @@ from torch import Tensor, autograd
 from ...plan.workload import Plan
 from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend
+from ...runtime.backends.edges import TapeArrays
 from ...runtime.backends.tape import Tape
 from .. import spans
 from ..autograd.aggregation import mean_scale
@@ -275,13 +276,6 @@ def run_tape(
         ]
     )
     out = [torch.empty(plan.destinations, each.width, dtype=wide, device=device) for each in tape.outputs]
-    kernels.propagate(
-        plan,
-        tape,
-        rows,
-        near=[as_array(value) for value in here],
-        shared=as_array(together),
-        edge=as_array(edge),
-        out=[as_array(value) for value in out],
-    )
+    arrays = TapeArrays([*map(as_array, here)], as_array(together), [*map(as_array, out)], as_array(edge))
+    kernels.propagate(plan, tape, rows, arrays)
     return out

@@ -14,7 +14,7 @@ from ...runtime import mpi
 from ..autograd.aggregation import aggregate, mean_scale, scaled_sum
 from ..graph.dist_graph import DistGraph, extend
 from ..graph.loading import edge_data_of
-from ..graph.matrix import Adjacency, EdgeValues
+from ..graph.matrix import Adjacency, EdgeValues, check_order
 from ..graph.view import GraphView
 from ..sampling.batches import Block
 from .columns import ColumnProgram, WeightParts
@@ -23,14 +23,16 @@ from .stages import Linear
 from .tracing import Edge, EdgeData
 
 
-def edge_data(graph: GraphView, edges: int = 0) -> EdgeData:
+def edge_data(graph: GraphView, edges: int = 0, kind: str = "edges") -> EdgeData:
     """Return the edge data that a graph has.
 
     edges: number of edges of an example; 0 for the graph's own, whose values are copies, which programs may change.
+    kind: of the adjacency whose edges they are; reading raises ValueError for one without their order (`check_order`).
     """
 
     @cache
     def read(name: str) -> Tensor:
+        check_order(kind)
         held = data_of(graph, name)
         return example(edges, held.shape[1:], held) if edges else held.clone()
 
@@ -150,7 +152,9 @@ def edges_of(x: Tensor, graph: GraphView, adjacency: Adjacency) -> tuple[Edge, T
         )
     source, target = index
     weight = _weights(graph, adjacency, source, target, x)
-    return Edge(rows[source], x[: graph.destinations][target], edge_data(graph), weight), target
+    return Edge(
+        rows[source], x[: graph.destinations][target], edge_data(graph, kind=adjacency.kind), weight
+    ), target
 
 
 def gathered(

@@ -28,7 +28,7 @@ from ...runtime.backends.arguments import Rows
 from ...runtime.sampler import Hop, shuffled
 from ...runtime.watchdog import collective
 from ..autograd.losses import loss_of, mean_of_all
-from ..graph.matrix import Adjacency, EdgeValues, LoopFill, index, with_loops
+from ..graph.matrix import Adjacency, EdgeValues, LoopFill, check_order, index, with_loops
 from ..graph.view import GraphView
 from ..inputs.host import Input
 from ..spans import span
@@ -171,6 +171,7 @@ class Block(GraphView):
         return self._source.edges.edge_data(name, np.zeros(0, np.int64)).shape[1:]
 
     def _in_order(self, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> EdgeValues:
+        check_order(adjacency.kind)
         plans = self.plan(adjacency.kind)
         values = with_loops(values, self.edges, plans.places, fill, "the block has")
         return EdgeValues(values.detach(), values[index(plans.order, values)])
@@ -325,9 +326,16 @@ class Batches:
                 for number in range(first, self.steps):
                     for later in range(number + len(waiting), min(self.steps, number + ahead + 1)):
                         waiting.append(pool.submit(sample, later))
-                    with span("sample"):
-                        sampled = waiting.popleft().result()
-                    yield self.batch(*sampled, epoch, number)
+                    try:
+                        with span("sample"):
+                            sampled = waiting.popleft().result()
+                        batch = self.batch(*sampled, epoch, number)
+                    except InputError as error:
+                        if self._source.comm.size == 1:
+                            raise
+                        # It is this rank's own: ranks in the middle of a step cannot agree on one.
+                        raise RuntimeError(f"batch {number} of epoch {epoch}: {error}") from error
+                    yield batch
             finally:
                 for future in waiting:
                     future.cancel()

@@ -20,6 +20,7 @@ from ...plan.grid import ROWS, Division, RowBytes, divided
 from ...plan.workload import Plan
 from ...runtime import exchange, mpi
 from ..graph.loading import Part, edge_data_of, weighted_edges
+from ..graph.matrix import check_order
 from ..workspace import accumulator, row_format
 
 EDGE_BYTES = 12  # of a plan per edge: an index, and a share of a segment and its copy
@@ -156,8 +157,8 @@ class Grids:
         directions. Raises InputError, the same on all ranks, if the memory is too small, and ValueError for edge data
         with "gcn".
         """
-        if kind == "gcn" and data:
-            raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
+        if data:
+            check_order(kind)
         of_source = 0 if self._in_place else row_format(source_columns, self._dtype).row_bytes
         names = frozenset([data] if data else [])
         need = Need(of_source, target_columns * self._wide.itemsize, names)

@@ -17,7 +17,7 @@ from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from ..streaming.buffer import ChunkBuffer
 from ..streaming.store import Store
-from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows
+from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows, check_operation
 from .edges import EdgeKernels
 from .profiling import Profiling
 from .sampling import SamplingKernels
@@ -303,7 +303,6 @@ class Backend(ABC):
         InputError where slots are too small, or there is no streaming.
         """
 
-    @abstractmethod
     def aggregate(
         self,
         plan: Plan,
@@ -321,8 +320,14 @@ class Backend(ABC):
         reduce: "sum", "mean" (divided by the number of edges) or "max"; without edges all give 0. out:
         [destinations, dim], of the rows' dtype, padded rows (`Memory.padded`). Half rows are summed in float32, and
         ``edge`` and the epilogue's arrays are float32 then; else they are of the rows' dtype. Collective with
-        "halo".
+        "halo". Raises ValueError for operations and arrays that do not go together.
         """
+        check_operation(op, reduce, edge)
+        self._aggregate(plan, reduce, src, out, edge, epilogue or Epilogue())
+
+    @abstractmethod
+    def _aggregate(self, plan: Plan, reduce: str, src: Rows, out: Any, edge: Any, epilogue: Epilogue) -> None:
+        """Aggregate rows, times ``edge`` where it is not None."""
 
     @abstractmethod
     def gather(self, src: TieredRows, ids: Any, out: Any) -> None:

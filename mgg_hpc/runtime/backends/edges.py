@@ -8,7 +8,6 @@ node in 8 bytes. So all that an edge needs of its source is transferred in one r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +86,20 @@ class Attention:
         if self.additive:
             return TailedRows(dtype, self.columns, 3 * self.heads, self.key is not None)
         return TailedRows(dtype, 2 * self.columns, 2 * self.heads, self.key is not None)
+
+
+@dataclass(frozen=True)
+class TapeArrays:
+    """Arrays of `EdgeKernels.propagate`, of the accumulator's dtype.
+
+    near: [n, k] each, values of destinations. shared: [S], values of all edges. out: [n, width] for each output. edge:
+    data of edges [E, D] in the plan's order, or None.
+    """
+
+    near: list[Any]
+    shared: Any
+    out: list[Any]
+    edge: Any = None
 
 
 class EdgeKernels(ABC):
@@ -177,22 +190,11 @@ class EdgeKernels(ABC):
         """
 
     @abstractmethod
-    def propagate(
-        self,
-        plan: Plan,
-        tape: Tape,
-        src: Rows,
-        *,
-        near: Sequence[Any],
-        shared: Any,
-        out: Sequence[Any],
-        edge: Any = None,
-    ) -> None:
-        """out[i][v] = reduction of the tape's output i over the edges u -> v; 0 without edges.
+    def propagate(self, plan: Plan, tape: Tape, src: Rows, given: TapeArrays) -> None:
+        """given.out[i][v] = reduction of the tape's output i over the edges u -> v; 0 without edges.
 
-        src: rows of ``tape.far_columns`` values of u. near: arrays [n, k] of values of v. shared: [S], values that all
-        edges share. edge: data of edges [E, D] in the plan's order, or None. out: an array [n, width] for each output.
-        All but src are of the accumulator's dtype. (NGra, section 3.2: Scatter, ApplyEdge and Gather in one.)
+        src: rows of ``tape.far_columns`` values of u. (NGra, section 3.2: Scatter, ApplyEdge and Gather in one.) Raises
+        InputError where nothing compiles the tape.
         """
 
     def check_tapes(self) -> None:

@@ -25,6 +25,7 @@ from .read import Run
 
 # Kinds of time in the order of colours and hatches, the same in all figures.
 KINDS = [*phases.PHASES, timeline.WAITED, phases.STEP, *phases.BATCH_STAGES.values(), *timeline.KINDS[1:]]
+USES = dict(zip(timeline.USES, ((0, 0), (5, 0), (4, 1), (1, 0), (7, 0)), strict=True))  # colour and hatch
 SETTINGS = {"axes.grid": True, "svg.fonttype": "none"}
 STYLES = {"train": ":", "validation": "-", "test": "--", "training step": "-", "evaluation": "--"}
 LOGARITHMIC = ("loss", "ms")  # labels of axes
@@ -155,4 +156,29 @@ def lanes(plt: Any, found: timeline.Timeline) -> Any:
             drawn.set_label(kind if bars and at is axes[0, 0] else "")
         at.set(xlim=(first, last), ylim=(len(rows) - 0.4, -0.6), xlabel="ms from the begin of the epoch")
         at.set_yticks(range(len(rows)), [f"rank {rank}: {lane}" for rank, lane in rows], fontsize=9)
+    return figure
+
+
+@drawn
+def pools(plt: Any, views: Sequence[tuple[tuple[float, float], Sequence[timeline.Use]]]) -> Any:
+    """Draw how CPU, link, device and buffers are used over an epoch of hybrid batches, and, below, over an overlap."""
+    lanes = list(dict.fromkeys(use.lane for use in views[0][1]))
+    figure, axes = plt.subplots(len(views), figsize=(WIDE, 0.8 + len(views) * (0.8 + 0.3 * len(lanes))))
+    for at, ((first, last), uses) in zip(axes, views, strict=True):
+        whole = at is axes[0]  # its bars are means over time, not batches, so nothing separates them
+        for use in uses:
+            colour, hatch = USES[use.kind]
+            how = {
+                "facecolor": COLOURS[colour],
+                "hatch": HATCHES[hatch],
+                "edgecolor": "white",
+                "align": "edge",
+            }
+            seams: dict[str, Any] = {"linewidth": 0 if whole else 0.5, "antialiased": not whole}
+            bottom = lanes.index(use.lane) + 0.42 - 0.84 * use.base
+            at.bar(use.begin, -0.84 * use.height, use.end - use.begin, bottom, **how, **seams)
+        at.set(xlim=(first, last), ylim=(len(lanes) - 0.4, -0.6), xlabel="ms from the begin of the epoch")
+        at.set_yticks(range(len(lanes)), lanes, fontsize=9)
+    for kind, (colour, hatch) in USES.items():
+        axes[0].bar(0, 0, facecolor=COLOURS[colour], hatch=HATCHES[hatch], edgecolor="white", label=kind)
     return figure

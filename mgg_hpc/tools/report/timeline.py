@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...training.profile.phases import AGGREGATE, DENSE, STAGES
-from ...training.profile.trace import CATEGORY, EPOCH, SEE, WAIT
+from ...training.profile.trace import BATCHES, CATEGORY, EPOCH, SEE, WAIT
 from .read import content
 
 MOST_BARS = 2500  # of all timelines of a page, which stays small so; the longest are kept
@@ -20,6 +24,20 @@ WAITED, ROUND, CHUNK, SEEN = (
     "a chunk is seen",
 )
 KINDS = (WAITED, ROUND, CHUNK, SEEN, "kernel", "copy")  # beside the phases
+# Of hybrid mini-batches: lanes, kinds of their bars, and limits of their figure.
+POOL, HOST, LINK, NEAR, DEVICE = POOLS = ("CPU pool", "CPU buffer", "link", "device buffer", "device")
+DRAWN, COPIED, MADE, TRAINED, WAITING = USES = (
+    "prepared by the CPU",
+    "copied",
+    "prepared by the device",
+    "trained on",
+    "batches that wait",
+)
+SIZES = {POOL: " ({} at once)", HOST: " (up to {})", NEAR: " (up to {})"}
+MOST_POOLED, MOST_STEPS = (
+    4,
+    150,
+)  # ranks; heights of a lane, which are means over time where more would be needed
 SPAN, KERNELS = "user_annotation", ("kernel", "gpu_memcpy", "gpu_memset")  # categories of events
 
 Event = Mapping[str, Any]
@@ -35,17 +53,30 @@ class Bar(NamedTuple):
     end: float
 
 
+class Use(NamedTuple):
+    """How much of a pool, the link or a buffer is in use. begin, end: as of a bar. base, height: shares of its size."""
+
+    lane: str
+    kind: str
+    begin: NDArray[np.float64]
+    end: NDArray[np.float64]
+    base: NDArray[np.float64]
+    height: NDArray[np.float64]
+
+
 class Timeline(NamedTuple):
     """The bars of one epoch.
 
     ranks: the ranks that have a trace, in order. views: begin and end, in ms, of the epoch and, where an exchange was
-    traced, of the view of its longest one.
+    traced, of the view of its longest one. pools: of hybrid mini-batches, views of the epoch and of an overlap in its
+    middle, each with uses of the first ranks, whose lanes are named with rank and size.
     """
 
     epoch: int
     ranks: list[int]
     bars: list[Bar]
     views: list[tuple[float, float]]
+    pools: Sequence[tuple[tuple[float, float], list[Use]]] = ()
 
 
 def read(traces: Mapping[int, Path], timelines: int) -> Timeline | None:
@@ -70,7 +101,9 @@ def read(traces: Mapping[int, Path], timelines: int) -> Timeline | None:
     shown = sorted((bar for bar in bars if bar.rank in traces), key=lambda bar: bar.begin - bar.end)
     shown = shown[: MOST_BARS // timelines]
     end = max(end for _, end in whole.values())
-    return Timeline(epoch, list(traces), shown, [(0.0, (end - origin) / 1e3), *_longest(shown)])
+    views = [(0.0, (end - origin) / 1e3), *_longest(shown)]
+    batches = {rank: [each for each in found if each["cat"] == BATCHES] for rank, found in events.items()}
+    return Timeline(epoch, list(traces), shown, views, _pools(batches, origin))
 
 
 def _events(path: Path) -> list[Event]:
@@ -127,3 +160,69 @@ def _longest(bars: Sequence[Bar]) -> list[tuple[float, float]]:
         if worked > best and any(each.begin < bar.end and each.end > bar.begin for each in arrived):
             best, view = worked, [(bar.begin - 0.1 * length, bar.end + 0.1 * length)]
     return view
+
+
+def _pools(
+    batches: Mapping[int, Sequence[Event]], origin: float
+) -> list[tuple[tuple[float, float], list[Use]]]:
+    """Return views of hybrid mini-batches, none without them. batches: their events by rank."""
+    ranks = [rank for rank, found in batches.items() if found][:MOST_POOLED]
+    if not ranks:
+        return []
+    found = batches[ranks[0]]
+    overlap = sorted(each["args"]["overlap"] for each in found)[len(found) // 2]
+    # Of what the device does: the CPU has prepared its batches before.
+    of_it = [each for each in found if each["args"]["overlap"] == overlap and each["name"] != "batch by cpu"]
+    views = [
+        ((first - origin) / 1e3, (max(each["ts"] + each["dur"] for each in shown) - origin) / 1e3)
+        for shown, first in ((found, origin), (of_it, min(each["ts"] for each in of_it)))
+    ]
+    return [
+        (view, [use for rank in ranks for use in _uses(rank, batches[rank], origin, view)]) for view in views
+    ]
+
+
+def _uses(rank: int, events: Sequence[Event], origin: float, view: tuple[float, float]) -> Iterator[Use]:
+    """Yield how the pools, the link and the buffers of a rank are used in a view."""
+    spans: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
+    for each in events:
+        begin = (each["ts"] - origin) / 1e3
+        spans[each["name"]][each["args"]["number"]] = begin, begin + each["dur"] / 1e3
+    cpu, copy, train = spans["batch by cpu"], spans["transfer by copy"], spans["train by device"]
+    made = [*spans["batch by device"].values(), *spans["transfer by direct"].values()]
+    begun = {
+        number: begin for each in (copy, spans["batch by device"]) for number, (begin, _) in each.items()
+    }
+    lanes = {
+        POOL: {DRAWN: list(cpu.values())},
+        HOST: {WAITING: [(cpu[number][1], copy[number][0]) for number in cpu.keys() & copy.keys()]},
+        LINK: {COPIED: list(copy.values()), MADE: made},
+        NEAR: {WAITING: [(begun[number], train[number][0]) for number in begun.keys() & train.keys()]},
+        DEVICE: {MADE: made, TRAINED: list(train.values())},
+    }
+    for lane, kinds in lanes.items():
+        times = np.array([each for spans in kinds.values() for each in spans]).reshape(-1, 2)
+        most = max(1, round(max(_held(times, np.unique(times)), default=1.0))) if lane in SIZES else 1
+        edges = np.unique(np.clip([*times.flat, *view], *view).round(6))  # to ns
+        if len(edges) > MOST_STEPS:
+            edges = np.linspace(*view, MOST_STEPS + 1)
+        base = np.zeros(len(edges) - 1)
+        for kind, of_kind in kinds.items():
+            # A copy may still run while the device begins to prepare.
+            height = np.minimum(_held(np.array(of_kind).reshape(-1, 2), edges) / most, 1 - base)
+            shown = height > 1e-6
+            name = f"rank {rank}: {lane}{SIZES.get(lane, '').format(most)}"
+            yield Use(name, kind, *(each[shown] for each in (edges[:-1], edges[1:], base, height)))
+            base = base + height
+
+
+def _held(spans: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean number of spans [n, 2] that hold between each two edges."""
+
+    def passed(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the integral, up to each edge, of the number of times that have passed."""
+        count = np.searchsorted(np.sort(times), edges)
+        sums: NDArray[np.float64] = count * edges - np.concatenate([[0], np.cumsum(np.sort(times))])[count]
+        return sums
+
+    return np.diff(passed(spans[:, 0]) - passed(spans[:, 1])) / np.diff(edges)

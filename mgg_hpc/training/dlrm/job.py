@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ... import sizes
 from ...config import DlrmSettings, Settings
 from ...data.clicks.criteo import WORDS, Clicks
 from ...data.clicks.store import ClickFile
@@ -19,7 +20,9 @@ from ...nn.embedding.optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagra
 from ...nn.embedding.rows import check_memory, ranks_of
 from ...runtime import backends, mpi
 from ...runtime.sampler import shuffled
-from .model import DLRM, feature
+from .model import DLRM, feature, table
+
+SAMPLED = 1 << 18  # rows by whose categories rows of tables are placed, at least
 
 OPTIMIZERS: dict[str, type[RowOptimizer]] = {
     "sgd": SGD,
@@ -69,7 +72,7 @@ class DlrmJob:
             torch.set_num_threads(mpi.threads(comm, settings.run.threads))
         torch.manual_seed(settings.train.seed)
         optimizer = OPTIMIZERS[self.dlrm.optimizer](self.dlrm.learning_rate)
-        if self.device == "cpu":
+        if self.device == "cpu" and not self.dlrm.memory:
             shape = len(self.columns) * self.dlrm.rows, self.dlrm.dim
             check_memory(ranks_of(comm), [shape], optimizer, torch.float32, copied=True)
         self.model = DLRM(
@@ -81,10 +84,38 @@ class DlrmJob:
             optimizer,
             device=self.device,
             comm=comm,
+            **self._tiers(),
         )
         self.model.to(self.device)
         kind = torch.optim.SGD if self.dlrm.optimizer == "sgd" else torch.optim.Adagrad
         self.optimizer = kind(self.model.shared, lr=self.dlrm.learning_rate)
+
+    def _tiers(self) -> dict[str, Any]:
+        """Return where rows of the tables lie: of those in memory, a sample of the batches reads most. Collective."""
+        memory = sizes.parse(self.dlrm.memory) if isinstance(self.dlrm.memory, str) else self.dlrm.memory
+        if not memory:
+            if self.dlrm.scratch:
+                raise InputError(
+                    "dlrm.scratch is for tables larger than memory: set dlrm.memory too, or leave it out"
+                )
+            return {}
+        size, chosen = self.dlrm.batch_size, shuffled(np.arange(self.steps), self.settings.train.seed, 1)
+        with mpi.agree(self.comm):
+            read = np.concatenate(
+                [
+                    hashed(self.file.read(at * size, min((at + 1) * size, self.train_rows)), self.dlrm.rows)
+                    for at in chosen[: -(-SAMPLED // size)].tolist()
+                ],
+                1,
+            )
+
+        def counted(ids: Any) -> Callable[[int, int], Any]:
+            return lambda first, last: np.bincount(
+                ids[(ids >= first) & (ids < last)] - first, minlength=last - first
+            )
+
+        score = {table(each): counted(read[column]) for each, column in enumerate(self.columns)}
+        return {"near": memory, "folder": self.dlrm.scratch or None, "score": score}
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[ClickBatch]:
         """Yield the batches of an epoch, counted from 1, from batch ``first`` on; a thread makes the next one.

@@ -34,7 +34,7 @@ class DLRM(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.bottom = mlp([INTEGERS, *bottom, dim], last=torch.nn.ReLU())
-        configs = [TableConfig(f"table_{each}", rows, dim, [feature(each)]) for each in range(tables)]
+        configs = [TableConfig(table(each), rows, dim, [feature(each)]) for each in range(tables)]
         self.tables = ShardedEmbeddingBagCollection(configs, optimizer=optimizer, **how)
         pairs = torch.tril_indices(tables + 1, tables + 1, -1)
         self.register_buffer("pairs", pairs[0] * (tables + 1) + pairs[1], persistent=False)
@@ -57,6 +57,11 @@ class DLRM(torch.nn.Module):
 def feature(column: int) -> str:
     """Return the name of a category's feature."""
     return f"category_{column}"
+
+
+def table(column: int) -> str:
+    """Return the name of a category's table."""
+    return f"table_{column}"
 
 
 def mlp(widths: Sequence[int], last: torch.nn.Module | None = None) -> torch.nn.Sequential:

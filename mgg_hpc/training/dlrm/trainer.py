@@ -17,11 +17,12 @@ from ... import config
 from ...config import Settings
 from ...data.clicks.store import open_clicks
 from ...errors import InputError
+from ...nn.embedding.rows import ShardedRows
 from ...nn.gradients import sum_gradients
-from ...nn.workspace import as_array
 from ...runtime import backends, mpi
 from ...runtime.backends.base import Collectives
 from ...runtime.backends.host.components import HostCollectives
+from ...runtime.tiers.place import FILE, NEAR
 from ...runtime.timing import spread
 from .. import memory, report, run_folder
 from ..checkpoints import state
@@ -52,8 +53,8 @@ class DlrmTrainer:
         self._collectives: Collectives = HostCollectives(job.comm.rank, job.comm.size, job.comm)
         if (
             job.device == "cuda"
-        ):  # gradients are on GPUs; on CPUs of several nodes tables have backends of one rank
-            ((rows, _),) = job.model.tables.parts().values()
+        ):  # gradients are there; on CPUs of several nodes tables have backends of one rank
+            (rows,) = job.model.tables.rows.values()
             self._collectives = rows.backend.collectives
 
     def epoch(self, epoch: int, first: int, after: Callable[[int], None]) -> float:
@@ -107,7 +108,7 @@ class DlrmTrainer:
 
     def capture(self, at: Position, metrics_bytes: int) -> State:
         """Return a copy of this rank's state."""
-        ((rows, held),) = self.job.model.tables.parts().values()
+        (rows,) = self.job.model.tables.rows.values()
         facts = {
             "epoch": at.epoch,
             "batch": at.batch,
@@ -121,8 +122,7 @@ class DlrmTrainer:
             if self.job.comm.rank == 0
             else {}
         )
-        own = {name: as_array(on_host(value)) for name, value in held.items()}
-        return State(facts, tensors, np.arange(rows.first, rows.last), own)
+        return State(facts, tensors, np.arange(rows.first, rows.last), rows.saved())
 
     def resume(self, folder: Path, run: Path) -> int:
         """Take the state of a run's checkpoint, of any number of ranks; return the bytes of metrics.csv. Collective.
@@ -140,10 +140,12 @@ class DlrmTrainer:
         file, before = self.job.file, facts.get("clicks", "")
         if before:  # else of a file without a uuid
             check_uuid(file.path, "clicks", file.uuid or "of no uuid", run, before, "dlrm.data")
-        ((rows, held),) = self.job.model.tables.parts().values()
+        (rows,) = self.job.model.tables.rows.values()
         state.copy_into(str(folder), tensors, (MODEL, OPTIMIZER), self._shared())
-        found = state.read_rows(folder, held, np.arange(rows.first, rows.last))
-        state.copy_into(str(folder), {name: torch.from_numpy(each) for name, each in found.items()}, "", held)
+        for first, last, held in rows.parts(writes=True):
+            found = state.read_rows(folder, held, np.arange(first, last))
+            given = {name: torch.from_numpy(each) for name, each in found.items()}
+            state.copy_into(str(folder), given, "", held)
         try:
             self.loss = float(facts["loss"])
             return Position(int(facts["epoch"]), int(facts["batch"])), int(facts["metrics_bytes"])
@@ -225,7 +227,7 @@ def _summary(
 ) -> dict[str, Any]:
     """Return the content of summary.json, but for what the process took. Collective."""
     job = trainer.job
-    ((rows, _),) = job.model.tables.parts().values()
+    (rows,) = job.model.tables.rows.values()
     meter = rows.backend.stream.meter
     local, remote = np.sum(job.comm.allgather((meter.local_bytes, meter.remote_bytes)), axis=0).tolist()
     return {
@@ -242,5 +244,15 @@ def _summary(
         "epoch_ms": spread([each for each, _ in times]) if times else {},
         "eval_ms": spread([each for _, each in times]) if times else {},
         "bytes": {"local": local, "remote": remote},
+        **_tiers(rows, job.comm),
         "seed": job.settings.train.seed,
     }
+
+
+def _tiers(rows: ShardedRows, comm: Any) -> dict[str, Any]:
+    """Return the entry of tables in tiers, {} for others: shares of the rows that all ranks have read. Collective."""
+    if rows.tiers is None:
+        return {}
+    every = comm.allgather({name: each["rows"] for name, each in rows.tiers.stats().items()})
+    read = {name: sum(each.get(name, 0) for each in every) for name in (NEAR, FILE)}
+    return {"tiers": {"read": {name: count / max(1, sum(read.values())) for name, count in read.items()}}}

@@ -6,13 +6,16 @@ plan and without one. Threads wait for slots of the buffers; a batch is copied o
 
 from __future__ import annotations
 
+import bisect
+import contextlib
+import itertools
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -26,72 +29,105 @@ from .operators import OPERATORS, Prepared, Work
 
 CPU, COPY, TRAIN = ("batch", "cpu"), ("transfer", "copy"), ("train", "device")
 DEVICE, DIRECT = ("batch", "device"), ("transfer", "direct")
-OF_PHASES = {"cpu": (CPU,), "copy": (COPY,), "device": (DEVICE, DIRECT), "train": (TRAIN,)}
+# Names as in `Phases`.
+OF_PHASE = {CPU: "cpu", COPY: "copy", DEVICE: "device", DIRECT: "device", TRAIN: "train"}
+
+
+class Activity(NamedTuple):
+    """A call of an operator for a batch, of an overlap counted from 0. thread: its name. begin, end: s of the run."""
+
+    operator: tuple[str, str]
+    number: int
+    overlap: int
+    thread: str
+    begin: float
+    end: float
 
 
 class Run:
     """An epoch's batches on their way: as many as the plan has, from number ``first`` on.
 
-    seconds: of all so far. calls: functions that return the seconds of each operator's calls, once a GPU has finished.
+    began: time.perf_counter() at the begin. seconds: duration, once it has ended.
     """
 
     def __init__(self, source: Source, batches: Batches, plan: Plan, epoch: int, first: int = 0) -> None:
         self._work = Work(source, batches, epoch, batches.sampling(epoch))
+        self.epoch = epoch
         self._plan, self._first, self._stream = plan, first, source.backend.stream
         self._of_cpu = list(plan.of_cpu(first))
         self._copies: deque[Future[tuple[Batch | Prepared, Any]]] = deque()  # with stamps
         self._trained, self._ended, self._moved = first, False, threading.Condition()
-        self.calls: defaultdict[tuple[str, str], list[Callable[[], float]]] = defaultdict(list)
-        self.seconds = 0.0
+        # Operator, batch, thread, and functions for begin and end, once a GPU has finished.
+        self._calls: list[tuple[tuple[str, str], int, str, Callable[[], float], Callable[[], float]]] = []
+        self.began = self.seconds = 0.0
+
+    def activities(self) -> Iterator[Activity]:
+        """Yield what operators did, once a GPU has finished."""
+        ends = list(itertools.accumulate(sum(each) for each in self._plan.each()))
+        for operator, number, thread, begin, end in self._calls:
+            overlap = bisect.bisect(ends, number - self._first)
+            yield Activity(operator, number, overlap, thread, begin(), end())
 
     def spent(self) -> dict[str, list[float]]:
-        """Return the seconds of each batch by phase, named as in `Phases`."""
-        calls = {
-            name: ([each() for each in self.calls[key]] for key in keys) for name, keys in OF_PHASES.items()
-        }
-        return {name: [sum(each) for each in zip(*found, strict=True)] for name, found in calls.items()}
+        """Return the seconds of each batch by phase."""
+        spent = {name: defaultdict[int, float](float) for name in OF_PHASE.values()}
+        for each in self.activities():
+            spent[OF_PHASE[each.operator]][each.number] += each.end - each.begin
+        return {name: list(of_batch.values()) for name, of_batch in spent.items()}
 
     def batches(self) -> Generator[Batch]:
         """Yield the batches. Threads end with the generator."""
-        began, held, workers = time.perf_counter(), dict[int, Batch](), self._plan.phases.workers
-        self._pool, self._link = (
-            ThreadPoolExecutor(workers, "batch cpu"),
-            ThreadPoolExecutor(1, "transfer copy"),
-        )
+        held, (waiting, _), workers = dict[int, Batch](), self._plan.buffers, self._plan.phases.workers
+        self._pool = ThreadPoolExecutor(workers, "batch cpu")
+        self._link = ThreadPoolExecutor(1, "transfer copy")
+        self.began, self._origin = time.perf_counter(), self._stream.stamp()
         try:
-            self._link.submit(self._begin, range(self._plan.buffers[0] + workers)).result()
+            self._link.submit(self._begin, range(waiting + workers)).result()
             for prepares, number in self._plan.program(self._first):
                 if prepares:
                     with span("sample"):
-                        prepared = self._timed(DEVICE, number)
-                    held[number] = self._timed(DIRECT, prepared)
+                        prepared = self._timed(DEVICE, number, number)
+                    held[number] = self._timed(DIRECT, number, prepared)
                     continue
                 arrived = [held.pop(number) if number in held else self._arrived()]
-                since = self._stream.stamp()
-                try:
+                with self._counted(TRAIN, number):
                     yield self._whole(arrived.pop())
-                finally:
-                    self.calls[TRAIN].append(self._stream.since(since))
                 self._advance(number + 1)
         finally:
-            self.seconds = time.perf_counter() - began
+            self.seconds = time.perf_counter() - self.began
             self._advance(self._trained, ended=True)
             self._pool.shutdown(cancel_futures=True)
             self._link.shutdown(cancel_futures=True)
 
-    def _timed(self, operator: tuple[str, str], given: Any) -> Any:
-        """Call an operator, and keep its seconds: the CPU's by the clock, others by the device's stream."""
-        phase, hardware = operator
-        began = time.perf_counter() if operator == CPU else self._stream.stamp()
+    @contextlib.contextmanager
+    def _counted(self, operator: tuple[str, str], number: int) -> Iterator[None]:
+        """Keep when a call begins and ends: by the clock on the CPU, others by the device's stream."""
+        begin = self._now(operator)
         try:
-            found = OPERATORS[phase][hardware](self._work, given)
-        except InputError:
-            raise
+            yield
+        finally:
+            thread = threading.current_thread().name
+            self._calls.append((operator, number, thread, begin, self._now(operator)))
+
+    def _now(self, operator: tuple[str, str]) -> Callable[[], float]:
+        if operator != CPU:
+            return self._stream.since(self._origin)
+        now = time.perf_counter() - self.began
+        return lambda: now
+
+    def _timed(self, operator: tuple[str, str], number: int, given: Any) -> Any:
+        with self._counted(operator, number):
+            return self._call(operator, given)
+
+    def _call(self, operator: tuple[str, str], given: Any) -> Any:
+        """Call an operator. Its error is this rank's own: ranks in the middle of a step cannot agree on one."""
+        phase, hardware = operator
+        try:
+            return OPERATORS[phase][hardware](self._work, given)
         except Exception as error:
+            if isinstance(error, InputError) and self._work.source.comm.size == 1:
+                raise
             raise RuntimeError(f"preparing batches: {phase} by {hardware} failed: {error!r}") from error
-        taken = time.perf_counter() - began if operator == CPU else 0.0
-        self.calls[operator].append((lambda: taken) if operator == CPU else self._stream.since(began))
-        return found
 
     def _advance(self, trained: int, *, ended: bool = False) -> None:
         with self._moved:
@@ -101,25 +137,23 @@ class Run:
     def _begin(self, places: Iterable[int]) -> None:
         """Have batches in these places among the CPU's made and copied. Called by the link alone, so in order."""
         for place in (each for each in places if each < len(self._of_cpu)):
-            made = self._pool.submit(self._timed, CPU, self._of_cpu[place])
+            made = self._pool.submit(self._timed, CPU, self._of_cpu[place], self._of_cpu[place])
             self._copies.append(self._link.submit(self._copy, place, made))
 
     def _copy(self, place: int, made: Future[Prepared]) -> tuple[Batch | Prepared, Any]:
         """Copy a batch once there is room on the device: a slot for each in its buffer, and for the one in training."""
-        prepared, last = made.result(), self._of_cpu[place] - self._plan.buffers[1]
+        prepared, number = made.result(), self._of_cpu[place]
         with self._moved:
-            while self._trained < last and not self._ended:
+            while self._trained < number - self._plan.buffers[1] and not self._ended:
                 self._moved.wait()
         with self._stream.beside():
-            copied = self._timed(COPY, prepared), self._stream.stamp()
+            copied = self._timed(COPY, number, prepared), self._stream.stamp()
         self._begin([place + self._plan.buffers[0] + self._plan.phases.workers])  # in its slot
         return copied
 
     def _whole(self, arrived: Batch | Prepared) -> Batch:
         """Return a batch with its input rows, which only this thread may gather if they are missing."""
-        if isinstance(arrived, Batch):
-            return arrived
-        batch: Batch = OPERATORS[DIRECT[0]][DIRECT[1]](self._work, arrived)
+        batch: Batch = arrived if isinstance(arrived, Batch) else self._call(DIRECT, arrived)
         return batch
 
     def _arrived(self) -> Batch | Prepared:
@@ -154,7 +188,7 @@ class Hybrid:
         plans = self.plans(batches)
         plan, phases = plans[self.name], asdict(self.phases)
         times = (
-            f"{name} {1e3 * phases[name]:.2f} ms (varies by {self.spread[name]:.0%})" for name in OF_PHASES
+            f"{name} {1e3 * phases[name]:.2f} ms (varies by {self.spread[name]:.0%})" for name in self.spread
         )
         expected = (f"{name} {1e3 * found.seconds:.0f} ms" for name, found in plans.items())
         return {

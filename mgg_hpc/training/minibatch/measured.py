@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import cast
@@ -22,7 +21,7 @@ from ...plan.hybrid import Overlap, Phases, Plan
 from ...runtime import cores
 from ..job import Job
 from ..trainer import Trainer
-from .executor import OF_PHASES, Hybrid, Run
+from .executor import OF_PHASE, Hybrid, Run
 
 STEPS, WARM_UP = 20, 2  # batches of each phase that are measured, and those before them
 FORMAT, VERSION = "mgg-phases", 1
@@ -66,7 +65,7 @@ def measure(job: Job) -> Measured:
     workers = min(comm.allgather(job.backend.options.threads))
     # Nothing of the whole graph is used.
     trainer = Trainer(replace(job, model=deepcopy(job.model)), cast(GraphHandle, None), records=False)
-    epoch, spent = 0, {name: list[float]() for name in OF_PHASES}
+    epoch, spent = 0, {name: list[float]() for name in OF_PHASE.values()}
     wanted = WARM_UP + min(STEPS, 2 * sampled.steps)
     while min(map(len, spent.values())) < wanted:
         epoch += 1
@@ -91,42 +90,37 @@ def measure(job: Job) -> Measured:
 
 def _machine(job: Job) -> dict[str, str | int]:
     """Return what must be equal for kept times to hold."""
+    here: dict[str, str | int] = {
+        "cpu": cores.processor(),
+        "cores": cores.available(),
+        "threads": job.backend.options.threads,
+    }
     gpu = {} if job.backend.capabilities.device == "cpu" else {"GPU": torch.cuda.get_device_name()}
-    here = {"cpu": cores.processor(), "cores": cores.available(), "threads": job.backend.options.threads}
-    return {**here, **gpu, "ranks": job.comm.size, "mgg": __version__}
+    return here | gpu | {"mgg": __version__}
 
 
 def _name(job: Job) -> str:
-    """Return the name of the times of this model, graph, fanouts and size of batches in the user's cache folder."""
-    train = job.settings.train
+    """Return the file name, in the user's cache folder, of the times of jobs with batches like this job's."""
+    settings = job.settings
     of = [
-        job.part.uuid,
-        msgspec.to_builtins(job.settings.model),
-        train.dtype,
-        list(train.fanouts),
-        train.batch_size,
+        *(job.part.uuid, job.comm.size, job.backend.capabilities.name),
+        *(settings.model, settings.features, settings.run.features),
+        *(getattr(settings.train, name) for name in ("dtype", "recompute", "fanouts", "batch_size")),
     ]
-    return (
-        f"phases-{xxhash.xxh3_64_hexdigest(json.dumps([*of, job.backend.capabilities.name]).encode())}.json"
-    )
+    return f"phases-{xxhash.xxh3_64_hexdigest(msgspec.json.encode(of))}.json"
 
 
 def _kept(job: Job) -> tuple[Measured | None, str]:
-    """Return the times that are kept for a job, or None, and where its times come from."""
+    """Return the times that are kept for a job, or None, and a note on where its times come from."""
     document, wrong = user_cache.read(_name(job), FORMAT, VERSION)
-    if document is None:
-        return None, f"measured now{f' ({wrong})' if wrong else ''}"
-    try:
-        found = msgspec.convert(document, Measured)
-    except msgspec.ValidationError as error:
-        return (
-            None,
-            f"measured now ({user_cache.folder() / _name(job)}: ignored, since it is damaged: {error})",
-        )
-    for what, here in _machine(job).items():
-        if found.machine.get(what) != here:
-            return (
-                None,
-                f"measured now, since the kept ones are of {what} {found.machine.get(what)}, and here it is {here}",
-            )
-    return found, "kept from an earlier run"
+    if document is not None:
+        try:
+            found, here = msgspec.convert(document, Measured), _machine(job)
+            changed = [name for name in here if found.machine.get(name) != here[name]]
+            if not changed:
+                return found, "kept from an earlier run"
+            name = changed[0]
+            wrong = f"the kept ones are of {name} {found.machine.get(name)}, and here it is {here[name]}"
+        except msgspec.ValidationError as error:
+            wrong = f"{user_cache.folder() / _name(job)}: ignored, since it is damaged: {error}"
+    return None, f"measured now{wrong and f' ({wrong})'}"

@@ -5,8 +5,8 @@
     OPERATORS["batch"]["device"] = drawn_on_npu
 
 A batch goes through "batch" on "cpu", "transfer" by "copy" and "train" on "device"; or through "batch" on "device",
-"transfer" by "direct" and "train" on "device". Those of the CPU run on threads of a pool, the copy on a thread of its
-own, all others on the thread that trains. Whatever prepares a batch must draw the same edges, as `Batches` does.
+"transfer" by "direct" and "train" on "device". Operators on "cpu" run on threads of a pool, the copy on a thread of its
+own, all others on the thread that trains. Each operator that prepares a batch must draw the same edges, as `Batches`.
 """
 
 from __future__ import annotations

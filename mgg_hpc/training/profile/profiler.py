@@ -56,7 +56,7 @@ class Recorder:
         self.first = min(WARM, total - 1) + 1
         self.last = min(self.first + PROFILED - 1, total)
         self.content = b""
-        self._comm, self._profiling, self._clocks = job.comm, job.backend.profiling, 0.0
+        self._job, self._profiling, self._clocks = job, job.backend.profiling, 0.0
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else Kineto prints on stderr
         activities = [ProfilerActivity.CPU]
         if job.backend.capabilities.device != "cpu":
@@ -74,7 +74,7 @@ class Recorder:
             self._runs = True
             self._profiling.begin()
             self._clocks = _clocks()
-            mpi.barrier(self._comm)
+            mpi.barrier(self._job.comm)
 
     def end(self, epoch: int, last: bool) -> None:
         """Stop profiling if the ended epoch is the last to profile, or the last of the run."""
@@ -84,20 +84,23 @@ class Recorder:
             with tempfile.TemporaryDirectory(prefix="mgg-profile-") as folder:
                 path = Path(folder) / "trace.json"
                 self._profile.export_chrome_trace(str(path))
-                self.content = self._with_exchanges(path.read_bytes())
+                self.content = self._with_more(path.read_bytes())
         elif last and epoch < self.first:
             self.first, self.last = 1, 0
 
-    def _with_exchanges(self, content: bytes) -> bytes:
-        """Return a trace with the events of the profiled halo exchanges."""
+    def _with_more(self, content: bytes) -> bytes:
+        """Return a trace with the events of the profiled halo exchanges, and of the last epoch's hybrid batches."""
         exchanges, kernels = self._profiling.taken()
-        if not exchanges and not kernels:
+        sampled = self._job.sampled
+        run = sampled.hybrid.run if sampled is not None and sampled.hybrid is not None else None
+        if not exchanges and not kernels and run is None:
             return content
         found = json.loads(content)
-        base, process = found["baseTimeNanoseconds"] / 1e9, os.getpid()
+        when = self._clocks, found["baseTimeNanoseconds"] / 1e9, os.getpid()
         found["traceEvents"] += [
-            *trace.exchange_events(exchanges, self._comm.size, self._clocks, base, process),
-            *trace.kernel_events(kernels, found["traceEvents"], process),
+            *trace.exchange_events(exchanges, self._job.comm.size, *when),
+            *trace.kernel_events(kernels, found["traceEvents"], os.getpid()),
+            *(trace.batch_events(run, *when) if run is not None and run.epoch == self.last else ()),
         ]
         return json.dumps(found).encode()
 

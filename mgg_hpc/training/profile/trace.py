@@ -8,6 +8,9 @@ this rank had pushed the previous round, and "halo: wait for round r"; args: cal
 ranks), round, to. On GPUs: "halo: push chunk c to rank p", from the moment that a CUDA block began to pack the chunk
 until it was signalled, and "halo: see chunk c of rank q", without length, when the first worker saw it; args: call
 (counts this rank's kernels), chunk (in the order of leaving or of need), to or of.
+
+Calls of the operators of hybrid mini-batches, in the last profiled epoch, have the category "batches" and names as
+"batch by cpu"; args: number (of the batch), overlap.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.backends.profiling import KernelStamps
+from ..minibatch.executor import Run
 
 EPOCH = "epoch"  # name of the spans "epoch 1", "epoch 2" ...; the first of every path
 STEP = "step"
@@ -38,7 +42,7 @@ WAITING = frozenset(
 _COPY = re.compile(r"cudaMemcpy\w*Async")
 _BLOCKING_COPY = re.compile(r"Memcpy DtoH .*Pageable")  # the call returns when the copy is done
 
-CATEGORY = "exchange"
+CATEGORY, BATCHES = "exchange", "batches"
 PUSH, WAIT, SEE = "halo: push", "halo: wait for", "halo: see"  # first words of events' names
 KERNEL = "aggregate_halo"  # part of the name of a halo's kernels
 LINES = 1_000_000  # added to a thread's number: lines of a trace that are not threads
@@ -168,7 +172,7 @@ def exchange_events(
 
     def event(name: str, line: int, began: float, ended: float, **about: int) -> dict[str, Any]:
         at, duration = (began + offset - base) * 1e6, (ended - began) * 1e6
-        return _event(name, process, line, at, duration, **about)
+        return _event(name, process, line, at, duration, CATEGORY, **about)
 
     if exchanges:
         yield from _line_names(process, "halo: pushes", "halo: waits")
@@ -209,14 +213,27 @@ def kernel_events(
             yield _event(name, process, 1, at, 0.0, call=call, chunk=chunk, of=of)
 
 
+def batch_events(run: Run, offset: float, base: float, process: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of an epoch of hybrid mini-batches. offset, base, process: as for `exchange_events`."""
+    lines: dict[str, int] = {}
+    for each in run.activities():
+        line = lines.setdefault(each.thread, 2 + len(lines))
+        at, dur = 1e6 * (run.began + each.begin + offset - base), 1e6 * (each.end - each.begin)
+        made = _event(
+            " by ".join(each.operator), process, line, at, dur, number=each.number, overlap=each.overlap
+        )
+        yield made | {"cat": BATCHES}
+    yield from _line_names(process, *(f"batches: {name}" for name in lines), first=2)
+
+
 def _event(name: str, process: int, line: int, ts: float, dur: float, **about: int) -> dict[str, Any]:
     """Return an event of a trace. ts, dur: in microseconds."""
     where = {"pid": process, "tid": LINES + line, "ts": ts, "dur": dur}
     return {"ph": "X", "cat": CATEGORY, "name": name, **where, "args": about}
 
 
-def _line_names(process: int, *names: str) -> Iterator[dict[str, Any]]:
+def _line_names(process: int, *names: str, first: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the events that name lines of a trace which are not threads."""
-    for line, name in enumerate(names):
+    for line, name in enumerate(names, first):
         where = {"pid": process, "tid": LINES + line}
         yield {"ph": "M", "name": "thread_name", **where, "args": {"name": name}}

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,17 +71,24 @@ class HostCopies:
 class HostArrays:
     """NumPy arrays, for the shim; rows end where their memory ends.
 
-    late: copies of a stream of their own are made when something waits for them. locked: bytes by address.
+    late: copies of a stream of their own are made when something waits for them. locked: bytes by address. What is
+    allocated on the second stream is used on the other one after that has waited for it.
     """
 
     def __init__(self, *, late=True):
         self.late, self.locked, self._tape_kernels = late, {}, {}
+        self._thread, self._unwaited = threading.local(), set()
 
     def begin(self, device):
         pass
 
+    def _is_beside(self):
+        return getattr(self._thread, "beside", False)
+
     def zeros(self, nbytes):
-        return heap_zeros(nbytes, 256)
+        made = heap_zeros(nbytes, 256)
+        (self._unwaited.add if self._is_beside() else self._unwaited.discard)(made.ctypes.data)
+        return made
 
     def uploaded(self, array):
         return array.copy()
@@ -108,7 +116,9 @@ class HostArrays:
         return contextlib.nullcontext()
 
     def address(self, array):
-        return array.ctypes.data
+        at = array.ctypes.data
+        assert at not in self._unwaited or self._is_beside(), "nothing has waited for the second stream"
+        return at
 
     def kind(self, array):
         return (
@@ -124,17 +134,21 @@ class HostArrays:
         """Launches are done when they return, unless they are held."""
 
     def stamp(self):
-        return time.perf_counter()
+        return time.perf_counter(), self._is_beside()
 
     def since(self, stamp):
-        taken = time.perf_counter() - stamp
+        taken = time.perf_counter() - stamp[0]
         return lambda: taken
 
+    @contextlib.contextmanager
     def beside(self):
-        return contextlib.nullcontext()
+        self._thread.beside = True
+        yield
+        self._thread.beside = False
 
     def wait(self, stamp, made):
-        """Launches are done when they return."""
+        assert stamp[1] and not self._is_beside()
+        self._unwaited -= {tensor.data_ptr() for tensor in made}
 
     def record(self, launch):
         raise RuntimeError("the shim records nothing")

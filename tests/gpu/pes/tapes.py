@@ -7,7 +7,7 @@ import reference
 
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.cuda.tape_source import Source, tape_source
-from mgg_hpc.runtime.backends.edges import TailedRows
+from mgg_hpc.runtime.backends.edges import TailedRows, TapeArrays
 
 from . import tape_programs as tapes
 from .edges import Edges, close
@@ -89,9 +89,8 @@ def _run(edges, given, dtype, sets, more):
 
     def call(backend, plan, rows, out, mine):
         near = [mine[f"near{i}"] for i in range(len(given.near))]
-        backend.edges.propagate(
-            plan, tape, rows, near=near, shared=shared, out=list(out.values()), edge=mine.get("edges")
-        )
+        into = TapeArrays(near, shared, list(out.values()), mine.get("edges"))
+        backend.edges.propagate(plan, tape, rows, into)
 
     def ready(backend, plan, rows):
         backend.edges.ready_propagate(plan, rows, tape)

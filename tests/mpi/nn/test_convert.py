@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pyg_convs
@@ -21,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
-from mgg_hpc.nn.convert import compare, running
+from mgg_hpc.nn.convert import compare, relations, running
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi
@@ -259,8 +261,8 @@ class Gat(nn.Module):
         return self.conv2(F.dropout(x, 0.5, self.training), edge_index) + weight
 
 
-def trained(every, comm, epochs):
-    """The losses of a training, and the last outputs in evaluation, of all nodes."""
+def trained(every, comm, epochs, folder=None):
+    """The losses of a training, and the last outputs in evaluation, of all nodes. folder: of checkpoints."""
     labels = torch.arange(pyg_convs.NODES) % 5
     graph, mine = pyg_convs.opened(every, comm, dtype="float64")
     graph.y, graph.train = labels[graph.ids], torch.ones(graph.rows, dtype=torch.bool)
@@ -268,12 +270,14 @@ def trained(every, comm, epochs):
     model = mgg.convert(Gat().double(), graph)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
-    for _ in range(epochs):
-        optimizer.zero_grad()
-        loss = graph.loss(model(mine["x"], mine["index"], mine["attr"]), F.cross_entropy)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    state = mgg.checkpointed(model, optimizer, folder, comm=comm) if folder else None
+    with state or nullcontext():
+        for _ in state.epochs(epochs) if state else range(epochs):
+            optimizer.zero_grad()
+            loss = graph.loss(model(mine["x"], mine["index"], mine["attr"]), F.cross_entropy)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
     model.eval()
     with torch.inference_mode():
         out = graph.gather(model(mine["x"], mine["index"], mine["attr"]), everywhere=True)
@@ -289,6 +293,23 @@ def test_training_with_dropout_is_that_of_one_process(comm, every):
         np.testing.assert_allclose(losses, wanted, rtol=1e-9)
         torch.testing.assert_close(out, rows, rtol=1e-8, atol=1e-8)
         assert len(set(losses)) == 30
+
+
+def equal_to_pyg(comm, graph, conv, whole, mine, way, near=1e-7):
+    """Compare a converted layer's outputs and gradients with the layer's own. whole, mine: arguments, rows first."""
+    rows, here = (given[0].clone().requires_grad_() for given in (whole, mine))
+    wanted = conv(rows, *whole[1:])
+    gradient = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view(wanted.shape).sin()
+    of_rows, *of_all = torch.autograd.grad(wanted, [rows, *conv.parameters()], gradient)
+    converted = mgg.convert(conv.to(graph.dtype), graph)
+    out = converted(here, *mine[1:])
+    found = torch.autograd.grad(out, [here, *conv.parameters()], gradient[graph.ids].to(out.dtype))
+    for each in found[1:]:
+        comm.Allreduce(MPI.IN_PLACE, each.numpy())
+    with mpi.agree(comm):
+        assert re.search(way, mgg.explain(converted)), mgg.explain(converted)
+        for each, same in zip((out, *found), (wanted[graph.ids], of_rows[graph.ids], *of_all), strict=True):
+            torch.testing.assert_close(each.double(), same, rtol=near, atol=near)
 
 
 def test_layers_run_fused_where_they_are_plain(comm, every):
@@ -319,24 +340,9 @@ def test_layers_run_fused_where_they_are_plain(comm, every):
             torch.manual_seed(1)
             conv.double().reset_parameters()
             takes = name.endswith("of edges") or isinstance(conv, pyg.GCNConv)
-            x, mine = data.x.double().requires_grad_(), graph.x.clone().requires_grad_()
-            wanted = conv(x, data.edge_index, *([weight.double()] if takes else []))
-            gradient = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view(wanted.shape).sin()
-            inputs = [x, *conv.parameters()]
-            gradients = torch.autograd.grad(wanted, inputs, gradient)
-            converted = mgg.convert(conv, graph)
-            out = converted(mine, graph.edge_index(), *([graph.edge_weight().double()] if takes else []))
-            found = torch.autograd.grad(out, [mine, *conv.parameters()], gradient[graph.ids])
-            for each in found[1:]:
-                comm.Allreduce(MPI.IN_PLACE, each.numpy())
-            with mpi.agree(comm):
-                assert ("fused" in mgg.explain(converted)) == ("not fused" not in name), (
-                    name,
-                    mgg.explain(converted),
-                )
-                torch.testing.assert_close(out, wanted[graph.ids])
-                torch.testing.assert_close(found[0], gradients[0][graph.ids])
-                torch.testing.assert_close(found[1:], gradients[1:])
+            whole = [data.x.double(), data.edge_index, *([weight.double()] if takes else [])]
+            mine = [graph.x, graph.edge_index(), *([graph.edge_weight().double()] if takes else [])]
+            equal_to_pyg(comm, graph, conv, whole, mine, "extended" if "not fused" in name else "fused")
 
 
 WAYS = {
@@ -345,8 +351,8 @@ WAYS = {
     "LEConv": "program",
     "MFConv": "program",
     "GatedGraphConv": "program",
-    "RGCNConv": "fused, relation by relation",
-    "FastRGCNConv": "fused, relation by relation",
+    "RGCNConv": "fused",
+    "FastRGCNConv": "fused",
     "EdgeConv": "extended, because linear gives",
     "TAGConv": "extended, because edge_weight is neither",
 }
@@ -363,20 +369,31 @@ def test_messages_run_as_programs(comm, every):
         for name, way in WAYS.items():
             torch.manual_seed(1)
             conv, takes = pyg_convs.CONVS[name].make().double(), pyg_convs.CONVS[name].takes.split()
-            rows = [each["x"].clone().requires_grad_() for each in (whole, mine)]
-            wanted = conv(rows[0], *(whole[each] for each in takes[1:]))
-            converted = mgg.convert(conv, graph)
-            out = converted(rows[1], *(mine[each] for each in takes[1:]))
-            gradient = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view(wanted.shape).sin()
-            gradients = torch.autograd.grad(wanted, [rows[0], *conv.parameters()], gradient)
-            found = torch.autograd.grad(out, [rows[1], *conv.parameters()], gradient[graph.ids])
-            for each in found[1:]:
-                comm.Allreduce(MPI.IN_PLACE, each.numpy())
-            with mpi.agree(comm):
-                assert way in mgg.explain(converted), mgg.explain(converted)
-                torch.testing.assert_close(out, wanted[graph.ids])
-                torch.testing.assert_close(found[0], gradients[0][graph.ids])
-                torch.testing.assert_close(found[1:], gradients[1:])
+            equal_to_pyg(comm, graph, conv, *([each[name] for name in takes] for each in (whole, mine)), way)
+
+
+@pytest.mark.parametrize(("nodes", "edges"), [(1, 0), (2, 9), (40, 300)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_relations_of_small_graphs(comm, rng, monkeypatch, nodes, edges, dtype):
+    """In pieces of three rows, of odd widths; ranks without rows or edges, types without edges."""
+    monkeypatch.setattr(relations, "CELLS", 13)
+    index, types = (
+        torch.from_numpy(rng.integers(0, nodes, (2, edges))),
+        torch.from_numpy(rng.integers(0, 3, edges)),
+    )
+    x = torch.from_numpy(rng.standard_normal((nodes, 3)))
+    torch.manual_seed(int(rng.integers(99)))
+    conv = pyg.RGCNConv(3, 5, 4, root_weight=bool(rng.integers(2)), bias=bool(rng.integers(2))).double()
+    near = 1e-12 if dtype == "float64" else 1e-5
+    with mgg.from_pyg(Data(x=x, edge_index=index, edge_type=types), comm=comm, dtype=dtype) as graph:
+        mine = [x[graph.ids].to(graph.dtype), graph.edge_index(), graph.edge_data("type")]
+        equal_to_pyg(comm, graph, conv, [x, index, types], mine, "fused", near)
+        changed = {"forward": lambda self, *given: 2 * pyg.RGCNConv.forward(self, *given)}
+        other = type("RGCNConv", (pyg.RGCNConv,), changed | {"__module__": __name__})(3, 5, 4).double()
+        equal_to_pyg(comm, graph, other, [x, index, types], mine, "extended", near)
+        if edges:
+            with pytest.raises(mgg.InputError, match="expected integers from 0 to 1"):
+                relations.relational(mine[0], conv.weight[:2], graph, "type")
 
 
 @pytest.mark.parametrize("most", [10**6, pyg_convs.EDGES - 1])
@@ -419,27 +436,8 @@ def test_the_first_call_says_what_it_cannot_compare(comm, opened, monkeypatch):
 
 def test_a_training_resumes(comm, every, folder):
     """Draws of dropout go on from where they were."""
-
-    def losses(epochs, folder):
-        mgg.manual_seed(2)
-        graph, mine = pyg_convs.opened(every, comm, dtype="float64")
-        graph.y, graph.train = graph.ids % 5, torch.ones(graph.rows, dtype=torch.bool)
-        graph.y = torch.as_tensor(graph.y)
-        model = mgg.convert(Gat().double(), graph)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        found = []
-        with mgg.checkpointed(model, optimizer, folder, comm=comm) as state:
-            for _ in state.epochs(epochs):
-                optimizer.zero_grad()
-                loss = graph.loss(model(mine["x"], mine["index"], mine["attr"]), F.cross_entropy)
-                loss.backward()
-                optimizer.step()
-                found.append(loss.item())
-        graph.close()
-        return found
-
-    straight = losses(4, folder / "straight")
-    parts = losses(2, folder / "parts") + losses(4, folder / "parts")
+    straight = trained(every, comm, 4, folder / "straight")[0]
+    parts = trained(every, comm, 2, folder / "parts")[0] + trained(every, comm, 4, folder / "parts")[0]
     with mpi.agree(comm):
         assert parts == straight and len(parts) == 4
 

@@ -294,7 +294,7 @@ def test_messages_that_depend_on_other_edges_are_refused_on_several_ranks(rng, c
 
 
 def test_wrong_types_and_names_are_refused(rng, comm, opened):
-    """Types that have no matrix, data that are not there, and in-degrees that differ, each in one line."""
+    """Types without matrices, data not there or have no order, and in-degrees that differ, each in one line."""
     graph = whole_graph(rng, comm, True)
     graph.edge["type"][-1] = TYPES
     beside = Form(lambda of, e: e.src, "concat")
@@ -302,6 +302,8 @@ def test_wrong_types_and_names_are_refused(rng, comm, opened):
     for layer, said, streams in [
         (Form(FORMS["typed"][0]), r"data of edges 'type': 3 is no type; .* types 0 to 2", True),
         (Form(lambda of, e: e.src * e.data["nothing"][:, None]), "'nothing'", True),
+        (Form(FORMS["data"][0], kind="gcn"), "have no order in an adjacency of kind 'gcn'", True),
+        (Form(lambda of, e: of.far(e.src * e.dst) * e.data["wide"], kind="gcn"), "have no order", False),
         (beside, r"accumulator is 'concat' of .* in-edges, and row 0 of this rank has", False),
     ]:
         for streaming in (None, mgg.Streaming(1 << 20))[: 1 + streams]:

@@ -13,6 +13,7 @@ from mgg_hpc import config
 from mgg_hpc.data.clicks.generate import draw_clicks
 from mgg_hpc.data.clicks.store import write_clicks
 from mgg_hpc.errors import StoppedBySignal
+from mgg_hpc.nn.embedding import rows
 from mgg_hpc.training import train
 from mgg_hpc.training.checkpoints.saver import Saver
 from mgg_hpc.training.screen import Screen
@@ -27,7 +28,7 @@ def settings(folder, first):
     """A function that returns a job whose run's folder has this name."""
     first(lambda: write_clicks(folder / "c.h5", [partial(draw_clicks, 1500)]))
 
-    def settings(name: str, optimizer: str) -> config.Settings:
+    def settings(name: str, optimizer: str, **tiers: object) -> config.Settings:
         dlrm = {
             "data": str(folder / "c.h5"),
             "rows": 300,
@@ -39,7 +40,7 @@ def settings(folder, first):
         run = {"folder": str(folder / name), "threads": 1, "resume": "auto"}
         kept = {"every_epochs": 1, "every_minutes": 0}
         tree = {
-            "dlrm": dlrm | {"optimizer": optimizer, "learning_rate": 0.05},
+            "dlrm": dlrm | {"optimizer": optimizer, "learning_rate": 0.05} | tiers,
             "run": run,
             "checkpoint": kept,
         }
@@ -100,3 +101,22 @@ def test_losses_are_those_of_one_rank_and_resumed_runs_have_the_same_bits(comm, 
     for name in ("fewer", "more"):
         np.testing.assert_allclose(losses(folder, name), expected, rtol=1e-5)
         assert json.loads((folder / name / "001" / "summary.json").read_text())["epochs"] == EPOCHS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_tables_in_tiers_have_the_same_bits_and_are_resumed(comm, folder, settings, optimizer, monkeypatch):
+    """Losses of tables whose rows of most reads are in memory are those of tables in memory."""
+    monkeypatch.setattr(rows, "PART", 1000 * 24)  # what is saved is copied in parts
+    tiers = {"memory": "40K", "scratch": str(folder)}
+    train.train(settings("all", optimizer), comm, SHOWN)
+    train.train(settings("tiers", optimizer, **tiers), comm, SHOWN)
+    expected = losses(folder, "all")
+    assert np.array_equal(losses(folder, "tiers"), expected)
+    read = json.loads((folder / "tiers" / "001" / "summary.json").read_text())["tiers"]["read"]
+    share = comm.size * (40 << 10) / (26 * 300 * 32)  # of the rows, which are 32 bytes each
+    assert share < read["near"] < 1 and read["near"] + read["file"] == pytest.approx(1)
+    stopped(comm, settings("stopped", optimizer, **tiers), 1, 2)
+    train.train(settings("stopped", optimizer, **tiers), comm, SHOWN)
+    assert np.array_equal(losses(folder, "stopped"), expected)
+    assert not list(folder.glob("mgg-*"))

@@ -147,6 +147,18 @@ def test_names_are_shown_and_not_obeyed(copied, report):
     assert f"runs/{run}" in page.drawn and rows in page.drawn
 
 
+def test_rows_whose_settings_were_not_searched_have_no_path(copied, report):
+    """As after a short run that tunes."""
+    folder = copied()
+    write_tuning(folder, source="default")
+    path = folder / "tuning.json"
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps(kept | {"rows": [kept["rows"][0] | {"steps": []}]}))
+    page = report(folder)
+    assert "layer 1: ps 16, dist auto, wpb 2 (not searched)" in page.said.replace("(\n", "(")
+    assert not any("has tried" in label for label in page.labels)
+
+
 def test_runs_of_one_name_are_told_apart(copied, report):
     folders = [copied("a/runs/001"), copied("b/runs/001"), copied("b/runs/002")]
     change(folders[1], test_accuracy=0.4321)

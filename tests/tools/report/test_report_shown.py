@@ -320,3 +320,72 @@ def test_chunks_of_gpus_stand_where_the_trace_has_their_kernels(tmp_path):
     # Some kernels of a trace may be lost, and then it is not known which.
     for those, events in ((calls, [*trace[:3], *trace[4:]]), ([*calls, calls[0]], trace), ([], trace)):
         assert list(kernel_events(those, events, 99)) == []
+
+
+def batches_of(rng, count: int) -> dict[str, dict[int, tuple[float, float]]]:
+    """Spans, in ms, of random operators by name and batch: each batch is prepared, copied and trained on in turn."""
+    found = {name: {} for name in ("batch by cpu", "transfer by copy", "batch by device", "train by device")}
+    for number in range(count):
+        ends = np.cumsum(rng.uniform(0.01, 3, 6)) + 2 * number
+        if rng.random() < 0.5:
+            found["batch by cpu"][number] = ends[0], ends[1]
+            found["transfer by copy"][number] = ends[2], ends[3]
+        else:
+            found["batch by device"][number] = ends[2], ends[3]
+        found["train by device"][number] = ends[4], ends[5]
+    return found
+
+
+def held(spans: list[tuple[float, float]], begin: float, end: float) -> float:
+    """The mean number of spans that hold between two times."""
+    return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in spans) / (end - begin)
+
+
+@pytest.mark.parametrize("count", [12, 120])
+def test_pools_link_and_buffers_are_as_full_as_the_operators_of_batches_had_them(tmp_path, rng, count):
+    drawn, paths = [batches_of(rng, count) for _ in range(2)], {}
+    for rank, spans in enumerate(drawn):
+        paths[rank] = tmp_path / trace_name(rank)
+        events = [
+            event("batches", name, 1e3 * first, 1e3 * (last - first), args={"number": n, "overlap": n // 4})
+            for name, of_name in spans.items()
+            for n, (first, last) in of_name.items()
+        ]
+        write_trace(paths[rank], event("user_annotation", "epoch 4", 0, 1e7), *events)
+    found = timeline.read(paths, 1)
+    (whole, _), (overlap, _) = found.pools
+    overlaps = sorted(n // 4 for spans in drawn[0].values() for n in spans)
+    of_it = [n for n in range(count) if n // 4 == overlaps[len(overlaps) // 2]]
+    device = [drawn[0][name][n] for name in list(drawn[0])[1:] for n in of_it if n in drawn[0][name]]
+    assert whole == pytest.approx((0, max(end for s in drawn[0].values() for _, end in s.values())))
+    assert overlap == pytest.approx((min(device)[0], max(end for _, end in device)))
+    for view, uses in found.pools:
+        seen = set()
+        for use in uses:
+            rank, lane = int(use.lane[5]), use.lane[8:].partition(" (")[0]
+            cpu, copy, made, train = drawn[rank].values()
+            begun = {n: begin for each in (copy, made) for n, (begin, _) in each.items()}
+            spans = {
+                ("CPU pool", "prepared by the CPU"): list(cpu.values()),
+                ("CPU buffer", "batches that wait"): [(cpu[n][1], copy[n][0]) for n in cpu],
+                ("link", "copied"): list(copy.values()),
+                ("link", "prepared by the device"): list(made.values()),
+                ("device buffer", "batches that wait"): [(begun[n], train[n][0]) for n in train],
+                ("device", "prepared by the device"): list(made.values()),
+                ("device", "trained on"): list(train.values()),
+            }[lane, use.kind]
+            most = 1
+            if lane not in ("link", "device"):
+                most = max(sum(first <= at < last for first, last in spans) for at, _ in spans)
+                said = f"({most} at once)" if lane == "CPU pool" else f"(up to {most})"
+                assert use.lane == f"rank {rank}: {lane} {said}"
+            assert (
+                (use.begin >= view[0] - 1e-6).all()
+                and (use.end <= view[1] + 1e-6).all()
+                and len(use.begin) <= 200
+            )
+            wanted = [held(spans, *ends) / most for ends in zip(use.begin, use.end, strict=True)]
+            np.testing.assert_allclose(use.height, np.minimum(wanted, 1 - use.base), rtol=0, atol=1e-3)
+            seen.add((rank, lane, use.kind))
+            assert (use.base == 0).all() or use.kind in ("prepared by the device", "trained on")
+        assert len(seen) == 14

@@ -51,6 +51,7 @@ class DeviceArrays:
         cuda.set_device(device)
         # Not the default one, on which no CUDA graph can be recorded.
         cuda.set_stream(cuda.Stream())
+        self._copies = Copies(self._torch)  # on this GPU, whichever thread uses it first
         # Some containers turn on TF32, which keeps 10 bits of each factor; half products are added in float32.
         self._torch.set_float32_matmul_precision("highest")
         self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

@@ -17,7 +17,7 @@ from ....errors import InputError
 from ....plan import cuda_grid, halo_messages
 from ....plan.workload import Plan
 from ..arguments import ChunkRows, RngKey, Rows
-from ..edges import Attention, EdgeKernels, TailedRows
+from ..edges import Attention, EdgeKernels, TailedRows, TapeArrays
 from ..tape import Tape
 from .arrays import edge_values, flat, name_of, rows_of
 from .launches import DeviceLaunches
@@ -128,25 +128,14 @@ class DeviceEdges(EdgeKernels):
         rows = self._rows(plan, "y", dst, name_of(src.format), src.format.dim)
         self._run_by_head(plan, "sddmm", src, heads, out=address, y=rows)
 
-    def propagate(
-        self,
-        plan: Plan,
-        tape: Tape,
-        src: Rows,
-        *,
-        near: Sequence[Any],
-        shared: Any,
-        out: Sequence[Any],
-        edge: Any = None,
-    ) -> None:
-        # Raises InputError where nothing compiles the tape.
+    def propagate(self, plan: Plan, tape: Tape, src: Rows, given: TapeArrays) -> None:
         if isinstance(src, ChunkRows):
             with src.stream.chunk(plan) as (held, rows):
-                self.propagate(held, tape, rows, near=near, shared=shared, out=out, edge=edge)
+                self.propagate(held, tape, rows, given)
             return
         layout = TailedRows(src.format.dtype, tape.far_columns)
         _check_width("propagate", src, layout)
-        arrays = self._tape_arrays(plan, tape, near=near, shared=shared, out=out, edge=edge)
+        arrays = self._tape_arrays(plan, tape, given)
         source = self._source(tape, name_of(src.format))
         with self._reachable(plan, src, layout, 1, tape.columns) as rows:
             begin = self._native(plan, "tape_arguments", src)
@@ -154,7 +143,7 @@ class DeviceEdges(EdgeKernels):
             if workers == 0:
                 return
             blocks = min(-(-workers * source.lanes // THREADS), cuda_grid.MOST_BLOCKS)
-            struct = edges + arrays[: 3 + 2 * (len(out) + source.near)].tobytes()
+            struct = edges + arrays[: 3 + 2 * (len(given.out) + source.near)].tobytes()
             self._launches.tape_kernels.launch(source.text, struct, blocks, self.arrays.stream())
 
     def check_tapes(self) -> None:
@@ -168,9 +157,7 @@ class DeviceEdges(EdgeKernels):
         self._launches.tape_kernels.load(sources[kind].text)
         return sources[kind]
 
-    def _tape_arrays(
-        self, plan: Plan, tape: Tape, *, near: Sequence[Any], shared: Any, out: Sequence[Any], edge: Any
-    ) -> Any:
+    def _tape_arrays(self, plan: Plan, tape: Tape, given: TapeArrays) -> Any:
         """Return the fields of `DeviceTape` that follow its edges (cuda/gpu/edges/tape.cuh), as uint64.
 
         Raises ValueError for arrays of another type or size, and for a tape that reads an array that is missing.
@@ -182,13 +169,26 @@ class DeviceEdges(EdgeKernels):
                 words += self._rows(plan, name, array, "float32", self.arrays.kind(array)[1][-1])
             return words
 
-        (count,) = self.arrays.kind(shared)[1]
-        edge_at, edge_columns = (0, 0) if edge is None else edge_values(self.arrays, "edge", edge, plan.edges)
-        words = [flat(self.arrays, "shared", shared, count), edge_at, edge_columns, *rows("out", out)]
-        self._launches.native.check_tape(
-            **tape.native, near=len(near), shared=count, edge_columns=edge_columns, out=len(out)
-        )
-        return np.array([*words, *rows("near", near), 0, 0], np.uint64)  # of no array where there is none
+        (count,) = self.arrays.kind(given.shared)[1]
+        edge_at, edge_columns = 0, 0
+        if given.edge is not None:
+            edge_at, edge_columns = edge_values(self.arrays, "edge", given.edge, plan.edges)
+        words = [
+            flat(self.arrays, "shared", given.shared, count),
+            edge_at,
+            edge_columns,
+            *rows("out", given.out),
+        ]
+        sizes = {
+            "near": len(given.near),
+            "shared": count,
+            "edge_columns": edge_columns,
+            "out": len(given.out),
+        }
+        self._launches.native.check_tape(**tape.native, **sizes)
+        return np.array(
+            [*words, *rows("near", given.near), 0, 0], np.uint64
+        )  # of no array where there is none
 
     def _rows(self, plan: Plan, name: str, array: Any, dtype: str, columns: int) -> tuple[int, int]:
         """Return the address of rows of this rank's destinations, and the number of values between them."""

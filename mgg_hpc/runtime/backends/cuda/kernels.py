@@ -17,7 +17,7 @@ from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
-from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, TieredRows, check_operation
+from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, TieredRows
 from ..base import Backend, Capabilities
 from ..profiling import Profiling
 from .arrays import flat, name_of, padded_rows
@@ -106,25 +106,14 @@ class DeviceBackend(DeviceLaunches, Backend):
         kept = store, buffer
         return ChunkRows(store.format, none, counts, np.zeros(0, np.uint8), self.rank, False, copies, kept)
 
-    def aggregate(
-        self,
-        plan: Plan,
-        op: str,
-        reduce: str,
-        src: Rows,
-        out: Any,
-        *,
-        edge: Any = None,
-        epilogue: Epilogue | None = None,
-    ) -> None:
+    def _aggregate(self, plan: Plan, reduce: str, src: Rows, out: Any, edge: Any, epilogue: Epilogue) -> None:
         # ``edge`` and the epilogue's arrays are float32.
-        check_operation(op, reduce, edge)
         if isinstance(src, ChunkRows):
             with src.stream.chunk(plan) as (held, rows):
-                self.aggregate(held, op, reduce, rows, out, edge=edge, epilogue=epilogue)
+                self._aggregate(held, reduce, rows, out, edge, epilogue)
             return
         with self.cut_for(plan, src.format):
-            self._sum(plan, reduce, src, out, edge, epilogue or Epilogue())
+            self._sum(plan, reduce, src, out, edge, epilogue)
 
     def _sum(self, plan: Plan, reduce: str, src: Rows, out: Any, edge: Any, epilogue: Epilogue) -> None:
         """Launch an aggregation by the present geometry."""

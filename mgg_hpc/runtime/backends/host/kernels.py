@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -16,9 +16,9 @@ from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ...streaming.buffer import ChunkBuffer
 from ...streaming.store import Store
-from ..arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows, check_operation
+from ..arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows
 from ..base import Backend, Capabilities
-from ..edges import Attention, EdgeKernels
+from ..edges import Attention, EdgeKernels, TapeArrays
 from ..profiling import Phases, Profiling
 from ..simulated import World
 from ..tape import Tape
@@ -150,37 +150,25 @@ class HostBackend(Backend):
         for rows in self._streams:
             rows.close()
 
-    def aggregate(
+    def _aggregate(
         self,
         plan: Plan,
-        op: str,
         reduce: str,
         src: Rows,
         out: Any,
-        *,
-        edge: Any = None,
-        epilogue: Epilogue | None = None,
+        edge: Any,
+        epilogue: Epilogue,
         arrived: bool = False,
     ) -> None:
-        """Sum rows, as `Backend.aggregate` does. arrived: sum the halo that `transfer_only` brought."""
-        check_operation(op, reduce, edge)
+        # arrived: sum the halo that `transfer_only` brought.
         if tuple(out.shape) != (plan.destinations, src.format.dim) or out.dtype != src.format.dtype:
             raise ValueError(
                 f"aggregate: rows of {src.format.dim} x {src.format.dtype} into {list(out.shape)} of {out.dtype}, "
                 f"for {plan.destinations} destinations"
             )
-        epilogue = epilogue or Epilogue()
         kernel = getattr(self.schedule(plan, src.format), f"aggregate_{src.format.type_name}")
         with self.called(plan, src, arrived) as reach:
-            kernel(
-                reach,
-                weight=edge,
-                out=_bits(out),
-                scale=epilogue.scale,
-                bias=epilogue.bias,
-                relu=epilogue.relu,
-                reduce=reduce,
-            )
+            kernel(reach, weight=edge, out=_bits(out), **vars(epilogue), reduce=reduce)
 
     @contextmanager
     def called(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[Any]:
@@ -309,7 +297,7 @@ class HostProfiling(Profiling):
             return super().phases(plan, op, src, out, edge=edge)
         return Phases(
             lambda: backend.transfer_only(plan, src),
-            lambda: backend.aggregate(plan, op, "sum", src, out, edge=edge, arrived=True),
+            lambda: backend._aggregate(plan, "sum", src, out, edge, Epilogue(), arrived=True),
         )
 
 
@@ -361,19 +349,8 @@ class HostEdges(EdgeKernels):
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
         self._run(plan, "sddmm", src, y=dst, out=out_edge)
 
-    def propagate(
-        self,
-        plan: Plan,
-        tape: Tape,
-        src: Rows,
-        *,
-        near: Sequence[Any],
-        shared: Any,
-        out: Sequence[Any],
-        edge: Any = None,
-    ) -> None:
-        given = {"near": list(near), "shared": shared, "edge": edge, "out": list(out)}
-        self._run(plan, "propagate", src, **tape.native, **given)
+    def propagate(self, plan: Plan, tape: Tape, src: Rows, given: TapeArrays) -> None:
+        self._run(plan, "propagate", src, **tape.native, **vars(given))
 
 
 def _call(how: Attention) -> dict[str, Any]:
