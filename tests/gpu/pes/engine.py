@@ -98,6 +98,7 @@ class HostArrays:
         return np.full(nbytes, 0xA5, np.uint8)
 
     def lock(self, address, nbytes):
+        assert address not in self.locked, "CUDA refuses pages that are locked already"
         self.locked[address] = nbytes
         return lambda: self.locked.pop(address)
 
