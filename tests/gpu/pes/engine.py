@@ -102,7 +102,7 @@ class HostArrays:
         self.locked[address] = nbytes
         return lambda: self.locked.pop(address)
 
-    def copies(self):
+    def copies(self, *, own=False):
         return HostCopies(late=self.late)
 
     def aside(self):
