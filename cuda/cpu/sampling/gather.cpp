@@ -148,14 +148,16 @@ class FileReads {
     for (int64_t run; (run = next_++) < int64_t(runs_.size());) {
       const int64_t first = runs_[run], end = run + 1 < int64_t(runs_.size()) ? runs_[run + 1] : rows_.size();
       const int64_t slot = rows_[first].slot, bytes = (rows_[end - 1].slot - slot + 1) * bytes_;
+      const bool alone = end - first == 1;  // read straight into its place
       try {
-        buffer.resize(bytes);
+        if (!alone) buffer.resize(std::max<size_t>(buffer.size(), bytes));
       } catch (const std::bad_alloc&) {
         return fail({slot, ENOMEM});
       }
+      char* into = alone ? call_.out + rows_[first].place * call_.out_bytes : buffer.data();
       const int64_t from = file_.offset + (slot - file_.first) * bytes_;
       for (int64_t done = 0; done < bytes;) {
-        const ssize_t got = pread(file_.descriptor, buffer.data() + done, bytes - done, from + done);
+        const ssize_t got = pread(file_.descriptor, into + done, bytes - done, from + done);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
           const int64_t at = slot + done / bytes_;  // in or before the first row that is missing
@@ -165,7 +167,7 @@ class FileReads {
         }
         done += got;
       }
-      for (int64_t i = first; i < end; ++i)
+      for (int64_t i = first; i < end && !alone; ++i)
         std::memcpy(call_.out + rows_[i].place * call_.out_bytes, buffer.data() + (rows_[i].slot - slot) * bytes_,
                     bytes_);
     }
