@@ -119,7 +119,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FeaturesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[features]: bytes of memory for the rows of features that batches read most often; others stay in the file."""
 
-    near: Size = 0  # copies on each rank: of a GPU's memory, with a GPU
+    near: Size = 0  # copies on each rank: of a GPU's memory, with a GPU; and there as many of edges
     peers: AutoSize = 0  # on each rank, which all ranks read; auto: near is divided between both
     host: Size = 0  # of each node, which its ranks share
     score: Literal["visits", "pagerank", "degree", "none"] = "visits"  # none: rows as the file has them

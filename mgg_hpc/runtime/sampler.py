@@ -47,7 +47,13 @@ class Sampler:
     probabilities of edges are proportional; edges of weight 0 are never drawn. [default: edges are drawn uniformly]
     ids: int64 [N], original ids of the rows. [default: their numbers] Raises ValueError for arrays that do not fit, and
     for weights that are negative or not finite.
+
+    Attributes: indptr, indices, weight, ids, as given. device_bytes: of a GPU's memory, 0 on the host. scratch_bytes:
+    most that a call has needed there so far. place: description of what draws.
     """
+
+    device_bytes = scratch_bytes = 0
+    place = "CPU"
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class Sampler:
         module: Any = native.load()
         kind = module.Sampler32 if indices.dtype == np.int32 else module.Sampler64
         self._native = kind(indptr, indices, weight, ids)
+        self.indptr, self.indices, self.weight, self.ids = indptr, indices, weight, ids
 
     def sample(
         self,
@@ -79,8 +86,16 @@ class Sampler:
         seed: 0 .. 2^64 - 1. step: 0 .. 2^32 - 2. edges: return `Hop.edge`. Raises ValueError for rows that are not
         there or come twice, and for other fanouts.
         """
-        nodes, hops = self._native.sample(seeds, list(fanouts), seed, step, edges)
+        return self._sampled(seeds, list(fanouts), seed, step, edges)
+
+    def _sampled(self, seeds: NDArray[np.int64], fanouts: list[int], *how: int) -> Sampled:
+        """Return what `sample` does. how: seed, step, edges."""
+        nodes, hops = self._native.sample(seeds, fanouts, *how)
         return Sampled(nodes, [Hop(*hop) for hop in hops])
+
+    def close(self) -> None:
+        """Let go of the graph's arrays, and of their copies. No thread may sample then or later."""
+        vars(self).clear()
 
 
 def shuffled(ids: NDArray[np.int64], seed: int, epoch: int, threads: int = 1) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..plan.workload import prefix_sum
 from . import mpi
-from .mpi import ALIGNMENT, SharedWindow
+from .mpi import SharedWindow
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -139,23 +140,27 @@ def _filled(
     parts: dict[_Key, NDArray[Any]],
 ) -> SharedGraph:
     """Return the graph in a window of this node, filled with the parts of all ranks. Collective."""
-    starts, end = {}, 0  # in bytes, each array at the start of a cache line
+    starts, end, page = (
+        {},
+        0,
+        mmap.PAGESIZE,
+    )  # in bytes; each array has pages of its own, to be locked for a GPU
     for key, (dtype, shape) in kinds.items():
         starts[key] = end
-        end += -(-int(cuts[key][-1]) * dtype.itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT
+        end += -(-int(cuts[key][-1]) * dtype.itemsize * math.prod(shape) // page) * page
     window = None
     try:
         with mpi.agree(comm):
-            window = SharedWindow(node, end, one=True)
+            window = SharedWindow(node, end + page, one=True)
     except BaseException:  # raised again below
         if window is not None:
             window.free()  # there was room here, but not on another node
         raise
-    whole = {}
+    whole, shared = {}, window.buffer(0)[-window.address(0) % page :]
     for key, (dtype, shape) in kinds.items():
         count = int(cuts[key][-1])
         size = count * dtype.itemsize * math.prod(shape)
-        flat = window.buffer(0)[starts[key] : starts[key] + size]
+        flat = shared[starts[key] : starts[key] + size]
         whole[key] = flat.view(dtype).reshape(count, *shape)
         begin, last = cuts[key][comm.rank : comm.rank + 2]
         whole[key][begin:last] = parts[key]

@@ -48,6 +48,7 @@ MEASURED_BATCHES = 4
 # standard deviations and their largest 1.03 above the mean, on average; the largest of 10,000 is 3.85 above it: 1.4
 # ranges more.
 MARGIN = 1.4
+TABLES = 2  # a few more rows may double a sampler's table of rows, whose size is a power of 2
 
 
 class _Peak:
@@ -243,7 +244,8 @@ def measure_batches(job: Job) -> tuple[int, tuple[int, int]]:
     """Return the peak bytes of a step on a batch and of the batches that are held, and `Estimate.held`. Collective.
 
     Steps on the first batches are run on a copy of the model. Counted are tensors, rows of the workspace, which keeps
-    them for the next batches, and blocks, as often as they are held at a time, with a margin for larger batches.
+    them for the next batches, blocks, as often as they are held at a time, with a margin for larger batches, and what a
+    GPU's sampler takes in each thread.
     """
     sampled = job.sampled
     assert sampled is not None
@@ -270,7 +272,11 @@ def measure_batches(job: Job) -> tuple[int, tuple[int, int]]:
     if isinstance(job.x, TieredFeatures):
         job.x.taken()
     one, ahead = (max(each) + MARGIN * (max(each) - min(each)) for each in (peaks, sizes))
-    return int(one + counted.peak.most + number * ahead), ((number, int(ahead)) if keeps_rows else (0, 0))
+    threads = min(number, job.backend.options.threads)
+    drawing = threads * TABLES * sampled.batches.sampler.scratch_bytes
+    return int(one + counted.peak.most + number * ahead + drawing), (
+        (number, int(ahead)) if keeps_rows else (0, 0)
+    )
 
 
 def _block_bytes(block: Block, kind: str) -> int:

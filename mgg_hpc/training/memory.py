@@ -160,10 +160,11 @@ def _exchanged(job: Job, rows: int) -> int:
 
 
 def _on_gpu(job: Job) -> int:
-    """Return the bytes of the part, the features, and the edges' data in the order of plans, which layers share."""
+    """Return the bytes of the part, the features, edges' data in the order of plans, and edges that are drawn from."""
     assert not isinstance(job.x, StreamedRows)
     held = {id(values): values.nbytes for each in job.layers for values in each.values.values()}
-    return job.part.nbytes + job.x.nbytes + sum(held.values())
+    edges = 0 if job.sampled is None else job.sampled.batches.sampler.device_bytes
+    return job.part.nbytes + job.x.nbytes + sum(held.values()) + edges
 
 
 def _streamed(job: Job, graph: StreamedGraph, trains: bool) -> tuple[int, int]:

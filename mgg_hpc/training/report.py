@@ -79,6 +79,11 @@ def print_start(job: Job, fullest: tuple[int, int], *, bound: bool = False) -> N
         fanouts = ", ".join("all" if each < 0 else f"{each:,}" for each in job.sampled.how.fanouts)
         facts["batches"] = (
             f"{job.sampled.steps:,} an epoch, of {counted(job.sampled.how.batch_size, 'node')}, fanouts {fanouts}"
+            + (
+                f", drawn by the {job.sampled.batches.sampler.place}"
+                if job.backend.sampling is not None
+                else ""
+            )
         )
     if isinstance(job.x, TieredFeatures) and settings.features != FeaturesSettings():
         shares = {name: f" ({share:.1%})" for name, share in job.x.expected.items()}

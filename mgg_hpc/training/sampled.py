@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from .. import sizes
 from ..config import Settings, TrainSettings
 from ..errors import InputError
 from ..nn.graph.handle import symmetric_bytes
@@ -104,6 +105,7 @@ def make(base: Base, part: Part, layers: list[Adjacency], x: Input) -> Sampled:
             rows = x.symmetric_bytes
         exchanged = symmetric_bytes(layers, counts, widest, comm.size)
         backend.memory.reserve(rows + exchanged, int(counts.argmax()))
+    near, score = settings.features.near, x.scores if isinstance(x, TieredFeatures) else None
     names = [settings.model.edge_data] if settings.model.edge_data else []
     edges = SharedEdges(comm, part, edge_data=names, kind=model.kind)
     with backends.closed_on_error(edges.close):
@@ -113,7 +115,8 @@ def make(base: Base, part: Part, layers: list[Adjacency], x: Input) -> Sampled:
         own = base.labels.rows["train"].cpu().numpy().astype(np.int64)
         assert part.slice.y is not None  # training has labels
         y = torch.from_numpy(part.slice.y).to(backend.capabilities.device)
-        batches = Batches(source, own, y, how, what="training nodes")
+        near_bytes = sizes.parse(near) if isinstance(near, str) else near
+        batches = Batches(source, own, y, how, what="training nodes", near_bytes=near_bytes, score=score)
         if batches.steps * train.epochs >= MOST_STEPS:
             raise InputError(
                 f"train.epochs is {train.epochs}, of {batches.steps} batches each: at most {MOST_STEPS - 1:,} steps; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,8 @@ class Whole:
         for each, wanted in pairs:
             assert each.dtype == wanted.dtype and not each.flags.writeable and each.flags.c_contiguous
             np.testing.assert_array_equal(each, wanted)
+            # Pages of its own, so that a GPU's driver can lock them.
+            assert found.window is None or each.ctypes.data % mmap.PAGESIZE == 0
         assert found.nbytes == sum(wanted.nbytes for _, wanted in pairs)
         np.testing.assert_array_equal(found.bounds, self.bounds)
 

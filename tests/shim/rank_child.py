@@ -2,8 +2,8 @@
 
 FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch; on all ranks: "driver" pretends
 that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" also that the native module does not load,
-"far" that no pointer leads to a peer, "old" that the GPU is of an older generation, "group" that gradients are summed
-by a process group, as on GPUs of their own.
+"far" that no pointer leads to a peer, "no sampling" leaves draws to the CPU, "old" that the GPU is of an older
+generation, "group" that gradients are summed by a process group, as on GPUs of their own.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Stopping(trainer.Trainer):
 
 if fault == "far":
     cuda_rank.NvshmemPeers = lambda *given: nvshmem.NvshmemPeers(*given, lambda rank, peer: rank == peer)
+if fault == "no sampling":
+    cuda_rank.RankBackend.sampling = None
 if fault in ("driver", "missing"):
     device.has_driver = lambda: True
 if fault == "start" and not first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -167,6 +168,33 @@ def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, name):
         assert (summary["bytes"]["remote"] > 0) == (run.ranks > 1 and not run.alone)
     if run.predicts:
         same_predictions(on_gpus, tmp_path, run.ranks, 1e-4)
+
+
+# Ranks, [features], fanouts, threads, and the least and largest share of the edges on the GPU.
+DRAWN = {
+    "hottest edges": (1, {"near": 1500}, [4, 3], 2, (0.1, 0.9)),
+    "two ranks": (2, {"near": 900, "score": "none"}, [-1, 2], 1, (0.05, 0.9)),
+    "all edges": (1, {}, [4, 3], 1, (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", long_except(DRAWN, "hottest edges"))
+def test_a_gpu_draws_the_batches_of_the_cpu(rng, trained, tmp_path, name):
+    """Losses are the same bits, with threads that draw while others train."""
+    ranks, features, fanouts, threads, on_gpu = DRAWN[name]
+    job = batches({"name": "sage"}) | {"features": features}
+    job["train"] |= {"fanouts": fanouts, "batch_size": 15}
+    jobs.write_job(tmp_path, jobs.directed_weighted(), **job)
+    words = (*SHARED, "--set", f"train.seed={rng.integers(1 << 31)}", "--set", f"run.threads={threads}")
+    said = trained(ranks, *words)
+    share = re.search(r"drawn by the GPU, ([\d.]+)% of the edges there", said)
+    assert share is not None, said
+    assert on_gpu[0] <= float(share[1]) / 100 <= on_gpu[1]
+    found = columns(tmp_path / "runs")
+    assert "drawn" not in trained(ranks, *words, fault="no sampling")
+    wanted = columns(tmp_path / "runs")
+    for column in ("loss", "val_loss", "test_accuracy"):
+        assert found[column] == wanted[column]
 
 
 @pytest.mark.long

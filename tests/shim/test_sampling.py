@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import jobs
 import numpy as np
 import pytest
 from gpu.pes import samples
+from gpu.pes.engine import Engine
 from memory import untouched
+from mpi4py import MPI
 from runtime.test_sampler import check, graph_of, hard_degrees
 
 from mgg_hpc.errors import InputError
+from mgg_hpc.nn.graph.loading import sliced
+from mgg_hpc.nn.sampling.source import SharedEdges
 from mgg_hpc.runtime.backends.cuda.sampling import MOST_DRAWN
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.sampler import Sampler
@@ -46,6 +54,71 @@ def test_words_that_would_favour_some_neighbours_are_refused(engine):
     assert not engine.arrays.locked
 
 
+@pytest.fixture
+def edges():
+    return SharedEdges(MPI.COMM_SELF, sliced(jobs.directed_weighted()))
+
+
+def test_threads_draw_what_the_host_does_until_the_graph_is_closed(rng, engine, edges):
+    """Edges of the rows of most out-edges, or of the highest score, are on the GPU; pages of others are locked."""
+    (backend,), (serial,), near = engine.backends(World(1)), Engine.host().backends(World(1)), 2400
+    with edges.used() as graph:
+        source, degree = graph.indices, np.diff(graph.indptr)
+        host = edges.sampler(serial, weighted=True)
+        for score in (None, rng.permutation(len(degree)).astype(float)):
+            device = edges.sampler(backend, weighted=True, near_bytes=near, score=score)
+            hottest = np.argsort(-(np.bincount(source) if score is None else score), kind="stable")
+            lists = np.cumsum(degree[hottest])
+            share = lists[lists <= near // 8][-1] / len(source)
+            assert (host.place, device.place) == ("CPU", f"GPU, {share:.1%} of the edges there")
+            assert sorted(engine.arrays.locked.values()) == [4 * len(source)] * 2
+        calls = [(rng.permutation(150)[:8], int(rng.integers(1 << 32))) for _ in range(6)]
+        draw = [partial(each.sample, fanouts=[3, 2], seed=7, edges=True) for each in (device, host)]
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(lambda call: draw[0](call[0], step=call[1]), calls))
+    for sampled, (seeds, step) in zip(found, calls, strict=True):
+        samples.same(sampled, draw[1](seeds, step=step))
+    locked, free = list[dict](), graph.close
+    graph.close = lambda: locked.append(dict(engine.arrays.locked)) or free()
+    edges.close()
+    assert locked == [{}]
+
+
+def test_samplers_of_one_graph_lock_its_pages_once(engine):
+    (backend,), memory = engine.backends(World(1)), untouched(1 << 20).view(np.int32)
+    host = Sampler(np.array([0, len(memory)]), memory)
+    one, two = backend.sampling.bind(host, 0), backend.sampling.bind(host, 0)
+    del one
+    assert engine.arrays.locked == {memory.ctypes.data: 1 << 20}
+    two.close()
+    assert not engine.arrays.locked
+
+
+def test_memory_of_a_sampler_is_counted(rng, engine, monkeypatch):
+    """What it holds, and what a hop takes, to what the arrays that it makes have."""
+    given, made = graph_of(rng.integers(0, 20, 60)), list[int]()
+    zeros = type(engine.arrays).zeros
+    monkeypatch.setattr(
+        engine.arrays, "zeros", lambda nbytes: made.append(nbytes) or zeros(engine.arrays, nbytes)
+    )
+    device = samples.bound(
+        engine, *given, float(rng.random()), weight=rng.random(len(given[1])).astype(np.float32)
+    )
+    assert device.device_bytes == sum(made)
+    for fanout in (9, 2):
+        made.clear()
+        before = device.scratch_bytes
+        device.sample(rng.permutation(60)[: 7 * fanout], [fanout], seed=1, step=1)
+        assert (device.scratch_bytes >= sum(made)) if fanout == 9 else (device.scratch_bytes == before)
+
+
+def test_a_gpu_without_room_leaves_draws_to_the_host(engine, edges, monkeypatch):
+    (backend,) = engine.backends(World(1))
+    monkeypatch.setenv("MGG_SHIM_FREE_BYTES", "1000")
+    assert edges.sampler(backend, weighted=False).place == "CPU"
+    assert not engine.arrays.locked
+
+
 def test_refused(engine):
     """As on the host; and edges that do not fit."""
     given, (backend,) = graph_of([2, 2, 3]), engine.backends(World(1))
@@ -58,10 +131,9 @@ def test_refused(engine):
     ):
         with pytest.raises(ValueError, match=said):
             device.sample(np.array(seeds), fanouts, seed=0, step=step)
-    with pytest.raises(ValueError, match="row 0 has more than 2\\^31 - 1 in-edges"):
-        backend.sampling.bind(np.array([0, 1 << 31]), untouched(1 << 33).view(np.int32), near_bytes=0)
+    with pytest.raises(InputError, match="row 0 has more than 2\\^31 - 1 in-edges"):
+        backend.sampling.bind(Sampler(np.array([0, 1 << 31]), untouched(1 << 33).view(np.int32)), 0)
     many = 3 << 30
     with pytest.raises(InputError, match=r"takes 24\.0 GiB on the GPU, and 8\.0 GiB are free; leave"):
-        backend.sampling.bind(
-            np.array([0, many // 2, many // 2, many]), untouched(4 * many).view(np.int32), near_bytes=4 * many
-        )
+        graph = Sampler(np.array([0, many // 2, many // 2, many]), untouched(4 * many).view(np.int32))
+        backend.sampling.bind(graph, 4 * many)

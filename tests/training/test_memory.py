@@ -285,8 +285,10 @@ def test_what_a_run_is_predicted_to_take_is_measured(tmp_path, name):
 def test_a_gpu_holds_what_layers_share_once():
     values = [np.zeros(count) for count in (3, 5, 7)]
     layers = [SimpleNamespace(values=dict(enumerate(each))) for each in (values[:2], values[1:], [])]
-    job = SimpleNamespace(layers=layers, x=np.zeros(11), part=np.zeros(13))
+    job = SimpleNamespace(layers=layers, x=np.zeros(11), part=np.zeros(13), sampled=None)
     assert memory._on_gpu(job) == 8 * (3 + 5 + 7 + 11 + 13)
+    job.sampled = SimpleNamespace(batches=SimpleNamespace(sampler=SimpleNamespace(device_bytes=17)))
+    assert memory._on_gpu(job) == 8 * (3 + 5 + 7 + 11 + 13) + 17
 
 
 # ---- features that a GPU cannot hold --------------------------------------------------------------------

@@ -164,9 +164,13 @@ class FileCalls {
           copy(memory_ + rows_[i].place * apart_, buffer + (rows_[i].slot - slot) * bytes_);
       };
       if constexpr (writes) copied([this](const char* from, char* to) { std::memcpy(to, from, bytes_); });
+      char* into = buffer;
+      if constexpr (!writes) {
+        if (end - first == 1) into = memory_ + rows_[first].place * apart_;  // read straight into its place
+      }
       const int64_t from = file_.offset + (slot - file_.first) * bytes_;
       for (int64_t done = 0; done < bytes;) {
-        const ssize_t moved = call(buffer + done, bytes - done, from + done);
+        const ssize_t moved = call(into + done, bytes - done, from + done);
         if (moved < 0 && errno == EINTR) continue;
         if (moved <= 0) {
           const int64_t at = slot + done / bytes_;  // in or before the first row that is missing
@@ -176,7 +180,9 @@ class FileCalls {
         }
         done += moved;
       }
-      if constexpr (!writes) copied([this](char* to, const char* from) { std::memcpy(to, from, bytes_); });
+      if constexpr (!writes) {
+        if (into == buffer) copied([this](char* to, const char* from) { std::memcpy(to, from, bytes_); });
+      }
     }
   }
 

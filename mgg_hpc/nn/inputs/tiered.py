@@ -133,6 +133,11 @@ class TieredFeatures(HostFeatures):
         self.expected: dict[str, float] = {}
 
     @property
+    def scores(self) -> NDArray[np.float64] | None:
+        """Scores by which rows will be placed, [N], until they are; None for rows as they lie."""
+        return None if self._reads is None else self._reads[1]
+
+    @property
     def symmetric_bytes(self) -> int:
         """Bytes of symmetric memory that `place` allocates on each rank, at most."""
         shared = self._room[PEERS] != 0 and self._comm.size > 1

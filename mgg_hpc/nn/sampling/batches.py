@@ -279,10 +279,10 @@ class Batches:
 
     The rows of all ranks together are divided into batches, so a batch has the same rows on any number of ranks. Each
     rank yields as many batches, with the rows of each that it owns, which may be none. rows: int64 [k], numbers of this
-    rank's rows, ascending. y: labels of all rows of this rank, or None. what: name of the rows in messages. Raises
-    InputError, the same on all ranks, if no rank has rows.
+    rank's rows, ascending. y: labels of all rows of this rank, or None. what: name of the rows in messages. near_bytes,
+    score: as for `SharedEdges.sampler`. Raises InputError, the same on all ranks, if no rank has rows.
 
-    Attribute steps: number of batches of an epoch.
+    Attributes: steps, number of batches of an epoch. sampler, which draws them.
     """
 
     def __init__(
@@ -293,11 +293,15 @@ class Batches:
         how: Sampling,
         *,
         what: str = "rows",
+        near_bytes: int = 0,
+        score: NDArray[np.floating] | None = None,
     ) -> None:
         self._source, self._y, self._how = source, y, how
         comm = source.comm
         with mpi.agree(comm):
-            self._sampler = source.edges.sampler(weighted=how.weighted)
+            self.sampler = source.edges.sampler(
+                source.backend, weighted=how.weighted, near_bytes=near_bytes, score=score
+            )
         self._own = rows + int(source.bounds[comm.rank])
         ids = source.edges.ids(self._own)
         every = comm.allgather(ids) if comm.size > 1 else [ids]
@@ -358,7 +362,7 @@ class Batches:
         seeds = self._own[chosen]
         source, step = self._source, (epoch - 1) * self.steps + number
         with source.edges.used():
-            sampled = self._sampler.sample(
+            sampled = self.sampler.sample(
                 seeds, how.fanouts, seed=how.seed, step=step, edges=source.edges.keeps_places
             )
         ids, blocks = source.edges.ids(sampled.nodes), []

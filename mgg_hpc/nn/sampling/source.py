@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import InputError
-from ...plan import adjacency
+from ...plan import adjacency, scores
 from ...runtime import mpi
 from ...runtime.backends.arguments import Rows, TieredRows
 from ...runtime.backends.base import Backend
@@ -30,6 +31,8 @@ from ..workspace import Workspace, as_array, as_tensor, row_format
 # Names of values of nodes: D^-1/2 of the whole graph with self loops, float64; and uint8. Of edges, if rows have many
 # self loops: weights in the normalised matrix, 0 for all self loops but the last.
 SCALE, LOOP, WEIGHT = "gcn scale", "has a self loop", "gcn weight"
+NEAR_SHARE = 1 / 8  # of a GPU's free memory for edges, unless bytes are given; batches need more
+COUNTED = 1 << 26  # edges whose sources are counted at a time
 
 
 class SharedEdges:
@@ -44,6 +47,7 @@ class SharedEdges:
         self._path, self.names = part.path, frozenset(edge_data)
         self._structure = _structure(comm, part, names=self.names, kind=kind)
         self._changed, self._users, self._closed = threading.Condition(), 0, False
+        self._samplers = weakref.WeakSet[Sampler]()
 
     @contextmanager
     def used(self) -> Iterator[SharedGraph]:
@@ -69,10 +73,19 @@ class SharedEdges:
         """Whether samples need the positions of their edges, because there are data of edges or weights."""
         return bool(self._structure.edges) or self._structure.weight is not None
 
-    def sampler(self, *, weighted: bool) -> Sampler:
-        """Return a sampler, to be called within `used`. weighted: draw edges by their weights.
+    def sampler(
+        self,
+        backend: Backend,
+        *,
+        weighted: bool,
+        near_bytes: int = 0,
+        score: NDArray[np.floating] | None = None,
+    ) -> Sampler:
+        """Return a sampler, to be called within `used`, by any thread. weighted: draw edges by their weights.
 
-        Raises InputError if it is weighted and the graph has no weights, or negative ones.
+        It draws on the backend's GPU, if there is one and it has room. near_bytes: of edges in its memory; others are
+        read from the host's. [default: a share of what is free] score: [N], by which rows' edges are chosen for it.
+        [default: out-degrees] Raises InputError if it is weighted and the graph has no weights, or negative ones.
         """
         with self.used() as held:
             if weighted and held.weight is None:
@@ -81,9 +94,18 @@ class SharedEdges:
                 )
             weight = held.weight if weighted else None
             try:
-                return Sampler(held.indptr, held.indices, weight=weight, ids=held.ids)
+                made = Sampler(held.indptr, held.indices, weight=weight, ids=held.ids)
             except ValueError as error:
                 raise InputError(f"{self._path}: edges cannot be drawn by their weights: {error}") from error
+            if backend.sampling is not None:
+                near_bytes = near_bytes or int(NEAR_SHARE * (backend.memory.free() or 0))
+                hottest = None
+                if held.indices.nbytes + (0 if weight is None else weight.nbytes) > near_bytes:
+                    hottest = scores.order(_out_degrees(held) if score is None else score)
+                with suppress(InputError):  # a GPU without room, or pages that cannot be locked
+                    made = backend.sampling.bind(made, near_bytes, hottest)
+            self._samplers.add(made)
+            return made
 
     def ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the original ids of rows."""
@@ -108,7 +130,17 @@ class SharedEdges:
             self._closed = True
             while self._users:
                 self._changed.wait()
+        for each in self._samplers:
+            each.close()  # which may have locked pages of the arrays
         self._structure.close()
+
+
+def _out_degrees(graph: SharedGraph) -> NDArray[np.int64]:
+    """Return the number of edges from each row, [N]: in how many lists of in-edges batches meet it."""
+    found = np.zeros(len(graph.indptr) - 1, np.int64)
+    for first in range(0, len(graph.indices), COUNTED):
+        found += np.bincount(graph.indices[first : first + COUNTED], minlength=len(found))
+    return found
 
 
 def _structure(comm: Any, part: Part, *, names: frozenset[str], kind: str) -> SharedGraph:

@@ -16,20 +16,11 @@ class SamplingKernels(ABC):
     """Makes samplers that draw on a GPU what `runtime.sampler.Sampler` draws on a core, bit for bit."""
 
     @abstractmethod
-    def bind(
-        self,
-        indptr: NDArray[np.int64],
-        indices: NDArray[np.integer],
-        *,
-        near_bytes: int,
-        hottest: NDArray[np.int64] | None = None,
-        weight: NDArray[np.floating] | None = None,
-        ids: NDArray[np.int64] | None = None,
-    ) -> Sampler:
-        """Return a sampler of a graph, whose arrays are as `Sampler` takes them, and may not change.
+    def bind(self, host: Sampler, near_bytes: int, hottest: NDArray[np.int64] | None = None) -> Sampler:
+        """Return a sampler of the graph of ``host``, whose arrays may not change.
 
         near_bytes: of edges, with their weights, that are copied to the GPU. hottest: int64, distinct rows, in the
         order in which theirs are chosen. [default: all, by their numbers] The other edges are read where they lie in
-        the host's memory, whose pages are locked until the sampler is freed. Raises ValueError as `Sampler` does, and
-        InputError where the GPU cannot hold so much, or pages cannot be locked.
+        the host's memory, whose pages are locked until the sampler is closed or freed. Raises InputError where the GPU
+        cannot hold so much, a row has 2^31 edges or more, or pages cannot be locked.
         """

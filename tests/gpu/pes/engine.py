@@ -106,10 +106,11 @@ class HostArrays:
         return np.full(nbytes, 0xA5, np.uint8)
 
     def lock(self, address, nbytes):
+        assert address not in self.locked, "CUDA refuses pages that are locked already"
         self.locked[address] = nbytes
         return lambda: self.locked.pop(address)
 
-    def copies(self):
+    def copies(self, *, own=False):
         return HostCopies(late=self.late)
 
     def aside(self):

@@ -24,11 +24,19 @@ def same(found: Sampled, wanted: Sampled) -> None:
             assert getattr(one, name).tobytes() == array.tobytes(), f"another {name}"
 
 
-def bound(engine: Engine, indptr: np.ndarray, indices: np.ndarray, near: float, **more: Any) -> Sampler:
+def bound(
+    engine: Engine,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    near: float,
+    hottest: np.ndarray | None = None,
+    **more: Any,
+) -> Sampler:
     """Return a sampler of the device, with a share of the edges near."""
     (device,) = engine.backends(World(1))
     edge_bytes = indices.itemsize + 4 * ("weight" in more)
-    return device.sampling.bind(indptr, indices, near_bytes=int(near * edge_bytes * len(indices)), **more)
+    host = Sampler(indptr, indices, **more)
+    return device.sampling.bind(host, int(near * edge_bytes * len(indices)), hottest)
 
 
 def samples(engine: Engine, case: cases.Case, entry: object, rng: np.random.Generator) -> float:
@@ -39,7 +47,7 @@ def samples(engine: Engine, case: cases.Case, entry: object, rng: np.random.Gene
     near, hottest = float(rng.choice([0, 0.5, 1])), rng.permutation(case.nodes)
     for more in (ids, {"weight": weight} | ids):
         host = Sampler(case.indptr, indices, **more)
-        device = bound(engine, case.indptr, indices, near, hottest=hottest, **more)
+        device = bound(engine, case.indptr, indices, near, hottest, **more)
         seeds = rng.permutation(case.nodes)[: int(rng.integers(0, 9))]
         how = {"seed": int(rng.integers(1 << 62)), "step": int(rng.integers((1 << 32) - 1)), "edges": True}
         fanouts = rng.choice(FANOUTS, 3).tolist()

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 
 namespace mgg {
 namespace gpu {
@@ -12,6 +13,7 @@ namespace {
 
 shim::Settings settings_;
 std::vector<shim::Launch> held_;
+std::recursive_mutex launching_;  // threads that sample launch beside the one that trains
 std::map<int, double> taken_;  // of the blocks that fit at once, what the kernels of a PE take that wait for others
 std::atomic<int64_t> in_use_{0};  // bytes of device memory
 bool waits_ = false;  // whether one of them waits for others, which may still have to be launched
@@ -73,6 +75,7 @@ void Memory::download(void* to, size_t bytes) const {
 
 // A few blocks at once, so that those of a large grid begin one after another.
 void run(const Launch& launch, const std::function<void()>& kernel, const Occupancy& occupancy) {
+  const std::lock_guard one_at_a_time(launching_);
   const double most = occupancy.blocks_per_multiprocessor * limits().multiprocessors;
   if (launch.together != Blocks::in_turn) {
     double& part = taken_[settings_.pe];

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,7 @@ class DeviceContext:
         self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
         self._over_held_rows: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
         self._cut_by: Geometry | None = None
+        self._locked: WeakValueDictionary[tuple[int, int], NDArray[np.uint8]] = WeakValueDictionary()
         self._partitions: WeakKeyDictionary[Plan, dict[int, tuple[int, int]]] = WeakKeyDictionary()
 
     @property
@@ -157,11 +158,17 @@ class DeviceContext:
     def locked_bytes(self, values: NDArray[Any]) -> NDArray[np.uint8]:
         """Return the bytes of an array in the host's memory, page-locked until they are freed.
 
-        They stay where they are if they begin with a page (`own_pages`); else they are a copy.
+        They stay where they are if they begin with a page (`own_pages`), and are locked once for all calls; else they
+        are a copy.
         """
         flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+        begin = flat.ctypes.data, flat.nbytes
+        if (held := self._locked.get(begin)) is not None:
+            return held
         memory = flat.view()
-        if not flat.nbytes or flat.ctypes.data % mmap.PAGESIZE:
+        if flat.nbytes and begin[0] % mmap.PAGESIZE == 0:
+            self._locked[begin] = memory
+        else:
             memory = own_pages(max(flat.nbytes, 1))
             memory[: flat.nbytes] = flat
         weakref.finalize(memory, self.arrays.lock(memory.ctypes.data, memory.nbytes))

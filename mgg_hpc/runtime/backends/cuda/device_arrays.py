@@ -101,8 +101,10 @@ class DeviceArrays:
             )
         return lambda: runtime.cudaHostUnregister(address)
 
-    def copies(self) -> Copies:
-        """Return a stream of copies that is not the current one."""
+    def copies(self, *, own: bool = False) -> Copies:
+        """Return a stream of copies that is not the current one. own: that no other caller has."""
+        if own:
+            return Copies(self._torch)
         # One for all passes: torch hands out 32 streams in turn, and one of these is the current one.
         if self._copies is None or self._copies.stream == self._torch.cuda.current_stream():
             self._copies = Copies(self._torch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,11 +14,10 @@ from ....plan.cuda_grid import PACK
 from ....plan.layout import ROW_ALIGNMENT, TIER, RowFormat
 from ....plan.workload import prefix_sum
 from ..arguments import RngKey, Rows, Tier, TieredRows
-from ..host.kernels import SerialBackend
-from ..simulated import World
 from .arrays import checked_name, flat, padded_rows, rows_of
 from .context import THREADS, DeviceContext
 from .device_arrays import DeviceArrays
+from .reads import FileReads
 
 STAGED_BYTES = (
     4 << 20
@@ -31,8 +29,7 @@ class _Table:
     """A table in device memory, and its launches.
 
     Attributes: lanes, of a worker. most: number of CUDA blocks, if not fewer do. unreached: whether no pointer reaches
-    some rows of a rank, bool [P]. filed: the rows of its file, which ``host`` reads. arrived: by stream, a table of the
-    device's rows that these are copied to.
+    some rows of a rank, bool [P]. reads: of its file, by stream.
     """
 
     def __init__(self, context: DeviceContext, src: TieredRows) -> None:
@@ -62,10 +59,7 @@ class _Table:
         self.lanes = cuda_grid.lanes_of(-(-value_bytes // int(made["unit"].min(initial=PACK))))
         on_host = any(each.on_host for each in tiers)
         self.most = cuda_grid.link_blocks(context.limits, THREADS) if on_host else cuda_grid.MOST_BLOCKS
-        self.arrived: dict[int, TieredRows] = {}
-        if src.file is not None:
-            self.host = SerialBackend(0, World(1), context.options)
-            self.filed = TieredRows(src.file.count - src.first, format, [], src.file, first=src.first)
+        self.reads: dict[int, FileReads] = {}
 
 
 def _unit(tier: Tier, value_bytes: int) -> int:
@@ -111,38 +105,27 @@ class Gathers:
         filed, sent = np.flatnonzero(tier == len(src.tiers)), list[Any]()
         if src.file is not None:
             src.file.check()
+        if len(filed):
+            filed = filed[np.argsort(slots[filed], kind="stable")]
+            reads, stream = self._table(context, src).reads, context.arrays.stream()
+            if stream not in reads:
+                reads[stream] = FileReads(context, src)
+            reads[stream].begin(context, slots[filed] - firsts[-1])
         if src.tiers:  # even where all rows are the file's: it may be the call that is collective
             near = slots if not len(filed) else np.where(tier < len(src.tiers), slots, -1)
             sent.append(context.arrays.sent(near))
             self.anywhere(context, src, sent[-1], out)
         if len(filed):
-            began = time.perf_counter()
-            arrived = self._read(context, src, slots[filed] - firsts[-1])
-            context.stream.meter.count_stored(len(filed), src.format, time.perf_counter() - began)
+            arrived, seconds = reads[stream].finish()
+            context.stream.meter.count_stored(len(filed), src.format, seconds)
             places = np.full(len(ids), -1)
             places[filed] = np.arange(len(filed))
             sent.append(context.arrays.sent(places))
             self.rows(context, arrived, sent[-1], out)
+            reads[stream].used()
         self._sent[context.arrays.stream()] = sent
         src.read += read
         context.stream.meter.count(own, len(ids) - own, src.format, got)
-
-    def _read(self, context: DeviceContext, src: TieredRows, slots: NDArray[np.int64]) -> TieredRows:
-        """Return a table that begins with rows of the file, in device memory. slots: counted from the file's first."""
-        table, format, count = self._table(context, src), src.format, len(slots)
-        packs = context.arrays.pinned(count * format.row_bytes)
-        rows = packs.view(format.dtype).reshape(count, format.stride)[:, : format.dim]
-        table.host.gather(table.filed, slots, rows)
-        stream = context.arrays.stream()
-        arrived = table.arrived.get(stream)
-        if arrived is None or arrived.rows < count:
-            counts = np.zeros(context.size, np.int64)
-            counts[context.rank] = room = 1 << (count - 1).bit_length()
-            held, mine = context.rows(counts, format, symmetric=False), np.array([context.rank])
-            tier = Tier("read", room, held.addresses[mine], mine, format.row_bytes, kept=held)
-            arrived = table.arrived[stream] = TieredRows(room, format, [tier])
-        arrived.tiers[0].kept.buffer[: len(packs)] = context.arrays.sent(packs)
-        return arrived
 
     def anywhere(self, context: DeviceContext, src: TieredRows, ids: Any, out: Any) -> None:
         """Gather as `rows` does into ``out`` in any memory of the GPU.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,30 +33,32 @@ class DeviceSampling(SamplingKernels):
     def __init__(self, context: DeviceContext, memory: DeviceMemory) -> None:
         self._context, self._memory = context, memory
 
-    def bind(self, indptr: NDArray[np.int64], indices: NDArray[np.integer], **options: Any) -> DeviceSampler:
-        return DeviceSampler(self._context, self._memory.free(), indptr, indices, **options)
+    def bind(self, host: Sampler, near_bytes: int, hottest: NDArray[np.int64] | None = None) -> Sampler:
+        return DeviceSampler(self._context, self._memory.free(), host, near_bytes, hottest)
 
 
 class DeviceSampler(Sampler):
-    """Draws in-edges of a graph on a GPU. Results are in the host's memory, where blocks are planned."""
+    """Draws in-edges of a graph on a GPU. Results are in the host's memory, where blocks are planned.
+
+    Calls of several threads share a stream, which is not the one that trains.
+    """
 
     def __init__(
         self,
         context: DeviceContext,
         free: int,
-        indptr: NDArray[np.int64],
-        indices: NDArray[np.integer],
-        *,
+        host: Sampler,
         near_bytes: int,
-        hottest: NDArray[np.int64] | None = None,
-        weight: NDArray[np.floating] | None = None,
-        ids: NDArray[np.int64] | None = None,
+        hottest: NDArray[np.int64] | None,
     ) -> None:
         """Place a graph's edges as `SamplingKernels.bind` says. free: bytes of the GPU's memory."""
-        super().__init__(indptr, indices, weight=weight, ids=ids)
+        vars(self).update(vars(host))  # which draws what is too large for a GPU's kernels
+        indptr, indices, weight, ids = self.indptr, self.indices, self.weight, self.ids
         degree = np.diff(indptr)
         if degree.max(initial=0) > MOST:
-            raise ValueError(f"row {degree.argmax()} has more than 2^31 - 1 in-edges")
+            raise InputError(
+                f"row {degree.argmax()} has more than 2^31 - 1 in-edges, too many for a GPU's kernels"
+            )
         lists = {"source": indices} | ({} if weight is None else {"weight": weight})
         rows = np.arange(len(degree)) if hottest is None else hottest
         ends = np.cumsum(degree[rows])
@@ -65,6 +66,7 @@ class DeviceSampler(Sampler):
             np.searchsorted(ends, near_bytes // sum(each.itemsize for each in lists.values()), "right")
         )
         near: dict[str, NDArray[Any]] = {"indptr": indptr} | ({} if ids is None else {"ids": ids})
+        kept = int(ends[fits - 1]) if fits else 0
         if fits == len(degree):
             near, lists = near | lists, {}
         elif fits:
@@ -79,6 +81,11 @@ class DeviceSampler(Sampler):
                 "free; leave more of its edges in the host's memory"
             )
         self._context, self._rows, self._graph = context, len(degree), np.zeros(1, HOP)
+        self.device_bytes, self.place = (
+            needed // 2,
+            f"GPU, {kept / max(1, len(indices)):.1%} of the edges there",
+        )
+        context.arrays.copies()  # a thread that has not begun to use the GPU would make its stream on another
         self._held = {name: context.upload_bytes(each) for name, each in near.items()}
         self._held |= {name: context.locked_bytes(each) for name, each in lists.items()}
         self._graph["wide"] = indices.itemsize == 8
@@ -86,26 +93,19 @@ class DeviceSampler(Sampler):
             self._graph[name] = context.arrays.address(array)
         context.arrays.finish()
 
-    def sample(
-        self,
-        seeds: NDArray[np.int64],
-        fanouts: Sequence[int],
-        *,
-        seed: int,
-        step: int,
-        edges: bool = False,
-    ) -> Sampled:
+    def _sampled(self, seeds: NDArray[np.int64], fanouts: list[int], *how: int) -> Sampled:
         if max(fanouts, default=0) > MOST_DRAWN:
-            return super().sample(seeds, fanouts, seed=seed, step=step, edges=edges)
-        for rows, each in ((seeds, ()), (seeds[:0], fanouts)):
-            super().sample(rows, each, seed=seed, step=step)  # refuses what it does not take
+            return super()._sampled(seeds, fanouts, *how)
+        for refused in ((seeds, []), (seeds[:0], fanouts)):
+            super()._sampled(*refused, *how)  # raises what the host's does
+        seed, step, edges = how
         with self._context.arrays.aside():
             nodes, count, hops = self._context.upload_bytes(seeds), len(seeds), list[Hop]()
             for number, fanout in enumerate(fanouts):
                 call = self._graph.copy()
                 call["seed"], call["step"], call["stream"] = seed, step + 1, STREAM + number
                 call["fanout"] = fanout if fanout >= 0 else ALL_EDGES
-                hop, nodes, count = self._hop(call, nodes, count, edges=edges)
+                hop, nodes, count = self._hop(call, nodes, count, edges=bool(edges))
                 hops.append(hop)
             return Sampled(self._context.arrays.downloaded(nodes)[: 8 * count].view(np.int64), hops)
 
@@ -164,6 +164,9 @@ class DeviceSampler(Sampler):
         room(8 * rows, "found")
         made["found"][: 8 * count] = nodes[: 8 * count]
         launch("number", drawn)
+        self.scratch_bytes = max(
+            self.scratch_bytes, sum(each.nbytes for each in made.values()) + nodes.nbytes
+        )
         indptr, indices, factor = (arrays.downloaded(made[name]) for name in ("begin", "indices", "factor"))
         edge = arrays.downloaded(made["edge"]).view(np.int64) if edges else None
         return Hop(indptr, indices.view(np.int32), factor.view(np.float64), edge), made["found"], rows
