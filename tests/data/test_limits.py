@@ -221,9 +221,7 @@ def test_a_pickle_of_many_instructions(tmp_path, monkeypatch):
 # --- nothing is evaluated
 
 MODULES = r"(pickle|marshal|shelve|yaml|ast|dill)\.(loads?|open|literal_eval|safe_load)"
-EVALUATE = re.compile(
-    rf"eval|exec|compile|__import__|os\.(system|popen)|{MODULES}|np\.(loadtxt|genfromtxt)"
-)
+EVALUATE = re.compile(rf"eval|exec|compile|__import__|os\.(system|popen)|{MODULES}|np\.(loadtxt|genfromtxt)")
 
 
 def test_no_text_is_evaluated():
