@@ -129,6 +129,7 @@ def test_the_start_of_a_run(capsys):
             capabilities=SimpleNamespace(device="cpu"),
             options=SimpleNamespace(threads=19),
             memory=SimpleNamespace(free=lambda: None),
+            sampling=None,
         ),
         model=torch.nn.Linear(9, 10),
         labels=SimpleNamespace(totals={"train": 12, "val": 0, "test": 14}),
