@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from mmap import ALLOCATIONGRANULARITY
 from pathlib import Path
@@ -89,7 +90,7 @@ class TieredTensor:
         if comm is None and mpi.launched():
             comm = mpi.world()
         self._comm = comm = None if comm is None or comm.size == 1 else comm
-        self._closed, self.writable = False, writable
+        self._closed, self._failed, self.writable = False, False, writable
         ranks, of_node = (1, 1) if comm is None else (comm.size, mpi.node(comm).size)
         scratch = Path(folder or tempfile.gettempdir()) if writable else None
         with agreed(comm):
@@ -250,10 +251,12 @@ class TieredTensor:
                 threads := torch.get_num_threads()
             ):  # as in processes that load data
                 self._backend.options = replace(self._backend.options, threads=threads)
-            self._backend.gather(self._table, numbers, as_array(found))
+            with self._of_this_rank():
+                self._backend.gather(self._table, numbers, as_array(found))
             return found
         found = self._workspace.rows(len(numbers), self.shape[1], self.dtype)
-        self._backend.gather(self._table, numbers, as_array(found))
+        with self._of_this_rank():
+            self._backend.gather(self._table, numbers, as_array(found))
         return found.contiguous() if out is None else out.copy_(found)
 
     @property
@@ -288,7 +291,17 @@ class TieredTensor:
             raise ValueError(
                 f"row {number} is another rank's; rank {self._comm.rank} owns rows {own.start} to {own.stop - 1}"
             )
-        cast(HostBackend, self._backend).update(self._table, numbers, np.ascontiguousarray(given))
+        with self._of_this_rank():
+            cast(HostBackend, self._backend).update(self._table, numbers, np.ascontiguousarray(given))
+
+    @contextmanager
+    def _of_this_rank(self) -> Iterator[None]:
+        """Note an error of a file, which the other ranks need not have."""
+        try:
+            yield
+        except InputError:
+            self._failed = True
+            raise
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Return what this rank has read so far, by tier: {"near": {"rows": .., "bytes": ..}, ..}."""
@@ -312,7 +325,8 @@ class TieredTensor:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # An error of one rank ends the job; closing would wait for the others.
-        if self._comm is None or kind is None or issubclass(kind, InputError):
+        agreed = kind is None or (issubclass(kind, InputError) and not self._failed)
+        if self._comm is None or agreed:
             self.close()
 
 
