@@ -116,7 +116,9 @@ def test_a_file_that_one_rank_cannot_read_in_an_evaluation_is_no_error_of_all(co
     chosen = settings(stored("dense", GRAPHS["dense"]()), "sage", fanouts=[3, 2])
     job = build(msgspec.structs.replace(chosen, features=FeaturesSettings(host=1)), comm)
     state, job.x._file._state = job.x._file._state, (0, 0)
-    with pytest.raises(InputError if comm.size == 1 else RuntimeError, match="has changed since it was opened"):
+    with pytest.raises(
+        InputError if comm.size == 1 else RuntimeError, match="has changed since it was opened"
+    ):
         list(job.x.blocks)
     job.x._file._state = state
     job.close()

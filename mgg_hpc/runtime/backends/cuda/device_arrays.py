@@ -96,8 +96,9 @@ class DeviceArrays:
         error = int(runtime.cudaHostRegister(address, nbytes, 0))
         if error:
             raise InputError(
-                f"{nbytes:,} bytes of the host's memory cannot be locked for the GPU (CUDA error {error}): free some, "
-                "keep rows of training in files (plan.scratch), or edges of traversals on the GPU (--edges)"
+                f"{nbytes:,} bytes of the host's memory cannot be locked for the GPU (CUDA error {error}): free "
+                "some, lower host=, keep rows of training in files (plan.scratch), or edges of traversals on the GPU "
+                "(--edges)"
             )
         return lambda: runtime.cudaHostUnregister(address)
 
