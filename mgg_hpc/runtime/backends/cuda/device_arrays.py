@@ -61,6 +61,11 @@ class DeviceArrays:
         with self._torch.inference_mode(False):  # they may be written in other modes later
             return self._torch.zeros(nbytes, dtype=self._torch.uint8, device="cuda")
 
+    def empty(self, nbytes: int) -> Any:
+        """Return uninitialised bytes, uint8 [nbytes], aligned to 256 bytes."""
+        with self._torch.inference_mode(False):
+            return self._torch.empty(nbytes, dtype=self._torch.uint8, device="cuda")
+
     def uploaded(self, array: NDArray[Any]) -> Any:
         """Return a copy of a NumPy array."""
         if array.dtype.name == "bfloat16":  # unknown to torch.from_numpy
