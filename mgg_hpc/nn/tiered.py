@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from mmap import ALLOCATIONGRANULARITY
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch import Tensor
 from ..data import schema
 from ..data.store import open_graph
 from ..errors import InputError
+from ..plan.layout import RowFormat
 from ..plan.order import inverse
 from ..runtime import backends, mpi
 from ..runtime.backends.arguments import Options
@@ -57,14 +60,14 @@ class TieredTensor:
                 out = model(x[batch.n_id], batch.edge_index)
 
     near, peers, host: bytes, or sizes as "4G". peers = "auto" divides near between both by the expected reads and the
-    measured cost of a row of each tier. score: [N], for example expected visits. [default: rows come as they lie, as
-    `mgg partition --order visits` has put them] device: "cpu", or "cuda" for tiers near and peers in a GPU's memory,
-    whose kernels read the host's, and for results there. comm: communicator of all ranks, which pass the same arguments
-    and rows. [default: the launcher's, or this process alone] writable: whether `update` may write rows. No row has a
-    second copy then: all ranks are of one node and a CPU, several ranks have no tier near, and rows without a tier lie
-    in a scratch file in ``folder`` [default: the system's temporary one]; neither file nor array of the rows is
-    written. Raises InputError, the same on all ranks, for tiers, scores and rows that do not fit, and arguments that
-    differ between ranks.
+    measured cost of a row of each tier. score: [N], higher for rows that are read more often, such as counts of an
+    epoch. [default: rows come as they lie, as `mgg partition --order visits` has put them] device: "cpu", or "cuda" for
+    tiers near and peers in a GPU's memory, whose kernels read the host's, and for results there. comm: communicator of
+    all ranks, which pass the same arguments and rows. [default: the launcher's, or this process alone] writable:
+    whether `update` may write rows. No row has a second copy then: all ranks are of one node and a CPU, several ranks
+    have no tier near, and rows without a tier lie in a scratch file in ``folder`` [default: the system's temporary one,
+    which may lie in memory (tmpfs)]; neither file nor array of the rows is written. Raises InputError, the same on all
+    ranks, for tiers, scores and rows that do not fit, and arguments that differ between ranks.
     """
 
     @collective("TieredTensor")
@@ -89,7 +92,7 @@ class TieredTensor:
         if comm is None and mpi.launched():
             comm = mpi.world()
         self._comm = comm = None if comm is None or comm.size == 1 else comm
-        self._closed, self.writable = False, writable
+        self._closed, self._failed, self.writable = False, False, writable
         ranks, of_node = (1, 1) if comm is None else (comm.size, mpi.node(comm).size)
         scratch = Path(folder or tempfile.gettempdir()) if writable else None
         with agreed(comm):
@@ -153,7 +156,8 @@ class TieredTensor:
     def from_numpy(cls, array: NDArray[Any], **how: Any) -> TieredTensor:
         """Return a tensor over an array [N, dim], which may not change. how: as above.
 
-        A memmap of whole rows that writes to its file is read as the file, and not through the map.
+        A memmap of whole contiguous rows, read-only or not, is read as its file, and not through the map. Maps of mode
+        "c", which may differ from their files, are arrays.
         """
 
         def find() -> tuple[NDArray[Any] | FileRows, None]:
@@ -197,19 +201,31 @@ class TieredTensor:
                 raise InputError(
                     f"from_torch: expected a dense tensor [N, dim] on the CPU, and this is {kind}"
                 )
-            return as_array(tensor), None
+            try:
+                return as_array(tensor), None
+            except TypeError as error:  # a type that NumPy has not
+                raise InputError(f"from_torch: rows are {tensor.dtype}: {error}") from error
 
         return cls(find, **how)
 
     @classmethod
     def zeros(cls, rows: int, dim: int, dtype: torch.dtype | None = None, **how: Any) -> TieredTensor:
         """Return a writable tensor of zeros [rows, dim], as for embedding tables. how: as above."""
-        kind = as_array(torch.empty(0, dtype=dtype or torch.get_default_dtype())).dtype
+        writable = how.pop("writable", True)
 
         def find() -> tuple[Zeros, None]:
-            if rows < 0 or dim < 1:
+            try:
+                shape = operator.index(rows), operator.index(dim)
+                kind = as_array(torch.empty(0, dtype=dtype or torch.get_default_dtype())).dtype
+            except TypeError as error:
+                raise InputError(f"zeros({rows!r}, {dim!r}, {dtype}): {error}") from error
+            if shape[0] < 0 or shape[1] < 1:
                 raise InputError(f"rows are [{rows}, {dim}]; expected at least one column")
-            return Zeros(rows, dim, kind), None
+            if max(1, shape[0]) * RowFormat(kind, shape[1]).row_bytes >= 1 << 63:
+                raise InputError(f"rows are {kind} [{rows}, {dim}]; expected less than 2^63 bytes")
+            if writable is not True:
+                raise InputError(f"writable is {writable!r}; zeros are for writing, so leave it out")
+            return Zeros(*shape, kind), None
 
         return cls(find, writable=True, **how)
 
@@ -219,13 +235,11 @@ class TieredTensor:
     def __repr__(self) -> str:
         tiers = ", ".join(f"{each.name} {each.slots:,}" for each in self._table.tiers)
         file = self._table.file
-        where = tiers if file is None else f"{tiers}{', ' if tiers else ''}{file.path}"
+        where = tiers if file is None else f"{tiers}{', ' if tiers else ''}{file}"
         return f"TieredTensor({list(self.shape)}, {self.dtype}, rows: {where})"
 
     def __getitem__(self, ids: Any) -> Tensor:
         """Return rows by number, [n, dim]: for integers in a tensor, array, list or slice, or a mask [N]."""
-        if isinstance(ids, slice):
-            ids = np.arange(*ids.indices(len(self)))
         return self.gather(ids)
 
     def gather(self, ids: Any, out: Tensor | None = None) -> Tensor:
@@ -238,6 +252,8 @@ class TieredTensor:
             raise ValueError("the tensor is closed")
         numbers, device = _numbers(ids, len(self)), self._backend.capabilities.device
         shape = [len(numbers), self.shape[1]]
+        if out is not None and not isinstance(out, Tensor):
+            raise ValueError(f"out is a {type(out).__name__}; expected a torch.Tensor")
         if out is not None and (
             list(out.shape) != shape or out.dtype != self.dtype or out.device.type != device
         ):
@@ -250,10 +266,12 @@ class TieredTensor:
                 threads := torch.get_num_threads()
             ):  # as in processes that load data
                 self._backend.options = replace(self._backend.options, threads=threads)
-            self._backend.gather(self._table, numbers, as_array(found))
+            with self._of_this_rank():
+                self._backend.gather(self._table, numbers, as_array(found))
             return found
         found = self._workspace.rows(len(numbers), self.shape[1], self.dtype)
-        self._backend.gather(self._table, numbers, as_array(found))
+        with self._of_this_rank():
+            self._backend.gather(self._table, numbers, as_array(found))
         return found.contiguous() if out is None else out.copy_(found)
 
     @property
@@ -265,7 +283,8 @@ class TieredTensor:
     def update(self, ids: Any, rows: Tensor | NDArray[Any]) -> None:
         """Set rows of ``owned`` by number; of equal numbers the last one counts. Not collective.
 
-        This rank reads them as soon as the call returns, others after a barrier of ``comm``. ids: as in `gather`. rows:
+        This rank reads them as soon as the call returns, others after a barrier of ``comm``; processes that were forked
+        before, such as workers of a DataLoader, may keep the old values of rows in memory. ids: as in `gather`. rows:
         [n, dim] of the tensor's dtype. Raises ValueError for a read-only or closed tensor, rows of other ranks, and
         ``rows`` that do not fit, IndexError and TypeError as `gather`, all before anything is written; and InputError
         where the scratch file cannot be written.
@@ -288,7 +307,17 @@ class TieredTensor:
             raise ValueError(
                 f"row {number} is another rank's; rank {self._comm.rank} owns rows {own.start} to {own.stop - 1}"
             )
-        cast(HostBackend, self._backend).update(self._table, numbers, np.ascontiguousarray(given))
+        with self._of_this_rank():
+            cast(HostBackend, self._backend).update(self._table, numbers, np.ascontiguousarray(given))
+
+    @contextmanager
+    def _of_this_rank(self) -> Iterator[None]:
+        """Note an error of a file, which the other ranks need not have."""
+        try:
+            yield
+        except InputError:
+            self._failed = True
+            raise
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Return what this rank has read so far, by tier: {"near": {"rows": .., "bytes": ..}, ..}."""
@@ -312,7 +341,8 @@ class TieredTensor:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # An error of one rank ends the job; closing would wait for the others.
-        if self._comm is None or kind is None or issubclass(kind, InputError):
+        agreed = kind is None or (issubclass(kind, InputError) and not self._failed)
+        if self._comm is None or agreed:
             self.close()
 
 
@@ -349,7 +379,7 @@ def _check_rows(source: NDArray[Any]) -> None:
     """Raise InputError for anything but an array of numbers [N, dim], each row's in one piece."""
     if not isinstance(source, np.ndarray) or isinstance(source, np.ma.MaskedArray):
         raise InputError(f"rows are a {type(source).__name__}; expected an array [N, dim]")
-    if source.ndim != 2 or (source.dtype.kind not in "fiu" and source.dtype.name != "bfloat16"):
+    if source.ndim != 2:
         raise InputError(f"rows are {source.dtype} {list(source.shape)}; expected numbers [N, dim]")
     apart = source.shape[1] > 1 and source.strides[1] != source.itemsize
     if source.size and (apart or (len(source) > 1 and source.strides[0] < source.shape[1] * source.itemsize)):
@@ -357,10 +387,12 @@ def _check_rows(source: NDArray[Any]) -> None:
 
 
 def _torch_type(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return torch's type of a NumPy type. Raises InputError where torch has none, or for foreign byte order."""
-    found = getattr(torch, dtype.name, None)
-    if not isinstance(found, torch.dtype) or not dtype.isnative:
-        raise InputError(f"rows are {dtype}; expected a type that torch has, in this machine's byte order")
+    """Return torch's type of a NumPy type of real numbers. Raises InputError for others, or foreign byte order."""
+    found, real = getattr(torch, dtype.name, None), dtype.kind in "fiu" or dtype.name == "bfloat16"
+    if not real or not isinstance(found, torch.dtype) or not dtype.isnative:
+        raise InputError(
+            f"rows are {dtype}; expected a type of real numbers that torch has, in this machine's byte order"
+        )
     return found
 
 
@@ -375,7 +407,12 @@ def _scores(score: ArrayLike, count: int) -> NDArray[Any]:
 
 
 def _numbers(ids: Any, count: int) -> NDArray[np.int64]:
-    """Return numbers of rows, int64 [n], of anything that indexes a tensor. Raises TypeError for anything else."""
+    """Return numbers of rows, int64 [n], of anything that indexes a tensor. Raises TypeError for anything else.
+
+    count: number of rows. Raises IndexError for numbers where there are no rows, or that int64 does not hold.
+    """
+    if isinstance(ids, slice):
+        return np.arange(*ids.indices(count))
     found = as_array(ids.cpu()) if isinstance(ids, Tensor) else np.asarray(ids)
     if found.dtype.kind == "b" and found.shape == (count,):
         return np.flatnonzero(found)
@@ -383,10 +420,14 @@ def _numbers(ids: Any, count: int) -> NDArray[np.int64]:
         return np.zeros(0, np.int64)
     mask = isinstance(ids, Tensor) and ids.dtype == torch.uint8  # torch takes these for one
     if isinstance(ids, tuple) or mask or found.ndim != 1 or found.dtype.kind not in "iu":
+        one = found.ndim == 0 and found.dtype.kind in "iu"
+        given = f"{type(ids).__name__} {list(found.shape)} of {found.dtype}"
         raise TypeError(
-            f"rows are read by integers [n] or a mask of {count}, and these are {type(ids).__name__} "
-            f"{list(found.shape)} of {found.dtype}"
+            f"rows are read by integers [n] or a mask of {count}, and "
+            + (f"{found} is one integer: pass [{found}]" if one else f"these are {given}")
         )
+    if not count:
+        raise IndexError(f"row {found[0]}, and the tensor has no rows")
     if found.dtype == np.uint64 and found.max() >= 1 << 63:
         raise IndexError(f"row {found.max()}, and rows are 0 to {count - 1}")
     return np.ascontiguousarray(found, np.int64)

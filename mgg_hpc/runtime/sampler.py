@@ -49,7 +49,7 @@ class Sampler:
     for weights that are negative or not finite.
 
     Attributes: indptr, indices, weight, ids, as given. device_bytes: of a GPU's memory, 0 on the host. scratch_bytes:
-    most that a call has needed there so far. place: description of what draws.
+    most that a call has needed there so far. place: description of what draws, and why no GPU does.
     """
 
     device_bytes = scratch_bytes = 0

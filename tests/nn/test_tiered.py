@@ -69,7 +69,8 @@ def test_rows_are_those_of_the_source(rng, made, tier, scored):
             np.testing.assert_array_equal(
                 tensor[torch.from_numpy(mask)].to(torch.float64), x[mask].astype("f8")
             )
-            np.testing.assert_array_equal(tensor[5:200:7].to(torch.float64), x[5:200:7].astype("f8"))
+            found = tensor.gather(slice(5, 200, 7), torch.empty(28, dim, dtype=tensor.dtype))
+            np.testing.assert_array_equal(found.to(torch.float64), x[5:200:7].astype("f8"))
             assert tensor[[]].shape == (0, dim)
             read = tensor.stats()
             assert sum(each["rows"] for each in read.values()) == 16 * ROWS + mask.sum() + 28
@@ -111,6 +112,12 @@ def test_wrong_numbers_and_results_are_refused(rng):
     for ids in (torch.tensor([0.5]), np.array([True, False]), [[1, 2]], ["a"], 3, *others):
         with pytest.raises(TypeError, match="rows are read by integers"):
             tensor[ids]
+    with pytest.raises(TypeError, match=r"3 is one integer: pass \[3\]"):
+        tensor[3]
+    with pytest.raises(IndexError, match="row 2, and the tensor has no rows"):
+        mgg.TieredTensor.from_numpy(np.zeros((0, 3)))[[2]]
+    with pytest.raises(ValueError, match=r"out is a ndarray; expected a torch.Tensor"):
+        tensor.gather([1, 2], np.empty((2, 3)))
     for out in (
         torch.empty(2, 3),
         torch.empty(1, 3, dtype=torch.float64),
@@ -146,12 +153,19 @@ def test_tiers_and_sources_that_do_not_fit_are_refused(rng, tmp_path, monkeypatc
     ):
         with refused(message):
             make(array)
-    for tensor, message in ((x, "this is ndarray"), (torch.eye(3).to_sparse(), "torch.sparse_coo on cpu")):
+    for tensor, message in (
+        (x, "this is ndarray"),
+        (torch.eye(3).to_sparse(), "torch.sparse_coo on cpu"),
+        (torch.eye(3, dtype=torch.float8_e5m2), "rows are torch.float8_e5m2"),
+    ):
         with refused(message):
             mgg.TieredTensor.from_torch(tensor)
     monkeypatch.setattr(place.cores, "memory_available", lambda: 100)
     with refused("tiers need 160 B of this node: near 64 B, host 96 B; 100 B are available"):
         make(x, near=80, host=125)
+    for kind in (complex, bool):
+        with refused("expected a type of real numbers"):
+            make(np.memmap(tmp_path / "x", kind, "w+", shape=(3, 2)))
     write(tmp_path / "none.h5", random_graph(rng, sparse=True))
     with refused("has no dense features"):
         mgg.TieredTensor.open(tmp_path / "none.h5")
@@ -266,18 +280,32 @@ def test_what_cannot_be_written_is_refused(rng, tmp_path):
     ):
         with refused(message):
             make(x, **how)
-    with refused(r"rows are \[3, 0\]"):
-        mgg.TieredTensor.zeros(3, 0)
+    for given, how, message in (
+        ((3, 0), {}, r"rows are \[3, 0\]"),
+        ((10.5, 3), {}, "'float' object cannot be interpreted as an integer"),
+        (("10", 3), {}, "'str' object cannot be interpreted as an integer"),
+        ((1 << 62, 8), {}, r"expected less than 2\^63 bytes"),
+        ((3, 2, torch.float8_e5m2), {}, "float8_e5m2"),
+        ((3, 2, np.float32), {}, "dtype"),
+        ((3, 2, torch.bool), {}, "rows are bool; expected a type of real numbers"),
+        ((3, 2, torch.complex64), {}, "rows are complex64; expected a type of real numbers"),
+        ((3, 2), {"writable": False}, "writable is False; zeros are for writing"),
+    ):
+        with refused(message):
+            mgg.TieredTensor.zeros(*given, **how)
     assert mgg.TieredTensor.zeros(0, 3)[[]].shape == (0, 3)
 
 
 def test_a_write_that_fails_names_folder_and_row(tmp_path):
-    with mgg.TieredTensor.zeros(100, 1, near=160, folder=tmp_path) as tensor:
-        full = os.open("/dev/full", os.O_RDWR)
-        os.dup2(full, tensor._table.file.descriptor)
-        os.close(full)
-        with refused(f"{tmp_path}: row 5 of it cannot be written: No space left on device"):
-            tensor.update([9, 16, 15], torch.ones(3, 1))
+    for score, ids, row in ((None, [9, 16, 15], 15), (np.arange(100), [95, 83, 84], 84)):
+        with mgg.TieredTensor.zeros(100, 1, near=160, folder=tmp_path, score=score) as tensor:
+            full = os.open("/dev/full", os.O_RDWR)
+            os.dup2(full, tensor._table.file.descriptor)
+            os.close(full)
+            with refused(
+                f"the scratch file in {tmp_path}: row {row} cannot be written: No space left on device"
+            ):
+                tensor.update(ids, torch.ones(3, 1))
 
 
 @pytest.mark.slow

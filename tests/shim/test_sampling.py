@@ -115,8 +115,19 @@ def test_memory_of_a_sampler_is_counted(rng, engine, monkeypatch):
 def test_a_gpu_without_room_leaves_draws_to_the_host(engine, edges, monkeypatch):
     (backend,) = engine.backends(World(1))
     monkeypatch.setenv("MGG_SHIM_FREE_BYTES", "1000")
-    assert edges.sampler(backend, weighted=False).place == "CPU"
+    place = edges.sampler(backend, weighted=False).place
+    assert place.startswith("CPU (a graph to be sampled takes 0.0 GiB on the GPU, and 0.0 GiB are free")
     assert not engine.arrays.locked
+
+
+def test_edges_that_do_not_fit_stay_on_the_host(engine, edges, monkeypatch):
+    (backend,) = engine.backends(World(1))
+    with edges.used() as graph:
+        whole = 2 * graph.indptr.nbytes + graph.indices.nbytes
+    monkeypatch.setenv("MGG_SHIM_FREE_BYTES", str(2 * whole))
+    device = edges.sampler(backend, weighted=False, near_bytes=1 << 40)
+    assert device.place.startswith("GPU") and "100.0%" not in device.place
+    assert engine.arrays.locked
 
 
 def test_refused(engine):

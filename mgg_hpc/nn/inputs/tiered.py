@@ -215,7 +215,14 @@ class TieredFeatures(HostFeatures):
         for count in self._lengths:
             rows = slice(first, first + count)
             numbers = np.arange(rows.start, rows.stop) + self._first
-            yield rows, self.gather(numbers, self._workspace)
+            try:
+                block = self.gather(numbers, self._workspace)
+            except InputError as error:
+                if self._comm.size == 1:
+                    raise
+                # It is this rank's own: ranks in the middle of a layer cannot agree on one.
+                raise RuntimeError(f"features: {error}") from error
+            yield rows, block
             first = rows.stop
         self._table.read[:] = counted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from ..workspace import Workspace, as_array, as_tensor, row_format
 # self loops: weights in the normalised matrix, 0 for all self loops but the last.
 SCALE, LOOP, WEIGHT = "gcn scale", "has a self loop", "gcn weight"
 NEAR_SHARE = 1 / 8  # of a GPU's free memory for edges, unless bytes are given; batches need more
+MOST_SHARE = 3 / 8  # of it, for all that a sampler holds, which takes twice as much while it crosses
 COUNTED = 1 << 26  # edges whose sources are counted at a time
 
 
@@ -83,9 +84,10 @@ class SharedEdges:
     ) -> Sampler:
         """Return a sampler, to be called within `used`, by any thread. weighted: draw edges by their weights.
 
-        It draws on the backend's GPU, if there is one and it has room. near_bytes: of edges in its memory; others are
-        read from the host's. [default: a share of what is free] score: [N], by which rows' edges are chosen for it.
-        [default: out-degrees] Raises InputError if it is weighted and the graph has no weights, or negative ones.
+        It draws on the backend's GPU, if there is one and it has room; else its ``place`` says why not. near_bytes: of
+        edges in its memory, at most what fits; others are read from the host's. [default: a share of what is free]
+        score: [N], by which rows' edges are chosen for it. [default: out-degrees] Raises InputError if it is weighted
+        and the graph has no weights, or negative ones.
         """
         with self.used() as held:
             if weighted and held.weight is None:
@@ -98,12 +100,17 @@ class SharedEdges:
             except ValueError as error:
                 raise InputError(f"{self._path}: edges cannot be drawn by their weights: {error}") from error
             if backend.sampling is not None:
-                near_bytes = near_bytes or int(NEAR_SHARE * (backend.memory.free() or 0))
+                free = backend.memory.free() or 0
+                of_rows = 2 * held.indptr.nbytes + (0 if held.ids is None else held.ids.nbytes)
+                fits = max(0, int(MOST_SHARE * free) - of_rows)
+                near_bytes = min(near_bytes or int(NEAR_SHARE * free), fits)
                 hottest = None
                 if held.indices.nbytes + (0 if weight is None else weight.nbytes) > near_bytes:
                     hottest = scores.order(_out_degrees(held) if score is None else score)
-                with suppress(InputError):  # a GPU without room, or pages that cannot be locked
+                try:
                     made = backend.sampling.bind(made, near_bytes, hottest)
+                except InputError as error:  # a GPU without room, or pages that cannot be locked
+                    made.place = f"{made.place} ({error})"
             self._samplers.add(made)
             return made
 

@@ -198,9 +198,12 @@ class TieredRows:
         error: errno, or 0 at the end of the file.
         """
         assert self.file is not None
-        place = slot - sum(each.slots for each in self.tiers) + self.first
+        if self.file.scratch:
+            row = f"row {slot if self.slots is None else int(np.argmax(self.slots == slot)):,}"
+        else:
+            row = f"row {slot - sum(each.slots for each in self.tiers) + self.first:,} of it"
         why = os.strerror(error) if error else "the file ends before it"
-        return InputError(f"{self.file.path}: row {place:,} of it cannot be {what}: {why}")
+        return InputError(f"{self.file}: {row} cannot be {what}: {why}")
 
 
 @dataclass(eq=False)

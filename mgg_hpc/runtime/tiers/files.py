@@ -20,6 +20,8 @@ class FileRows:
     close: closes the file, as the end of this object does. Raises InputError for a file that is shorter than that.
     """
 
+    scratch = False  # whether nobody else knows the places of rows
+
     def __init__(self, path: Path, offset: int, count: int, dim: int, dtype: np.dtype[Any]) -> None:
         self.path, self.offset, self.count, self.dim, self.dtype = path, offset, count, dim, dtype
         try:
@@ -36,6 +38,9 @@ class FileRows:
 
     def __len__(self) -> int:
         return self.count
+
+    def __str__(self) -> str:
+        return str(self.path)
 
     @property
     def row_bytes(self) -> int:
@@ -68,10 +73,15 @@ class ScratchRows(FileRows):
     on all ranks, for a folder without room.
     """
 
+    scratch = True
+
     def __init__(self, node: Any, folder: Path, count: int, dim: int, dtype: np.dtype[Any]) -> None:
         self.path, self.offset, self.count, self.dim, self.dtype = folder, 0, count, dim, dtype
         self.descriptor = shared(node, lambda: scratch_file(folder, count * self.row_bytes))
         self.close = weakref.finalize(self, os.close, self.descriptor)
+
+    def __str__(self) -> str:
+        return f"the scratch file in {self.path}"
 
     def check(self) -> None:
         pass  # it is written to

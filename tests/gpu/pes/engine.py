@@ -90,6 +90,11 @@ class HostArrays:
         (self._unwaited.add if self._is_beside() else self._unwaited.discard)(made.ctypes.data)
         return made
 
+    def empty(self, nbytes):
+        made = self.zeros(nbytes)
+        made[:] = 0xA5
+        return made
+
     def uploaded(self, array):
         return array.copy()
 

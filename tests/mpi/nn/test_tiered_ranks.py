@@ -89,3 +89,18 @@ def test_what_differs_between_ranks_is_refused(comm, rng, folder):
         mgg.TieredTensor.from_numpy(x, comm=comm, host=1000, score=score)
     with pytest.raises(InputError):
         mgg.TieredTensor.open(path if comm.rank else folder / "none.h5", comm=comm)
+
+
+def test_an_error_of_one_rank_leaves_without_the_others(comm, folder):
+    path = folder / "x"
+    if comm.rank == 0:
+        np.ones((100, 4)).tofile(path)
+    comm.Barrier()
+    mapped = np.memmap(path, "f8", "r", shape=(100, 4))
+    tensor = mgg.TieredTensor.from_numpy(mapped, comm=comm, host=320)
+    if comm.rank == 0:
+        tensor._file._state = (0, 0)
+        with pytest.raises(InputError, match="has changed since it was opened"), tensor:
+            tensor[[50]]
+    assert tensor._closed == (comm.rank == 0 and comm.size == 1)  # closing would wait for the others
+    tensor.close()

@@ -111,6 +111,19 @@ def test_a_run_tells_where_its_features_lay_and_what_was_read(mgg, folder, first
     assert mgg("predict", folder / "runs" / "001", "-o", folder / "p.csv").codes == {0}
 
 
+def test_a_file_that_one_rank_cannot_read_in_an_evaluation_is_no_error_of_all(comm, stored):
+    """Nothing that ranks agree on: they would wait for each other."""
+    chosen = settings(stored("dense", GRAPHS["dense"]()), "sage", fanouts=[3, 2])
+    job = build(msgspec.structs.replace(chosen, features=FeaturesSettings(host=1)), comm)
+    state, job.x._file._state = job.x._file._state, (0, 0)
+    with pytest.raises(
+        InputError if comm.size == 1 else RuntimeError, match="has changed since it was opened"
+    ):
+        list(job.x.blocks)
+    job.x._file._state = state
+    job.close()
+
+
 @pytest.mark.parametrize("score", ["visits", "pagerank", "degree", "none"])
 def test_scores_are_computed_where_they_are_needed_and_memory_has_room(comm, stored, monkeypatch, score):
     """And the expected visits of batches are computed where they are the score, or divide near."""

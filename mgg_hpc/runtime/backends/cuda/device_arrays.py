@@ -61,6 +61,11 @@ class DeviceArrays:
         with self._torch.inference_mode(False):  # they may be written in other modes later
             return self._torch.zeros(nbytes, dtype=self._torch.uint8, device="cuda")
 
+    def empty(self, nbytes: int) -> Any:
+        """Return uninitialised bytes, uint8 [nbytes], aligned to 256 bytes."""
+        with self._torch.inference_mode(False):
+            return self._torch.empty(nbytes, dtype=self._torch.uint8, device="cuda")
+
     def uploaded(self, array: NDArray[Any]) -> Any:
         """Return a copy of a NumPy array."""
         if array.dtype.name == "bfloat16":  # unknown to torch.from_numpy
@@ -96,8 +101,9 @@ class DeviceArrays:
         error = int(runtime.cudaHostRegister(address, nbytes, 0))
         if error:
             raise InputError(
-                f"{nbytes:,} bytes of the host's memory cannot be locked for the GPU (CUDA error {error}): free some, "
-                "keep rows of training in files (plan.scratch), or edges of traversals on the GPU (--edges)"
+                f"{nbytes:,} bytes of the host's memory cannot be locked for the GPU (CUDA error {error}): free "
+                "some, lower host=, keep rows of training in files (plan.scratch), or edges of traversals on the GPU "
+                "(--edges)"
             )
         return lambda: runtime.cudaHostUnregister(address)
 

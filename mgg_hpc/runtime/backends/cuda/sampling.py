@@ -116,9 +116,9 @@ class DeviceSampler(Sampler):
         """
         context, arrays, made = self._context, self._context.arrays, dict[str, Any]()
 
-        def room(nbytes: int, *names: str) -> None:
-            for name in names:
-                made[name] = arrays.zeros(nbytes)
+        def room(nbytes: int, *names: str, counts: bool = False) -> None:
+            for name in names:  # kernels write all that is read but the first count
+                made[name] = arrays.zeros(nbytes) if counts else arrays.empty(nbytes)
                 call[name] = arrays.address(made[name])
 
         def launch(stage: str, workers: int, lanes: int = 1) -> None:
@@ -133,7 +133,7 @@ class DeviceSampler(Sampler):
             return int(arrays.downloaded(made[name][-1:])[0])
 
         call["count"], call["nodes"], weighted = count, arrays.address(nodes), bool(call["weight"][0])
-        room(8 * count + 8, "slot", "begin")
+        room(8 * count + 8, "slot", "begin", counts=True)
         launch("count", count)
         drawn = total("slot")
         room(4 * drawn, "place")
@@ -155,7 +155,7 @@ class DeviceSampler(Sampler):
         room(8 * drawn, "entry", *(["edge"] if edges else []))
         room(8 * (drawn if weighted else count), "factor")
         launch("enter", count, LANES)
-        room(8 * drawn + 8, "rank")
+        room(8 * drawn + 8, "rank", counts=True)
         launch("mark", drawn)
         rows = count + total("rank")
         if rows > MOST:
