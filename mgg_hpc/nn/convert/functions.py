@@ -144,6 +144,7 @@ def _filled(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     given = args[first : first + 1] if name.endswith("full") else args[first:]
     sizes = _sizes(given, kwargs)
     if not _has_counts(sizes):
+        run.note(f"{name} {[each for each in sizes if isinstance(each, int)]}")
         return NotImplemented
     fill = args[first + 1 :] if name.endswith("full") else ()
     if "size" in kwargs:
@@ -176,7 +177,8 @@ def _arange(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
         or not count.of.plain
     ):
         raise Refused("arange: numbers a part of the rows")
-    out = func(count.of.size, **whole)
+    with run.local():
+        out = func(count.of.size, **whole)
     if out.is_floating_point():
         raise Refused("arange: numbers of rows, which are this rank's own, as values")
     return over(out, count.of.domain, 0, Numbers(count.of.domain))

@@ -161,6 +161,12 @@ REFUSED_FORWARDS = {
     "a rank's branch": lambda x, e: x + 1 if MPI.COMM_WORLD.rank else x,
     "a rank's number": lambda x, e: x * (MPI.COMM_WORLD.rank + 1),
     "a rank's tensor": lambda x, e: x * torch.tensor(1.5 + MPI.COMM_WORLD.rank),
+    "a rank's column": lambda x, e: x * x[:, MPI.COMM_WORLD.rank, None],
+    "a rank's columns": lambda x, e: x * x[:, MPI.COMM_WORLD.rank :][:, :1],
+    "a rank's filling": lambda x, e: x * torch.full((8,), MPI.COMM_WORLD.rank),
+    "a rank's shape": lambda x, e: x * torch.ones(MPI.COMM_WORLD.rank + 1).sum(),
+    "a rank's factor": lambda x, e: torch.add(x, x, alpha=MPI.COMM_WORLD.rank),
+    "a rank's turn": lambda x, e: x.roll(MPI.COMM_WORLD.rank, 1),
     "marked sources": lambda x, e: (
         x * x.new_zeros(x.size(0)).index_put((e[0],), torch.tensor(1.0).double())[:, None]
     ),
@@ -191,6 +197,17 @@ class Net(nn.Module):
     def forward(self, x, edge_index):
         torch.manual_seed(3)
         return self.run(self.lin(x), edge_index)
+
+
+class Chosen(nn.Module):
+    """One of two linear maps, as each rank likes."""
+
+    def __init__(self):
+        super().__init__()
+        self.lins = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+
+    def forward(self, x, edge_index):
+        return self.lins[MPI.COMM_WORLD.rank % 2](x)
 
 
 def test_norms_of_pyg_see_all_rows(comm, every, opened):
@@ -229,9 +246,10 @@ def test_what_needs_other_ranks_is_served(comm, every, opened, names):
 
 def test_what_is_wrong_on_a_part_is_refused(comm, opened):
     graph, mine = opened
-    for name, forward in REFUSED_FORWARDS.items():
+    for name, forward in (REFUSED_FORWARDS | {"a rank's weights": Chosen}).items():
         torch.manual_seed(1)
-        model = mgg.convert(Net(forward).double(), graph)
+        made = forward() if forward is Chosen else Net(forward)
+        model = mgg.convert(made.double(), graph, check="rank" not in name)
         said = ""
         try:
             model(mine["x"], mine["index"])
