@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -52,6 +52,7 @@ class UserModel:
     def __init__(self, net: Module, name: str, digest: str, seed: int) -> None:
         self.net, self.name, self.digest, self.seed = net, name, digest, seed
         self.takes = inspect.signature(net.forward).parameters
+        self.of_data = takes_data(self.takes)
         self.draws = _Steps(seed)
         net.__dict__[DRAWS] = Dropout(0.5, 0, self.draws.inside)
         self._graph: DistGraph | None = None
@@ -64,7 +65,7 @@ class UserModel:
 
     @property
     def edge_names(self) -> set[str] | None:
-        if list(self.takes) == ["data"]:
+        if self.of_data:
             return None
         return {each for name in self.takes for each in (name, name.removeprefix("edge_"))} - set(GIVEN)
 
@@ -90,7 +91,7 @@ class UserModel:
         return out
 
     def _forward(self, x: Tensor) -> Any:
-        if list(self.takes) == ["data"]:
+        if self.of_data:
             from torch_geometric.data import Data
 
             return self._converted(Data(x=x, **self._given))
@@ -119,7 +120,7 @@ class UserModel:
 
     def _arguments(self, graph: DistGraph) -> dict[str, Tensor]:
         """Return the arguments of forward but x by name. Raises InputError for what the graph lacks."""
-        if list(self.takes) == ["data"]:
+        if self.of_data:
             found = {f"edge_{name}": _data(graph, name) for name in graph.part.edge_data}
             return found | {"edge_index": graph.edge_index()} | _weights(graph)
         found = {}
@@ -141,6 +142,13 @@ class UserModel:
                 )
             found |= there
         return found
+
+
+def takes_data(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Return whether a forward of these parameters takes a PyG Data alone."""
+    variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    required = [each for each in parameters.values() if each.default is each.empty and each.kind not in variable]
+    return [each.name for each in required] == ["data"]
 
 
 class _Steps(Draws):
@@ -238,7 +246,7 @@ def _errors(what: str) -> Iterator[None]:
         yield
     except (InputError, FailedElsewhere, torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         libraries = {"torch", "torch_geometric", "mgg_hpc"}
         own = [each for each in frames if libraries.isdisjoint(Path(each.filename).parts)]

@@ -195,7 +195,7 @@ class Run:
         self.ended = False
         self.exchanges: list[tuple[str, str, int]] = []
         self.ways: dict[str, str] = {}
-        self.pooled = self.drew = Count.used = False
+        self.pooled = self.drew = Count.used = Count.read = False
         self._notes = list[str]()  # what was done since ranks last agreed
         self._before = 0  # a digest of all before
 

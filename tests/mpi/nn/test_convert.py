@@ -167,6 +167,9 @@ REFUSED_FORWARDS = {
     "a rank's shape": lambda x, e: x * torch.ones(MPI.COMM_WORLD.rank + 1).sum(),
     "a rank's factor": lambda x, e: torch.add(x, x, alpha=MPI.COMM_WORLD.rank),
     "a rank's turn": lambda x, e: x.roll(MPI.COMM_WORLD.rank, 1),
+    "gradients by counts": lambda x, e: F.embedding(
+        x.argmax(1), torch.ones(8, 8).double().requires_grad_(), scale_grad_by_freq=True
+    ),
     "marked sources": lambda x, e: (
         x * x.new_zeros(x.size(0)).index_put((e[0],), torch.tensor(1.0).double())[:, None]
     ),
@@ -420,7 +423,7 @@ def test_the_first_call_finds_what_is_wrong(comm, opened, monkeypatch, most):
     extended = running.extended
     monkeypatch.setattr(compare, "MOST_EDGES", most)
     monkeypatch.setattr(compare, "ROWS", 3)
-    for factor in (1, 0.5):
+    for factor in (1, 0.5, math.nan):
         monkeypatch.setattr(running, "extended", lambda x, graph, factor=factor: extended(x, graph) * factor)
         model = mgg.convert(pyg.GATv2Conv(8, 4, add_self_loops=False).double(), graph)
         if factor == 1 or comm.size == 1:
@@ -449,6 +452,16 @@ def test_the_first_call_says_what_it_cannot_compare(comm, opened, monkeypatch):
     with mpi.agree(comm):
         assert len(said) == len(forwards) * (comm.size > 1 and comm.rank == 0)
         assert all("no rows were compared" in each for each in said) and len(set(said)) == len(said)
+    monkeypatch.setattr(compare, "MOST_EDGES", pyg_convs.EDGES - 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mgg.convert(Net(lambda x, e: F.dropout(x, 0.5)).double(), graph)(mine["x"], mine["index"])
+        mgg.convert(Net(lambda x, e: x * (0.5 * x.size(0))).double(), graph)(mine["x"], mine["index"])
+        mgg.convert(Net(lambda x, e: x / (x - x)).double(), graph)(mine["x"], mine["index"])
+    found = [str(each.message) for each in caught]
+    with mpi.agree(comm):
+        assert len(found) == 2 * (comm.size > 1 and comm.rank == 0), found
+        assert not found or ("random numbers" in found[0] and "reads the number of nodes" in found[1]), found
 
 
 def test_a_training_resumes(comm, every, folder):
