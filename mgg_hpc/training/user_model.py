@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch.nn import Module
 
 from ..config import Settings
 from ..errors import InputError, did_you_mean
-from ..nn.convert.convert import convert
+from ..nn.convert.convert import convert, takes_data
 from ..nn.graph.dist_graph import DistGraph
 from ..nn.layers.random import DRAWS, Draws, Dropout
 from ..runtime.exit_code import FailedElsewhere
@@ -142,13 +142,6 @@ class UserModel:
                 )
             found |= there
         return found
-
-
-def takes_data(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Return whether a forward of these parameters takes a PyG Data alone."""
-    variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    required = [each for each in parameters.values() if each.default is each.empty and each.kind not in variable]
-    return [each.name for each in required] == ["data"]
 
 
 class _Steps(Draws):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -176,6 +177,15 @@ def _own_caches(
         yield
     finally:
         swap()
+
+
+def takes_data(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Return whether a forward of these parameters takes a PyG Data alone."""
+    variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    required = [
+        each for each in parameters.values() if each.default is each.empty and each.kind not in variable
+    ]
+    return [each.name for each in required] == ["data"]
 
 
 def _tensors(named: Mapping[Any, Any]) -> Iterator[tuple[Any, Tensor]]:

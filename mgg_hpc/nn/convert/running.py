@@ -27,7 +27,7 @@ from ..layers.random import Dropout, dropped
 from ..spans import first_order
 from ..workspace import accumulator, as_array
 from .layouts import PLAIN, Count, Divided, Domain, Layout, Numbers, dims, known, layout, mixed, over, put
-from .rules import Call, Refused, apply, at, tensors_in
+from .rules import RULES, Call, Refused, apply, at, tensors_in, viewed
 
 # Arguments of operations that may hold numbers of this rank's rows.
 OF_ROWS = {"size", "shape", "repeats", "stride", "storage_offset", "output_size", "N"}
@@ -477,8 +477,8 @@ class Below(TorchDispatchMode):
                 put(each, made)  # with a new serial, also in place
         except Refused as error:
             raise run.refused(error) from None
-        if run.graph.ranks > 1:
-            run.note(f"{call.name} {layout(call.out)}")
+        if run.graph.ranks > 1:  # views of one row may have another layout until `functions` sets it
+            run.note("a view" if RULES.get(call.name) is viewed else f"{call.name} {layout(call.out)}")
         return out
 
     def _noted(self, call: Call, given: Sequence[Tensor]) -> None:

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
-from mgg_hpc.nn.convert import compare, relations, running
+from mgg_hpc.nn.convert import check, compare, relations, running
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi
@@ -412,8 +412,63 @@ def test_relations_of_small_graphs(comm, rng, monkeypatch, nodes, edges):
         other = type("RGCNConv", (pyg.RGCNConv,), changed | {"__module__": __name__})(3, 5, 4).double()
         equal_to_pyg(comm, graph, other, [x, index, types], mine, "extended", near)
         if edges:
-            with pytest.raises(mgg.InputError, match="expected integers from 0 to 1"):
+            with pytest.raises(
+                mgg.InputError, match=r"type is \[\d+\] .*expected \[E\] integers from 0 to 1"
+            ):
                 relations.relational(mine[0], conv.weight[:2], graph, "type")
+    column = Data(x=x, edge_index=index, edge_type=types[:, None])
+    with mgg.from_pyg(column, comm=comm, dtype=dtype) as graph:
+        with pytest.raises(mgg.InputError, match=r"RGCNConv: edge data type is \[\d+, 1\]"):
+            mgg.convert(conv, graph)(
+                x[graph.ids].to(graph.dtype), graph.edge_index(), graph.edge_data("type")
+            )
+
+
+class _Lost(nn.Module):
+    """Its gradients are lost if it is converted."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg.GCNConv(8, 4)
+
+    def forward(self, x, edge_index):
+        out = self.conv(x, edge_index)
+        return out.detach() if type(self) is not _Lost else out
+
+
+class _OfData(_Lost):
+    def forward(self, data, verbose=False):
+        return self.conv(data.x, data.edge_index, data.edge_weight)
+
+
+def test_checks_take_what_convert_takes(comm, every):
+    torch.manual_seed(1)
+
+    typed = pyg.RGCNConv(8, 4, pyg_convs.TYPES)
+    x, index = every["x"].float(), every["index"]
+    attr, weight = every["attr"].float(), every["weight"].float()
+    gat, of_data = pyg.GATConv(8, 4, edge_dim=3), _OfData()
+    zero, pair = Net(lambda x, e: x * 0), Net(lambda x, e: (x, x))
+    data = Data(x=x, edge_index=index, edge_weight=weight, edge_attr=attr, edge_type=every["type"])
+    for model in (typed, gat, of_data, zero):
+        assert check._compared(model, data, 1e-4, comm).startswith("equal")
+    for model, said in ((pair, "returns tuple"), (_Lost(), "gradients of conv")):
+        with pytest.raises(mgg.InputError, match=said):
+            check._compared(model, data, 1e-4, comm)
+    two = Data(x=x[:2], edge_index=index[:, :30] % 2)
+    assert check._compared(pyg.GCNConv(8, 4), two, 1e-4, comm).startswith("equal")
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_a_rank_of_one_row_or_none(comm):
+    """Shapes of one row do not tell which dimension is that of rows."""
+    index = torch.tensor([[0, 1, 0], [1, 0, 0]])
+    x = torch.linspace(-1, 1, 16, dtype=torch.float64).view(2, 8)
+    with mgg.from_pyg(Data(x=x, edge_index=index), comm=comm, dtype="float64") as graph:
+        for conv in (pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4)):
+            torch.manual_seed(1)
+            conv.double().reset_parameters()
+            equal_to_pyg(comm, graph, conv, [x, index], [x[graph.ids], graph.edge_index()], "extended")
 
 
 @pytest.mark.parametrize("most", [10**6, pyg_convs.EDGES - 1])

@@ -221,7 +221,11 @@ def test_dropout_and_batches_do_not_depend_on_the_number_of_ranks(comm, stored):
         ),
         ({}, {"class_weights": [1, 2]}, ["train.class_weights has 2 numbers", "has 4 classes"]),
         ({"module": "leaving.py:Net"}, {}, ["cannot be imported: SystemExit: 0 (leaving.py, line 1)"]),
-        ({}, {"scheduler": {"name": "StepLR", "step_size": 0}}, ["train.scheduler: its arguments", "ZeroDiv"]),
+        (
+            {},
+            {"scheduler": {"name": "StepLR", "step_size": 0}},
+            ["train.scheduler: its arguments", "ZeroDiv"],
+        ),
         ({}, {"scheduler": {"name": "ExponentialLR", "gamma": "x"}}, ["train.scheduler: its arguments"]),
         ({}, {"optimizer": {"name": "Adam", "capturable": True}}, ["train.optimizer: its arguments"]),
         ({}, {"optimizer": {"name": "AdamW", "differentiable": True}}, ["train.optimizer: its arguments"]),
