@@ -28,6 +28,7 @@ from ..nn.convert.convert import convert, takes_data
 from ..nn.graph.dist_graph import DistGraph
 from ..nn.layers.random import DRAWS, Draws, Dropout
 from ..runtime.exit_code import FailedElsewhere
+from .screen import print_line
 
 DRAWS_A_STEP = 1 << 10  # dropouts of a step, which count on from its number times this
 GIVEN = ("x", "edge_index")  # arguments of forward that each graph has
@@ -72,6 +73,7 @@ class UserModel:
     def __call__(self, x: Tensor, graph: DistGraph) -> Tensor:
         """Return the logits of this rank's rows. Collective. Raises InputError for another result."""
         if graph is not self._graph:
+            self._say_of_weights(graph)
             self._converted, self._given = convert(self.net, graph), self._arguments(graph)
             features, classes = x.shape[1], graph.num_classes
             with _errors(
@@ -89,6 +91,16 @@ class UserModel:
                 f"[rows, {classes or 'classes'}], one for each class of the graph"
             )
         return out
+
+    def _say_of_weights(self, graph: DistGraph) -> None:
+        """Print, once, that a graph's weights are not used."""
+        name = f"{self.name}, weights"
+        if graph.rank == 0 and not self.of_data and _weights(graph) and "edge_weight" not in self.takes:
+            if name not in _told:
+                print_line(
+                    f"model.module: {self.name} takes no edge_weight, so the graph's weights are not used"
+                )
+            _told.add(name)
 
     def _forward(self, x: Tensor) -> Any:
         if self.of_data:

@@ -36,9 +36,9 @@ class _NoDropout(TorchFunctionMode):
 def check(model: Module, data: Any, ranks: int = 2, near: float = 1e-5) -> str:
     """Compare a converted model on several ranks with the model in one process: outputs, and gradients of parameters.
 
-    model: takes x, edge_index and further tensors of ``data``, a torch_geometric Data, by name, or a Data. ranks: number of
-    processes that are started; under a launcher its ranks are used. near: largest difference, of the largest value.
-    Dropout is left out; both are in training mode if the model is. Returns what was compared, as text. Raises
+    model: takes x, edge_index and further tensors of ``data``, a torch_geometric Data, by name, or a Data. ranks:
+    number of processes that are started; under a launcher its ranks are used. near: largest difference, of the largest
+    value. Dropout is left out; both are in training mode if the model is. Returns what was compared, as text. Raises
     InputError if they differ, for what `convert` refuses, and for results that are not rows of the nodes.
 
     Started processes import the program, whose own code shall be under ``if __name__ == "__main__":``.

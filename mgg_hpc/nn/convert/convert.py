@@ -253,6 +253,9 @@ def convert(model: Any, graph: DistGraph, *, check: bool = True) -> Any:
     called: InputError names the module, what is wrong and what would do. check: before its first call on several ranks
     compare eight rows, in evaluation, with the model's own over the edges that they depend on. Collective, as are its
     calls and their backwards. Raises InputError for another object or graph.
+
+    Methods other than forward run unconverted. A scalar that forward returns, as an auxiliary loss, counts once a rank
+    when gradients are summed: divide it by ``graph.ranks``.
     """
     with mpi.agree(graph.comm if isinstance(graph, DistGraph) else mpi.world()):
         _check(model, graph)

@@ -177,9 +177,9 @@ class Run:
     """One call of a converted model on this rank.
 
     lists: of its graph. draws: counts the calls of dropout; None to drop nothing. programs: by module. modules: by
-    path. paths, state: by ids, paths of the modules, and of parameters and buffers with these. paused: operations are not
-    looked at, since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how layers
-    run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers were drawn for
+    path. paths, state: by ids, paths of the modules, and of parameters and buffers with these. paused: operations are
+    not looked at, since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how
+    layers run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers were drawn for
     all.
     """
 

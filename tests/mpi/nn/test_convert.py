@@ -417,11 +417,11 @@ def test_relations_of_small_graphs(comm, rng, monkeypatch, nodes, edges):
             ):
                 relations.relational(mine[0], conv.weight[:2], graph, "type")
     column = Data(x=x, edge_index=index, edge_type=types[:, None])
-    with mgg.from_pyg(column, comm=comm, dtype=dtype) as graph:
-        with pytest.raises(mgg.InputError, match=r"RGCNConv: edge data type is \[\d+, 1\]"):
-            mgg.convert(conv, graph)(
-                x[graph.ids].to(graph.dtype), graph.edge_index(), graph.edge_data("type")
-            )
+    with (
+        mgg.from_pyg(column, comm=comm, dtype=dtype) as graph,
+        pytest.raises(mgg.InputError, match=r"RGCNConv: edge data type is \[\d+, 1\]"),
+    ):
+        mgg.convert(conv, graph)(x[graph.ids].to(graph.dtype), graph.edge_index(), graph.edge_data("type"))
 
 
 class _Lost(nn.Module):
