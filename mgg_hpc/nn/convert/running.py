@@ -179,8 +179,8 @@ class Run:
     lists: of its graph. draws: counts the calls of dropout; None to drop nothing. programs: by module. modules: by
     path. paths, state: by ids, paths of the modules, and of parameters and buffers with these. paused: operations are
     not looked at, since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how
-    layers run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers were drawn for
-    all.
+    layers run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers
+    were drawn for all, or rows dropped.
     """
 
     def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout | None, programs: Any) -> None:

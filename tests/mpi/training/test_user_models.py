@@ -242,14 +242,24 @@ def test_what_is_wrong_is_said_in_one_line(mgg, folder, first, model, train, sai
     assert all(each in line for each in said), line
 
 
+UNWEIGHTED = """
+from user_net import Net as _Net
+
+class Net(_Net):
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index)
+"""
+
+
 def test_a_changed_file_is_told_when_a_run_goes_on(mgg, folder, first):
     source = folder / "net.py"
-    first(lambda: source.write_text("from user_net import Net as _Net\n\nclass Net(_Net):\n    pass\n"))
+    first(lambda: source.write_text(UNWEIGHTED))
     model = {"module": "net.py:Net", "arguments": {"inputs": 12}}
-    first(lambda: write_job(folder, blocks(), model=model, checkpoint={"every_epochs": 1}))
+    first(lambda: write_job(folder, directed_weighted(), model=model, checkpoint={"every_epochs": 1}))
     begun = mgg("train", folder / "job.toml")
     assert begun.codes == {0}
     assert begun.out[0].count(f"{source} is imported, and its code runs") == 1
+    assert begun.out[0].count("takes no edge_weight, so the graph's weights are not used") == 1
     more = ["resume", folder / "runs", "--set"]
     assert "has changed" not in mgg(*more, "train.epochs=4").out[0]
     first(lambda: source.write_text(source.read_text() + "\n# other\n"))
