@@ -65,7 +65,7 @@ def check(model: Module, data: Any, ranks: int = 2, near: float = 1e-5) -> str:
 def _arguments(model: Module, dtype: torch.dtype, data: Any, graph: DistGraph, whole: bool) -> dict[str, Any]:
     """Return what a model takes of a Data, or of this rank's part, with floats of a type. Raises InputError."""
     names = [each for each in graph.part.edge_data if f"edge_{each}" in data]
-    there = {
+    there: dict[str, Any] = {
         "x": data.x if whole else graph.x,
         "edge_index": data.edge_index if whole else graph.edge_index(),
     }
