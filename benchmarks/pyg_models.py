@@ -9,7 +9,8 @@ Adam. Variants: "converted"; "native", the same model of `mgg.nn`; "pyg", PyG's 
 "pyg fast", with FastRGCNConv, where its matrix for each edge takes less than 8 GiB. ``relative_time`` is the time of a
 variant divided by that of "converted". Edges have 16 relations, of which RGCNConv reads the types. For it
 ``memory_mb`` is the peak memory of a process that makes the graph and runs three epochs, above what it had after it
-had drawn the edges.
+had drawn the edges. "reached": "converted" takes at most 1.05 of the time of "native", and of that of PyG's 0.5 as an
+R-GCN, 0.7 as a program, 1.2 as other layers without a native one.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ MAKERS: dict[str, Callable[[Any, int, int], nn.Module]] = {
 NATIVE = ("GCNConv", "SAGEConv", "GINConv", "GATConv")
 OTHERS = ("GATv2Conv", "TransformerConv", "ResGatedGraphConv", "GraphConv", "ChebConv", "TAGConv", "LEConv")
 KINDS = (*NATIVE, *OTHERS, "RGCNConv")
+PROGRAMS = ("GraphConv", "LEConv")
 MOST_BYTES = 8 << 30  # of a matrix for each edge
 
 
@@ -141,8 +143,14 @@ def main(
                 for each in variants
             }
             results.compare(interleaved(runs, turns), memory, layer=kind)
+            of_pyg = 0.5 if kind == "RGCNConv" else 0.7 if kind in PROGRAMS else 1.2
+            most = {"native": 1.05} | ({} if kind in NATIVE else {"pyg": of_pyg, "pyg fast": of_pyg})
+            for row in results.rows:
+                if row["layer"] == kind and row["variant"] in most:
+                    reached = most[row["variant"]] * row["relative_time"] >= 1
+                    row["verdict"] = "reached" if reached else "missed"
     results.write(files)
-    results.show("layer", "variant", "median_ms", "min_ms", "relative_time", "memory_mb")
+    results.show("layer", "variant", "median_ms", "min_ms", "relative_time", "memory_mb", "verdict")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class WithEdges(nn.Module):
         super().__init__()
         self.conv = GINEConv(nn.Linear(inputs, 4), edge_dim=columns)
 
-    def forward(self, data):
+    def forward(self, data, verbose=False):
         return self.conv(data.x, data.edge_index, data.edge_attr)
 
 

@@ -103,10 +103,24 @@ def check(train: TrainSettings, *, learned: bool) -> None:
     """
     if train.plain_adam:
         return
-    _, scheduler = _made([Group([torch.nn.Parameter(torch.zeros(1, 1))], train.weight_decay)], train)
+    parameter = torch.nn.Parameter(torch.zeros(2, 2))
+    optimizer = TorchOptimizer([Group([parameter], train.weight_decay)], train)
+    scheduler = optimizer._scheduler
     name = _named("train.optimizer", train.optimizer)[0]
     if learned and name in BY_MATRIX:
         raise InputError(f'train.optimizer: {name} does not go with model.input = "learned"; take "AdamW"')
+    key = "train.optimizer"
+    try:  # two steps, which find what the constructors did not
+        for _ in range(2):
+            key, parameter.grad = "train.optimizer", torch.ones_like(parameter)
+            optimizer.step()
+            key = "train.scheduler"
+            optimizer.end_epoch(Scores(0.0, 0.0, 0.0, 1.0), 1.0)
+            float(optimizer._torch.param_groups[0]["lr"])
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{key}: its arguments do not work ({type(error).__name__}: {error})") from error
     total = getattr(scheduler, "total_steps", math.inf)
     if total < train.epochs:
         raise InputError(

@@ -24,10 +24,11 @@ from torch.nn import Module
 
 from ..config import Settings
 from ..errors import InputError, did_you_mean
-from ..nn.convert.convert import convert
+from ..nn.convert.convert import convert, takes_data
 from ..nn.graph.dist_graph import DistGraph
 from ..nn.layers.random import DRAWS, Draws, Dropout
 from ..runtime.exit_code import FailedElsewhere
+from .screen import print_line
 
 DRAWS_A_STEP = 1 << 10  # dropouts of a step, which count on from its number times this
 GIVEN = ("x", "edge_index")  # arguments of forward that each graph has
@@ -52,6 +53,7 @@ class UserModel:
     def __init__(self, net: Module, name: str, digest: str, seed: int) -> None:
         self.net, self.name, self.digest, self.seed = net, name, digest, seed
         self.takes = inspect.signature(net.forward).parameters
+        self.of_data = takes_data(self.takes)
         self.draws = _Steps(seed)
         net.__dict__[DRAWS] = Dropout(0.5, 0, self.draws.inside)
         self._graph: DistGraph | None = None
@@ -64,13 +66,14 @@ class UserModel:
 
     @property
     def edge_names(self) -> set[str] | None:
-        if list(self.takes) == ["data"]:
+        if self.of_data:
             return None
         return {each for name in self.takes for each in (name, name.removeprefix("edge_"))} - set(GIVEN)
 
     def __call__(self, x: Tensor, graph: DistGraph) -> Tensor:
         """Return the logits of this rank's rows. Collective. Raises InputError for another result."""
         if graph is not self._graph:
+            self._say_of_weights(graph)
             self._converted, self._given = convert(self.net, graph), self._arguments(graph)
             features, classes = x.shape[1], graph.num_classes
             with _errors(
@@ -89,8 +92,18 @@ class UserModel:
             )
         return out
 
+    def _say_of_weights(self, graph: DistGraph) -> None:
+        """Print, once, that a graph's weights are not used."""
+        name = f"{self.name}, weights"
+        if graph.rank == 0 and not self.of_data and _weights(graph) and "edge_weight" not in self.takes:
+            if name not in _told:
+                print_line(
+                    f"model.module: {self.name} takes no edge_weight, so the graph's weights are not used"
+                )
+            _told.add(name)
+
     def _forward(self, x: Tensor) -> Any:
-        if list(self.takes) == ["data"]:
+        if self.of_data:
             from torch_geometric.data import Data
 
             return self._converted(Data(x=x, **self._given))
@@ -119,7 +132,7 @@ class UserModel:
 
     def _arguments(self, graph: DistGraph) -> dict[str, Tensor]:
         """Return the arguments of forward but x by name. Raises InputError for what the graph lacks."""
-        if list(self.takes) == ["data"]:
+        if self.of_data:
             found = {f"edge_{name}": _data(graph, name) for name in graph.part.edge_data}
             return found | {"edge_index": graph.edge_index()} | _weights(graph)
         found = {}
@@ -238,7 +251,7 @@ def _errors(what: str) -> Iterator[None]:
         yield
     except (InputError, FailedElsewhere, torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         libraries = {"torch", "torch_geometric", "mgg_hpc"}
         own = [each for each in frames if libraries.isdisjoint(Path(each.filename).parts)]

@@ -12,6 +12,7 @@ from command import mgg, parsed
 from mpi4py import MPI
 
 from mgg_hpc import config
+from mgg_hpc.training import user_model
 from mgg_hpc.training.job import build
 from mgg_hpc.training.train import fit
 
@@ -33,6 +34,14 @@ def commands(path: Path) -> list[list[str]]:
     """The arguments of each `mgg` that a job file's comment says makes its graph."""
     found = re.findall(r"^#     mgg (.*)$", path.read_text(), re.MULTILINE)
     return [shlex.split(line) for line in found]
+
+
+def test_the_job_of_pyg_is_valid():
+    settings = config.load(INPUTS / "pyg.toml")
+    assert Path(settings.graph.file) == INPUTS / "cora/graph.h5" and settings.model.module.endswith(
+        "pyg_gcn2.py:Net"
+    )
+    assert user_model.load(settings, lambda line: None).takes.keys() >= {"x", "edge_index"}
 
 
 def test_there_is_a_job_for_each_model_on_each_graph():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
+import math
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -22,7 +25,7 @@ from ...errors import InputError
 from ...runtime import mpi
 from ..api import allreduce_gradients, from_pyg
 from ..graph.dist_graph import DistGraph
-from .convert import convert
+from .convert import convert, takes_data
 
 
 class _NoDropout(TorchFunctionMode):
@@ -33,10 +36,10 @@ class _NoDropout(TorchFunctionMode):
 def check(model: Module, data: Any, ranks: int = 2, near: float = 1e-5) -> str:
     """Compare a converted model on several ranks with the model in one process: outputs, and gradients of parameters.
 
-    model: takes (x, edge_index[, edge_weight or edge_attr]) of ``data``, a torch_geometric Data. ranks: number of
-    processes that are started; under a launcher its ranks are used. near: largest difference, of the largest value.
-    Dropout is left out; both are in training mode if the model is. Returns what was compared, as text. Raises
-    InputError if they differ, and for what `convert` refuses.
+    model: takes x, edge_index and further tensors of ``data``, a torch_geometric Data, by name, or a Data. ranks:
+    number of processes that are started; under a launcher its ranks are used. near: largest difference, of the largest
+    value. Dropout is left out; both are in training mode if the model is. Returns what was compared, as text. Raises
+    InputError if they differ, for what `convert` refuses, and for results that are not rows of the nodes.
 
     Started processes import the program, whose own code shall be under ``if __name__ == "__main__":``.
     """
@@ -59,14 +62,37 @@ def check(model: Module, data: Any, ranks: int = 2, near: float = 1e-5) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def _arguments(data: Any, dtype: torch.dtype, graph: DistGraph | None = None) -> list[Any]:
-    """Return what a model takes of a Data, or of this rank's part, with floats of a type."""
-    found: list[Any] = [data.x, data.edge_index] if graph is None else [graph.x, graph.edge_index()]
+def _arguments(model: Module, dtype: torch.dtype, data: Any, graph: DistGraph, whole: bool) -> dict[str, Any]:
+    """Return what a model takes of a Data, or of this rank's part, with floats of a type. Raises InputError."""
+    names = [each for each in graph.part.edge_data if f"edge_{each}" in data]
+    there: dict[str, Any] = {
+        "x": data.x if whole else graph.x,
+        "edge_index": data.edge_index if whole else graph.edge_index(),
+    }
+    there |= {f"edge_{each}": data[f"edge_{each}"] if whole else graph.edge_data(each) for each in names}
     if data.edge_weight is not None:
-        found.append(data.edge_weight if graph is None else graph.edge_weight())
-    elif data.edge_attr is not None:
-        found.append(data.edge_attr if graph is None else graph.edge_data("attr"))
-    return [each.to(dtype) if each.is_floating_point() else each for each in found]
+        there["edge_weight"] = data.edge_weight if whole else graph.edge_weight()
+    there = {name: each.to(dtype) if each.is_floating_point() else each for name, each in there.items()}
+    takes = inspect.signature(model.forward).parameters
+    if takes_data(takes):
+        return {"data": type(data)(**there)}
+    found = {}
+    others = [["x"], ["edge_index"], ["edge_weight", "edge_attr"]]  # of arguments with other names, by place
+    for place, (name, argument) in enumerate(takes.items()):
+        required = argument.default is argument.empty and argument.kind == argument.POSITIONAL_OR_KEYWORD
+        tried = [name, f"edge_{name}", *(others[place] if required and place < len(others) else [])]
+        same = next((each for each in tried if each in there), None)
+        if same is not None:
+            found[name] = there[same]
+        elif required:
+            raise InputError(f"check: the model takes {name}, which data lack; they have {', '.join(there)}")
+    return found
+
+
+def _apart(found: Any, wanted: Tensor, largest: float) -> float:
+    """Return the largest difference of two tensors, of the largest value. found: None for zeros."""
+    apart = (wanted if found is None else found - wanted).detach().abs()
+    return float(apart.max()) / largest if apart.numel() else 0.0
 
 
 def _compared(model: Module, data: Any, near: float, comm: Any) -> str:
@@ -74,29 +100,36 @@ def _compared(model: Module, data: Any, near: float, comm: Any) -> str:
     alone = copy.deepcopy(model)
     with from_pyg(data, comm=comm, dtype=str(dtype).removeprefix("torch.")) as graph:
         with _NoDropout():
-            wanted = alone(*_arguments(data, dtype))
+            wanted = alone(**_arguments(alone, dtype, data, graph, True))
+        if not isinstance(wanted, Tensor) or wanted.shape[:1] != (graph.num_nodes,):
+            what = f"a tensor {list(wanted.shape)}" if isinstance(wanted, Tensor) else type(wanted).__name__
+            raise InputError(f"check: the model returns {what}; expected a tensor with a row for each node")
         weights = torch.linspace(-1, 1, wanted.numel()).sin().view(wanted.shape).to(dtype)
-        wanted.backward(weights)
         converted = convert(model, graph, check=False)
         converted._conversion.drops = False  # dropout
-        out = converted(*_arguments(data, dtype, graph))
-        out.backward(weights[graph.ids])
+        out = converted(**_arguments(model, dtype, data, graph, False))
+        for each, of_rows in ((wanted, weights), (out, weights[graph.ids])):
+            if each.requires_grad:
+                each.backward(of_rows)
         allreduce_gradients(model, graph)
         with mpi.agree(comm):
-            largest = float(wanted.detach().abs().max())
-            apart = {"outputs": float((out - wanted[graph.ids]).detach().abs().max()) / largest}
-            of_one = {name: each.grad for name, each in alone.named_parameters() if each.grad is not None}
-            largest = max((float(each.abs().max()) for each in of_one.values()), default=1)
+            apart = {"outputs": _apart(out, wanted[graph.ids], float(wanted.detach().abs().max()) or 1)}
+            of_one = {name: each.grad for name, each in alone.named_parameters()}
+            largest = max(
+                (float(each.abs().max()) for each in of_one.values() if each is not None), default=1
+            )
             for name, each in model.named_parameters():
-                if name in of_one and each.grad is not None:
-                    apart[f"gradients of {name}"] = float((each.grad - of_one[name]).abs().max()) / largest
-            name, most = max(apart.items(), key=lambda each: each[1])
+                own = of_one[name]
+                own = torch.zeros_like(each) if own is None else own
+                apart[f"gradients of {name}"] = _apart(each.grad, own, largest or 1)
+            name, most = max(apart.items(), key=lambda each: (math.isnan(each[1]), each[1]))
             if not most <= near:
                 raise InputError(
                     f"check: {name} differ by {most:.1e} of the largest value on {comm.size} ranks"
                 )
         most = max(comm.allgather(most))
-    return f"equal on {comm.size} ranks: outputs and gradients of {len(of_one)} parameters, to {most:.0e}"
+    count = sum(each is not None for each in of_one.values())
+    return f"equal on {comm.size} ranks: outputs and gradients of {count} parameters, to {most:.0e}"
 
 
 def _give(listener: Listener, *given: Any) -> None:

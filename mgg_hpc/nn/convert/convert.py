@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -178,6 +179,15 @@ def _own_caches(
         swap()
 
 
+def takes_data(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Return whether a forward of these parameters takes a PyG Data alone."""
+    variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    required = [
+        each for each in parameters.values() if each.default is each.empty and each.kind not in variable
+    ]
+    return [each.name for each in required] == ["data"]
+
+
 def _tensors(named: Mapping[Any, Any]) -> Iterator[tuple[Any, Tensor]]:
     """Yield tensors with their names, those in lists, dictionaries and Data among them."""
     left = list(named.items())
@@ -243,6 +253,9 @@ def convert(model: Any, graph: DistGraph, *, check: bool = True) -> Any:
     called: InputError names the module, what is wrong and what would do. check: before its first call on several ranks
     compare eight rows, in evaluation, with the model's own over the edges that they depend on. Collective, as are its
     calls and their backwards. Raises InputError for another object or graph.
+
+    Methods other than forward run unconverted. A scalar that forward returns, as an auxiliary loss, counts once a rank
+    when gradients are summed: divide it by ``graph.ranks``.
     """
     with mpi.agree(graph.comm if isinstance(graph, DistGraph) else mpi.world()):
         _check(model, graph)

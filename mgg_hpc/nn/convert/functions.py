@@ -144,6 +144,7 @@ def _filled(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     given = args[first : first + 1] if name.endswith("full") else args[first:]
     sizes = _sizes(given, kwargs)
     if not _has_counts(sizes):
+        run.note(f"{name} {[each for each in sizes if isinstance(each, int)]}")
         return NotImplemented
     fill = args[first + 1 :] if name.endswith("full") else ()
     if "size" in kwargs:
@@ -176,7 +177,8 @@ def _arange(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
         or not count.of.plain
     ):
         raise Refused("arange: numbers a part of the rows")
-    out = func(count.of.size, **whole)
+    with run.local():
+        out = func(count.of.size, **whole)
     if out.is_floating_point():
         raise Refused("arange: numbers of rows, which are this rank's own, as values")
     return over(out, count.of.domain, 0, Numbers(count.of.domain))
@@ -186,6 +188,15 @@ def _arange(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
 def _reshaped(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     out = func(args[0], *_local(tuple(args[1:])), **{name: _local(each) for name, each in kwargs.items()})
     sizes = _sizes(args[1:], kwargs)
+    place = divided(out)
+    if place is not None and len(sizes) == out.dim() and type(sizes[place]) is int and sizes[place] == 1:
+        # Of a rank's only row the shape does not tell which dimension is that of rows; the sizes do.
+        rows = next((i for i, each in enumerate(sizes) if each == -1 or isinstance(each, Count)), place)
+        low, high = sorted((place, rows))
+        if set(out.shape[low : high + 1]) == {1}:
+            entries = list(dims(out))
+            entries[place], entries[rows] = entries[rows], entries[place]
+            put(out, Layout(tuple(entries), layout(out).numbers))
     if run.graph.ranks > 1 and func.__name__ != "unflatten" and len(sizes) == out.dim():
         for size, entry in zip(sizes, dims(out), strict=True):
             if size != -1 and isinstance(size, Count) != (entry is not None):

@@ -8,6 +8,7 @@ rank's nodes, of its edges, or of a part of these. `rules` derives the layout of
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -171,6 +172,7 @@ class Count(int):
 
     of: Divided
     used = False  # whether one was computed with since a call of a model began
+    read = False  # whether the model's own code read one, with which floats compute unseen
 
     def __new__(cls, of: Divided) -> Count:
         made = super().__new__(cls, of.everywhere)
@@ -206,9 +208,13 @@ for _name in (
     "mod",
     "pow",
     "float",
+    "rfloordiv",
+    "rmod",
     "add",
     "radd",
     "sub",
+    "rsub",
+    "neg",
     "lt",
     "le",
     "gt",
@@ -217,11 +223,21 @@ for _name in (
     setattr(Count, f"__{_name}__", _noted(getattr(int, f"__{_name}__")))
 
 
+def _by_model() -> bool:
+    """Return whether the model's own code asks for a size, rather than PyG's, which takes it as a shape."""
+    frame, package = sys._getframe(1), "mgg_hpc"
+    while frame is not None and package in ("mgg_hpc", "torch"):
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        frame = frame.f_back  # type: ignore[assignment]
+    return package != "torch_geometric"
+
+
 def size_of(tensor: Tensor) -> torch.Size:
     """Return a tensor's shape, with a `Count` for a divided dimension."""
     found = tensor.shape
     if not layout(tensor).dims:
         return found
+    Count.read = Count.read or _by_model()
     return torch.Size(
         size if each is None else Count(each) for size, each in zip(found, dims(tensor), strict=True)
     )

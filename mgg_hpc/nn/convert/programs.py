@@ -122,7 +122,7 @@ def _run(run: Run, program: Program, x: Tensor, form: str) -> Tensor | str:
     if form in program.refused:
         return program.refused[form]
     run.again()
-    run.note(f"a program of {list(x.shape[1:])}")
+    run.note(f"a program of {run.place()}, {list(x.shape[1:])}")
     run.sync()
     run.exchanges.append((run.place(), "rows", x.shape[1]))
     with without_functions(), without_dispatch():

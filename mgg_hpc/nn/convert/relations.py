@@ -52,15 +52,18 @@ class Relations:
 
     def __init__(self, graph: DistGraph, name: str, count: int) -> None:
         """name: of data of edges, integers from 0 to count - 1. Collective. Raises InputError for others."""
-        types = edge_data_of(graph.part, name).reshape(-1)
+        given = edge_data_of(graph.part, name)
+        types = given.reshape(-1)
         with mpi.agree(graph.comm):
             wrong = (
-                types.dtype.kind not in "iu" or not 0 <= types.min(initial=0) <= types.max(initial=0) < count
+                given.ndim > 1
+                or types.dtype.kind not in "iu"
+                or not 0 <= types.min(initial=0) <= types.max(initial=0) < count
             )
             if wrong:
-                largest = f"{types.dtype}, the largest {types.max(initial=0)}"
+                largest = f"{list(given.shape)} {types.dtype}, the largest {types.max(initial=0)}"
                 raise InputError(
-                    f"{graph.part.path}: {name} of edges are {largest}; expected integers from 0 to {count - 1}"
+                    f"model's RGCNConv: edge data {name} is {largest}; expected [E] integers from 0 to {count - 1}"
                 )
         index, indptr = graph.edge_index().cpu().numpy(), graph.part.slice.indptr
         source, target = index[0].astype(np.int32), index[1].astype(np.int32)

@@ -491,6 +491,8 @@ def index(call: Call) -> Layout:
     if call.name == "index_select":
         indices = [None] * at(call) + [call["index"]]
     elif call.name == "embedding":
+        if call["scale_grad_by_freq"]:
+            call.refuse("scales gradients by counts of this rank's rows; leave out scale_grad_by_freq")
         x, indices = call["weight"], [indices]
     found, numbers = _indexed(call, x, indices, call.out.shape)
     return Layout(tuple(found), numbers)

@@ -27,8 +27,10 @@ from ..layers.random import Dropout, dropped
 from ..spans import first_order
 from ..workspace import accumulator, as_array
 from .layouts import PLAIN, Count, Divided, Domain, Layout, Numbers, dims, known, layout, mixed, over, put
-from .rules import Call, Refused, apply, tensors_in
+from .rules import RULES, Call, Refused, apply, at, tensors_in, viewed
 
+# Arguments of operations that may hold numbers of this rank's rows.
+OF_ROWS = {"size", "shape", "repeats", "stride", "storage_offset", "output_size", "N"}
 PIECE = 16  # bits of a whole number that a row's value carries exactly, in any type but halves
 
 
@@ -175,23 +177,25 @@ class Run:
     """One call of a converted model on this rank.
 
     lists: of its graph. draws: counts the calls of dropout; None to drop nothing. programs: by module. modules: by
-    path. paths, state: ids of the modules, with their paths, and of parameters and buffers. paused: operations are not
-    looked at, since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how layers
-    run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers were drawn for
-    all.
+    path. paths, state: by ids, paths of the modules, and of parameters and buffers with these. paused: operations are
+    not looked at, since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how
+    layers run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers
+    were drawn for all, or rows dropped.
     """
 
     def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout | None, programs: Any) -> None:
         self.lists, self.graph, self.draws, self.programs = lists, lists.graph, draws, programs
         self.modules = dict(model.named_modules())
         self.paths = {id(each): name for name, each in self.modules.items()}
-        own = [(vars(each)["_parameters"], vars(each)["_buffers"]) for each in self.modules.values()]
-        self.state = {id(each) for pair in own for held in pair for each in held.values()}
+        self.state = dict[int, tuple[str, Tensor]]()
+        for path, each in self.modules.items():
+            for name, held in {**vars(each)["_parameters"], **vars(each)["_buffers"]}.items():
+                self.state.setdefault(id(held), (f"{path}.{name}", held))
         self.paused = 0
         self.ended = False
         self.exchanges: list[tuple[str, str, int]] = []
         self.ways: dict[str, str] = {}
-        self.pooled = self.drew = Count.used = False
+        self.pooled = self.drew = Count.used = Count.read = False
         self._notes = list[str]()  # what was done since ranks last agreed
         self._before = 0  # a digest of all before
 
@@ -203,10 +207,13 @@ class Run:
             self._notes.append(what)
 
     def met(self, tensor: Tensor) -> None:
-        """Note the values of a tensor that comes from outside of forward, and shall be the same on all ranks."""
+        """Note which of the model's a tensor is, or the values of one that comes from outside of forward."""
+        own = self.state.get(id(tensor))
+        if own is not None:
+            self.note(f"taking {own[0]}")
         if not known(tensor):
             put(tensor, PLAIN)
-            if id(tensor) not in self.state:
+            if own is None:
                 with self.local():
                     self.note(
                         f"taking a tensor {list(tensor.shape)} from outside of forward, {digest(tensor.detach())}"
@@ -383,6 +390,7 @@ class Run:
     def dropped(self, x: Tensor, p: float) -> Tensor:
         """Return divided rows after dropout, drawn by the items' numbers. Collective."""
         self.again()
+        self.drew = True
         assert self.draws is not None
         draws = self.draws.draws
         draws.begin(draws.epoch + 1)
@@ -443,13 +451,13 @@ class Below(TorchDispatchMode):
         if run.paused:
             return func(*args, **kwargs)
         given = list(tensors_in((args, kwargs)))
-        if run.graph.ranks > 1:
-            self._noted(func, given, args)
         divided, draws = (
             any(layout(each) is not PLAIN for each in given),
             Tag.nondeterministic_seeded in func.tags,
         )
         call = Call(run, func, args, kwargs)
+        if run.graph.ranks > 1:
+            self._noted(call, given)
         if divided and not call.known:  # in inference mode, an operation that consists of others
             with self:
                 out = func.decompose(*args, **kwargs)
@@ -469,14 +477,24 @@ class Below(TorchDispatchMode):
                 put(each, made)  # with a new serial, also in place
         except Refused as error:
             raise run.refused(error) from None
-        if run.graph.ranks > 1:
-            run.note(f"{call.name} {layout(call.out)}")
+        if run.graph.ranks > 1:  # views of one row may have another layout until `functions` sets it
+            run.note("a view" if RULES.get(call.name) is viewed else f"{call.name} {layout(call.out)}")
         return out
 
-    def _noted(self, func: Any, given: Sequence[Tensor], args: Any) -> None:
+    def _noted(self, call: Call, given: Sequence[Tensor]) -> None:
         """Note the values from outside of forward: tensors, and numbers that are no sizes."""
         for each in given:
             self.run.met(each)
-        for each in args:
-            if isinstance(each, float) or (given and type(each) is int and Tag.pointwise in func.tags):
-                self.run.note(f"{func} with {each}")
+        of_rows = OF_ROWS
+        if call.name == "slice" and dims(call.x)[at(call)]:
+            of_rows = OF_ROWS | {"start", "end"}
+        told = {name: each for name, each in call.arguments.items() if name not in of_rows and _is_told(each)}
+        if told:
+            self.run.note(f"{call.name} with {told}")
+
+
+def _is_told(value: Any) -> bool:
+    """Return whether a value is a number or a text, or a list of these."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_told, value))
+    return isinstance(value, (int, float, complex, str))

@@ -125,6 +125,8 @@ def load_state(path: Path, model: torch.nn.Module) -> None:
             f"{path}: neither safetensors (a name that ends in .safetensors) nor tensors by torch.save ({reason}); "
             "save model.state_dict()"
         ) from error
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        raise InputError(f"{path}: is no dictionary of tensors by name; save model.state_dict()")
     wrong = next((name for name, each in state.items() if not isinstance(each, torch.Tensor)), None)
     if wrong is not None:
         raise InputError(f"{path}: {wrong} is a {type(state[wrong]).__name__}; save model.state_dict() alone")

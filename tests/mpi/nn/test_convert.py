@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
-from mgg_hpc.nn.convert import compare, relations, running
+from mgg_hpc.nn.convert import check, compare, relations, running
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi
@@ -161,6 +161,15 @@ REFUSED_FORWARDS = {
     "a rank's branch": lambda x, e: x + 1 if MPI.COMM_WORLD.rank else x,
     "a rank's number": lambda x, e: x * (MPI.COMM_WORLD.rank + 1),
     "a rank's tensor": lambda x, e: x * torch.tensor(1.5 + MPI.COMM_WORLD.rank),
+    "a rank's column": lambda x, e: x * x[:, MPI.COMM_WORLD.rank, None],
+    "a rank's columns": lambda x, e: x * x[:, MPI.COMM_WORLD.rank :][:, :1],
+    "a rank's filling": lambda x, e: x * torch.full((8,), MPI.COMM_WORLD.rank),
+    "a rank's shape": lambda x, e: x * torch.ones(MPI.COMM_WORLD.rank + 1).sum(),
+    "a rank's factor": lambda x, e: torch.add(x, x, alpha=MPI.COMM_WORLD.rank),
+    "a rank's turn": lambda x, e: x.roll(MPI.COMM_WORLD.rank, 1),
+    "gradients by counts": lambda x, e: F.embedding(
+        x.argmax(1), torch.ones(8, 8).double().requires_grad_(), scale_grad_by_freq=True
+    ),
     "marked sources": lambda x, e: (
         x * x.new_zeros(x.size(0)).index_put((e[0],), torch.tensor(1.0).double())[:, None]
     ),
@@ -191,6 +200,17 @@ class Net(nn.Module):
     def forward(self, x, edge_index):
         torch.manual_seed(3)
         return self.run(self.lin(x), edge_index)
+
+
+class Chosen(nn.Module):
+    """One of two linear maps, as each rank likes."""
+
+    def __init__(self):
+        super().__init__()
+        self.lins = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+
+    def forward(self, x, edge_index):
+        return self.lins[MPI.COMM_WORLD.rank % 2](x)
 
 
 def test_norms_of_pyg_see_all_rows(comm, every, opened):
@@ -229,9 +249,10 @@ def test_what_needs_other_ranks_is_served(comm, every, opened, names):
 
 def test_what_is_wrong_on_a_part_is_refused(comm, opened):
     graph, mine = opened
-    for name, forward in REFUSED_FORWARDS.items():
+    for name, forward in (REFUSED_FORWARDS | {"a rank's weights": Chosen}).items():
         torch.manual_seed(1)
-        model = mgg.convert(Net(forward).double(), graph)
+        made = forward() if forward is Chosen else Net(forward)
+        model = mgg.convert(made.double(), graph, check="rank" not in name)
         said = ""
         try:
             model(mine["x"], mine["index"])
@@ -391,8 +412,63 @@ def test_relations_of_small_graphs(comm, rng, monkeypatch, nodes, edges):
         other = type("RGCNConv", (pyg.RGCNConv,), changed | {"__module__": __name__})(3, 5, 4).double()
         equal_to_pyg(comm, graph, other, [x, index, types], mine, "extended", near)
         if edges:
-            with pytest.raises(mgg.InputError, match="expected integers from 0 to 1"):
+            with pytest.raises(
+                mgg.InputError, match=r"type is \[\d+\] .*expected \[E\] integers from 0 to 1"
+            ):
                 relations.relational(mine[0], conv.weight[:2], graph, "type")
+    column = Data(x=x, edge_index=index, edge_type=types[:, None])
+    with (
+        mgg.from_pyg(column, comm=comm, dtype=dtype) as graph,
+        pytest.raises(mgg.InputError, match=r"RGCNConv: edge data type is \[\d+, 1\]"),
+    ):
+        mgg.convert(conv, graph)(x[graph.ids].to(graph.dtype), graph.edge_index(), graph.edge_data("type"))
+
+
+class _Lost(nn.Module):
+    """Its gradients are lost if it is converted."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg.GCNConv(8, 4)
+
+    def forward(self, x, edge_index):
+        out = self.conv(x, edge_index)
+        return out.detach() if type(self) is not _Lost else out
+
+
+class _OfData(_Lost):
+    def forward(self, data, verbose=False):
+        return self.conv(data.x, data.edge_index, data.edge_weight)
+
+
+def test_checks_take_what_convert_takes(comm, every):
+    torch.manual_seed(1)
+
+    typed = pyg.RGCNConv(8, 4, pyg_convs.TYPES)
+    x, index = every["x"].float(), every["index"]
+    attr, weight = every["attr"].float(), every["weight"].float()
+    gat, of_data = pyg.GATConv(8, 4, edge_dim=3), _OfData()
+    zero, pair = Net(lambda x, e: x * 0), Net(lambda x, e: (x, x))
+    data = Data(x=x, edge_index=index, edge_weight=weight, edge_attr=attr, edge_type=every["type"])
+    for model in (typed, gat, of_data, zero):
+        assert check._compared(model, data, 1e-4, comm).startswith("equal")
+    for model, said in ((pair, "returns tuple"), (_Lost(), "gradients of conv")):
+        with pytest.raises(mgg.InputError, match=said):
+            check._compared(model, data, 1e-4, comm)
+    two = Data(x=x[:2], edge_index=index[:, :30] % 2)
+    assert check._compared(pyg.GCNConv(8, 4), two, 1e-4, comm).startswith("equal")
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_a_rank_of_one_row_or_none(comm):
+    """Shapes of one row do not tell which dimension is that of rows."""
+    index = torch.tensor([[0, 1, 0], [1, 0, 0]])
+    x = torch.linspace(-1, 1, 16, dtype=torch.float64).view(2, 8)
+    with mgg.from_pyg(Data(x=x, edge_index=index), comm=comm, dtype="float64") as graph:
+        for conv in (pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4)):
+            torch.manual_seed(1)
+            conv.double().reset_parameters()
+            equal_to_pyg(comm, graph, conv, [x, index], [x[graph.ids], graph.edge_index()], "extended")
 
 
 @pytest.mark.parametrize("most", [10**6, pyg_convs.EDGES - 1])
@@ -402,7 +478,7 @@ def test_the_first_call_finds_what_is_wrong(comm, opened, monkeypatch, most):
     extended = running.extended
     monkeypatch.setattr(compare, "MOST_EDGES", most)
     monkeypatch.setattr(compare, "ROWS", 3)
-    for factor in (1, 0.5):
+    for factor in (1, 0.5, math.nan):
         monkeypatch.setattr(running, "extended", lambda x, graph, factor=factor: extended(x, graph) * factor)
         model = mgg.convert(pyg.GATv2Conv(8, 4, add_self_loops=False).double(), graph)
         if factor == 1 or comm.size == 1:
@@ -431,6 +507,16 @@ def test_the_first_call_says_what_it_cannot_compare(comm, opened, monkeypatch):
     with mpi.agree(comm):
         assert len(said) == len(forwards) * (comm.size > 1 and comm.rank == 0)
         assert all("no rows were compared" in each for each in said) and len(set(said)) == len(said)
+    monkeypatch.setattr(compare, "MOST_EDGES", pyg_convs.EDGES - 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mgg.convert(Net(lambda x, e: F.dropout(x, 0.5)).double(), graph)(mine["x"], mine["index"])
+        mgg.convert(Net(lambda x, e: x * (0.5 * x.size(0))).double(), graph)(mine["x"], mine["index"])
+        mgg.convert(Net(lambda x, e: x / (x - x)).double(), graph)(mine["x"], mine["index"])
+    found = [str(each.message) for each in caught]
+    with mpi.agree(comm):
+        assert len(found) == 2 * (comm.size > 1 and comm.rank == 0), found
+        assert not found or ("random numbers" in found[0] and "reads the number of nodes" in found[1]), found
 
 
 def test_a_training_resumes(comm, every, folder):

@@ -220,6 +220,15 @@ def test_dropout_and_batches_do_not_depend_on_the_number_of_ranks(comm, stored):
             ["train.mode is 'sampled'"],
         ),
         ({}, {"class_weights": [1, 2]}, ["train.class_weights has 2 numbers", "has 4 classes"]),
+        ({"module": "leaving.py:Net"}, {}, ["cannot be imported: SystemExit: 0 (leaving.py, line 1)"]),
+        (
+            {},
+            {"scheduler": {"name": "StepLR", "step_size": 0}},
+            ["train.scheduler: its arguments", "ZeroDiv"],
+        ),
+        ({}, {"scheduler": {"name": "ExponentialLR", "gamma": "x"}}, ["train.scheduler: its arguments"]),
+        ({}, {"optimizer": {"name": "Adam", "capturable": True}}, ["train.optimizer: its arguments"]),
+        ({}, {"optimizer": {"name": "AdamW", "differentiable": True}}, ["train.optimizer: its arguments"]),
         ({}, {"optimizer": "adamw"}, ["'adamw' is none of torch.optim", "did you mean 'AdamW'?"]),
     ],
 )
@@ -227,19 +236,30 @@ def test_what_is_wrong_is_said_in_one_line(mgg, folder, first, model, train, sai
     if (folder / "job.toml").exists():
         first((folder / "job.toml").unlink)
     first(lambda: write_job(folder, blocks(), model=model, train=train))
+    first(lambda: (folder / "leaving.py").write_text("import sys; sys.exit(0)"))
     outcome = mgg("train", folder / "job.toml")
     line = outcome.refused()
     assert all(each in line for each in said), line
 
 
+UNWEIGHTED = """
+from user_net import Net as _Net
+
+class Net(_Net):
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index)
+"""
+
+
 def test_a_changed_file_is_told_when_a_run_goes_on(mgg, folder, first):
     source = folder / "net.py"
-    first(lambda: source.write_text("from user_net import Net as _Net\n\nclass Net(_Net):\n    pass\n"))
+    first(lambda: source.write_text(UNWEIGHTED))
     model = {"module": "net.py:Net", "arguments": {"inputs": 12}}
-    first(lambda: write_job(folder, blocks(), model=model, checkpoint={"every_epochs": 1}))
+    first(lambda: write_job(folder, directed_weighted(), model=model, checkpoint={"every_epochs": 1}))
     begun = mgg("train", folder / "job.toml")
     assert begun.codes == {0}
     assert begun.out[0].count(f"{source} is imported, and its code runs") == 1
+    assert begun.out[0].count("takes no edge_weight, so the graph's weights are not used") == 1
     more = ["resume", folder / "runs", "--set"]
     assert "has changed" not in mgg(*more, "train.epochs=4").out[0]
     first(lambda: source.write_text(source.read_text() + "\n# other\n"))
@@ -276,6 +296,9 @@ def test_predictions_of_a_model_trained_elsewhere_are_its_own(mgg, folder, first
             np.testing.assert_allclose(np.load(out), wanted, atol=1e-6)
     line = mgg("predict", "--model", folder / "pickled.pt", *rest, "-o", folder / "no.npy").refused()
     assert "pickled.pt: neither safetensors" in line and "save model.state_dict()" in line
+    first(lambda: torch.save([model.conv2.att.data], folder / "list.pt"))
+    line = mgg("predict", "--model", folder / "list.pt", *rest, "-o", folder / "no.npy").refused()
+    assert "list.pt: is no dictionary of tensors by name" in line
     rest[3] = "{inputs = 12, classes = 5}"
     line = mgg("predict", "--model", folder / "state.pt", *rest, "-o", folder / "no.npy").refused()
     assert "state.pt: conv2.att is float32 [1, 1, 6], but model.module and model.arguments make" in line
