@@ -9,6 +9,7 @@ import importlib.util
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,7 +88,9 @@ class HostArrays:
 
     def zeros(self, nbytes):
         made = heap_zeros(nbytes, 256)
-        (self._unwaited.add if self._is_beside() else self._unwaited.discard)(made.ctypes.data)
+        if self._is_beside():  # until it is freed: others, of any kind, may have its address then
+            self._unwaited.add(made.ctypes.data)
+            weakref.finalize(made, self._unwaited.discard, made.ctypes.data).atexit = False
         return made
 
     def uploaded(self, array):
