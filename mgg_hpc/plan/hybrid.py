@@ -244,9 +244,12 @@ def simulate(phases: Phases, overlaps: Sequence[tuple[int, Overlap]], buffers: t
 
 def static(phases: Phases, batches: int, buffers: tuple[int, int] = (2, 1)) -> list[Plan]:
     """Return the plans by which one side prepares all batches: the CPU in a pipeline, the device in a sequence."""
-    found = []
-    for name, overlap in (("cpu", Overlap(1, 0)), ("device", Overlap(0, 1))):
-        overlaps = ((batches, overlap),)
+    found, workers = [], phases.workers
+    times, left = divmod(batches, workers)
+    # Overlaps of a batch of each worker, so that the simulator sees that they repeat.
+    pipeline = (times, Overlap(workers, 0)), (left, Overlap(1, 0))
+    for name, repeated in (("cpu", pipeline), ("device", ((batches, Overlap(0, 1)),))):
+        overlaps = tuple(each for each in repeated if each[0])
         found.append(Plan(name, phases, overlaps, buffers, simulate(phases, overlaps, buffers)))
     return found
 
@@ -325,7 +328,7 @@ def plans(phases: Phases, batches: int, most: tuple[int, int] = MOST) -> dict[st
     most: largest buffers of the CPU and of the device, at least 1 each. "hybrid" is the fastest for any buffers; of
     those that are nearly as fast, the one with the largest, which even out differences between batches.
     """
-    found = {each.name: each for each in static(phases, batches)}
+    found = {each.name: each for each in static(phases, batches, (min(2, most[0]), 1))}
     tried = [each for device in range(1, most[1] + 1) for each in balanced(phases, batches, device, most[0])]
     enough = ALIKE * min(each.seconds for each in tried)
     found["hybrid"] = max(

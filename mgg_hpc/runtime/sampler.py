@@ -76,6 +76,7 @@ class Sampler:
         seed: int,
         step: int,
         edges: bool = False,
+        on_host: bool = False,
     ) -> Sampled:
         """Return sampled in-edges of ``seeds``, then of all rows found so far, and so on: a hop for each fanout.
 
@@ -83,10 +84,11 @@ class Sampler:
         edges all are taken. Uniformly: each set of so many edges is as likely as any other (Floyd's algorithm). By
         weights: the edges with the smallest Exp(1) / weight (Efraimidis and Spirakis, IPL 2006), whose factors are
         Cohen and Kaplan's (PODC 2007, rank conditioning); edges of weight 0 are left out also where all are taken.
-        seed: 0 .. 2^64 - 1. step: 0 .. 2^32 - 2. edges: return `Hop.edge`. Raises ValueError for rows that are not
-        there or come twice, and for other fanouts.
+        seed: 0 .. 2^64 - 1. step: 0 .. 2^32 - 2. edges: return `Hop.edge`. on_host: draw on the host, even if a
+        GPU has the graph too. Raises ValueError for rows that are not there or come twice, and for other fanouts.
         """
-        return self._sampled(seeds, list(fanouts), seed, step, edges)
+        draw = Sampler._sampled if on_host else type(self)._sampled
+        return draw(self, seeds, list(fanouts), seed, step, edges)
 
     def _sampled(self, seeds: NDArray[np.int64], fanouts: list[int], *how: int) -> Sampled:
         """Return what `sample` does. how: seed, step, edges."""

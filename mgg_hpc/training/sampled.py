@@ -45,9 +45,12 @@ class Sampled:
         return self.batches.steps
 
     def held(self, train: TrainSettings, threads: int) -> tuple[int, bool]:
-        """Return the number of batches that are held at once, and whether with their input rows."""
+        """Return the number of batches that are held at once, and whether with their input rows.
+
+        In hybrid training those of both buffers, one of each thread and one in training, and one that is copied.
+        """
         alone = train.prepare == "cpu"
-        return min(self.steps, train.prefetch + 1 if alone else 2 * train.buffer + threads + 1), not alone
+        return min(self.steps, train.prefetch + 1 if alone else 2 * train.buffer + threads + 2), not alone
 
     def epoch(self, epoch: int, first: int) -> Generator[Batch]:
         """Yield the batches of an epoch, counted from 1, from batch ``first`` on. Threads end with the generator."""

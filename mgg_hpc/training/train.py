@@ -348,12 +348,16 @@ def _estimate(job: Job, *, profile: bool) -> memory.Estimate:
     profile: count what a profiler takes.
     """
     job.phases.skip()
-    need = memory.estimate(job, trains=job.sampled is None)
-    if job.sampled is not None:
-        # Before a batch is run. Rows are kept for the next batch, and those of evaluation for the next one: both count.
-        memory.check(job, need)
-        nbytes, held = footprint.measure_batches(job)
-        need = replace(memory.estimate(job, batches=nbytes), held=held)
+    with watchdog(job.settings, job.comm) as dog:
+        dog.step("estimating the memory")
+        need = memory.estimate(job, trains=job.sampled is None)
+        if job.sampled is not None:
+            # Before a batch is run. Rows are kept for the next batch, and those of evaluation for the next one: both
+            # count.
+            memory.check(job, need)
+            dog.step("running steps to estimate the memory")
+            nbytes, held = footprint.measure_batches(job)
+            need = replace(memory.estimate(job, batches=nbytes), held=held)
     if profile:
         need = replace(need, profile=memory.PROFILE)
     if job.opened is not None and (why := job.model.unmeasured) and job.comm.rank == 0:

@@ -96,8 +96,7 @@ def test_each_batch_is_prepared_once_and_trained_on_in_its_turn(rng, trials):
                 held += prepares or -(number not in set(ours))
                 most_held = max(most_held, held)
             assert most_held <= plan.buffers[1] and held == 0
-            if plan.name == "hybrid":
-                assert plan.buffers[0] <= most[0] and plan.buffers[1] <= most[1]
+            assert plan.buffers[0] <= most[0] and plan.buffers[1] <= most[1]
 
 
 @pytest.mark.trials(30)
@@ -137,6 +136,19 @@ def test_an_epoch_of_any_length_takes_few_steps(monkeypatch, rng):
         count.clear()
         assert hybrid.simulate(plan.phases, plan.overlaps, plan.buffers) == plan.seconds
         assert len(count) < 300
+
+
+def test_a_pipeline_of_several_threads_takes_few_steps(monkeypatch, rng):
+    """And as long as its batches one by one."""
+    count, mapped = [], hybrid._Clock._mapped
+    monkeypatch.setattr(hybrid._Clock, "_mapped", lambda *given: count.append(1) or mapped(*given))
+    for workers in (3, 8):
+        plan, _ = hybrid.static(phases_of(rng, workers), 10**5 + 1)
+        assert plan.on_cpu == plan.batches == 10**5 + 1 and len(count) < 300
+        one_by_one = [(2000, Overlap(1, 0))]
+        short, _ = hybrid.static(plan.phases, 2000)
+        assert short.seconds == hybrid.simulate(plan.phases, one_by_one, short.buffers)
+        count.clear()
 
 
 @pytest.mark.trials(20)

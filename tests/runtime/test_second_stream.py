@@ -72,13 +72,18 @@ def stream(cuda):
     arrays = DeviceArrays()
     arrays._torch = mock.Mock(cuda=cuda, __version__="2")
     arrays.begin(3)
-    return DeviceStream(arrays)
+    made = DeviceStream(arrays)
+    made.aside = arrays.aside  # of the kernels that sample
+    return made
 
 
 @pytest.mark.parametrize("first", ["this", "another"], ids="{} thread first".format)
 def test_another_thread_launches_on_a_second_stream_of_this_rank_s_gpu(cuda, stream, first):
     def copied():
+        with stream.aside():
+            sampling = cuda.current_stream()
         with stream.beside():
+            assert cuda.current_stream() not in (sampling, None)
             return cuda.current_stream(), stream.stamp()
 
     main, tensors = cuda.current_stream(), [mock.Mock(), mock.Mock()]

@@ -38,11 +38,11 @@ def main(words: list[str]) -> int:
     kind, rank, epoch, stamp, *arguments = words
     step, sampled = Trainer.step, Batches._sampled
 
-    def unread(batches: Batches, order: Any, now: int, number: int) -> Any:
+    def unread(batches: Batches, order: Any, now: int, number: int, **how: bool) -> Any:
         if (now, number) == (int(epoch), 2) and batches._source.comm.rank == int(rank):
             Path(stamp).write_text(str(time.time()))
             raise InputError("row 3 cannot be read")
-        return sampled(batches, order, now, number)
+        return sampled(batches, order, now, number, **how)
 
     def faulty(trainer: Trainer, now: int) -> Any:
         if now == int(epoch) and trainer.job.comm.rank == int(rank):

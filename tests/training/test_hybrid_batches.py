@@ -25,6 +25,7 @@ from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import hybrid
 from mgg_hpc.plan.hybrid import Overlap, Phases, Plan
+from mgg_hpc.runtime.sampler import Sampler
 from mgg_hpc.training.checkpoints import folders
 from mgg_hpc.training.job import build
 from mgg_hpc.training.minibatch import measured
@@ -177,6 +178,24 @@ def test_operators_of_another_device_take_its_batches(rng, job_of, operators):
     assert numbers["train", "device"] == list(range(job.sampled.steps))
 
 
+def test_threads_of_the_cpu_draw_on_the_host(rng, job_of):
+    """And the device's sampler, if there is one, draws the device's batches alone."""
+    job, called = job_of(), []
+
+    class Bound(Sampler):
+        def __init__(self, host):
+            vars(self).update(vars(host))
+
+        def _sampled(self, *given):
+            called.append(threading.current_thread())
+            return super()._sampled(*given)
+
+    plan = drawn(rng, job.sampled.steps)
+    wanted, job.sampled.batches.sampler = losses(job, plan), Bound(job.sampled.batches.sampler)
+    assert losses(job, plan) == wanted
+    assert called == [threading.current_thread()] * plan.on_device
+
+
 def test_no_more_batches_wait_than_buffers_hold(rng, job_of, operators):
     """Of the CPU as many as its buffer and its threads hold, on the device its buffer and the one in training."""
     job, lock, held, most = (
@@ -324,10 +343,10 @@ def test_phases_are_measured_by_steps_that_change_nothing(job_of, operators, bat
     assert losses(job, None) == wanted
 
 
-def test_times_are_kept_until_the_machine_is_another(job_of, monkeypatch, tmp_path):
+def test_times_are_kept_until_the_machine_is_another(job_of, operators, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     job, count, measure = job_of(), [], measured.measure
-    monkeypatch.setattr(measured, "measure", lambda job: count.append(1) or measure(job))
+    monkeypatch.setattr(measured, "measure", lambda *given: count.append(1) or measure(*given))
 
     def prepared(**train):
         given = config.from_tree(
@@ -351,6 +370,13 @@ def test_times_are_kept_until_the_machine_is_another(job_of, monkeypatch, tmp_pa
         kept = json.loads(path.read_text())
         path.write_text(json.dumps(kept | {"phases": kept["phases"] | {"train": -1}}))
     assert "is damaged" in prepared(prepare="device").note and len(count) == 4
+    for path in (tmp_path / "cache" / "mgg-hpc").glob("phases-*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"spread": {"x": 0.1}}))
+    assert "is damaged: spread of x" in prepared(prepare="device").note and len(count) == 5
+    stretched(operators, {("train", "device"): 0.001})
+    assert (
+        "(the kept ones are of train.device mgg_hpc." in prepared(prepare="device").note and len(count) == 6
+    )
 
 
 def test_times_are_kept_apart_for_jobs_whose_batches_differ(job_of):
@@ -368,6 +394,8 @@ def test_times_are_kept_apart_for_jobs_whose_batches_differ(job_of):
         {"train": {"batch_size": 9}},
         {"train": {"dtype": "float64"}},
         {"train": {"recompute": [1]}},
+        {"train": {"optimizer": "sgd"}},
+        {"train": {"clip_norm": 1.0}},
         {"features": {"near": "1M"}},
         {"run": {"features": "host"}},
     ]
@@ -437,6 +465,14 @@ def test_a_job_says_how_its_batches_are_prepared(tmp_path, monkeypatch):
         ({"prepare": "gpu"}, 'train.prepare is \'gpu\'; it must be "cpu" or "device" or "hybrid" or "auto"'),
         ({"prepare": "hybrid", "buffer": 0}, "train.buffer is 0; it must be a whole number, at least 1"),
         (
+            {"buffer": 4},
+            'train.buffer is 4, which is for train.prepare = "device", "hybrid" or "auto"; it is "cpu"',
+        ),
+        (
+            {"prepare": "auto", "prefetch": 4},
+            'train.prefetch is 4, which is for train.prepare = "cpu"; it is "auto"',
+        ),
+        (
             {"prepare": "hybrid", "mode": "full"},
             "train.prepare is 'hybrid', which is for train.mode = \"sampled\"",
         ),
@@ -465,7 +501,7 @@ def test_buffers_that_do_not_fit_are_refused_with_their_batches(tmp_path, monkey
     done = call("train", job, "--set=train.prepare=hybrid", "--set=train.buffer=15", folder=tmp_path)
     assert done.returncode == 2, done.stdout
     assert re.search(
-        r"needs .* GiB more .*; lower train.buffer \(32 batches of 1\.0 MiB may be held", done.stderr
+        r"needs .* GiB more .*; lower train.buffer \(33 batches of 1\.0 MiB may be held", done.stderr
     )
 
 

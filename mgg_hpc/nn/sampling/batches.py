@@ -344,8 +344,11 @@ class Batches:
                 for future in waiting:
                     future.cancel()
 
-    def sampling(self, epoch: int) -> Callable[[int], Drawn]:
-        """Return the function that samples a batch of an epoch by its number. For any thread."""
+    def sampling(self, epoch: int) -> Callable[..., Drawn]:
+        """Return the function that samples a batch of an epoch by its number. For any thread.
+
+        It takes on_host as `Sampler.sample` does.
+        """
         if epoch * self.steps >= MOST_STEPS:
             raise InputError(
                 f"epoch {epoch} of {self.steps} batches: at most 2^32 batches have draws of their own"
@@ -355,7 +358,7 @@ class Batches:
             order = shuffled(self._ids, self._how.seed, epoch, self._source.backend.options.threads)
         return partial(self._sampled, order, epoch)
 
-    def _sampled(self, order: NDArray[np.int64], epoch: int, number: int) -> Drawn:
+    def _sampled(self, order: NDArray[np.int64], epoch: int, number: int, *, on_host: bool = False) -> Drawn:
         size, how = self._how.batch_size, self._how
         chosen = order[number * size : (number + 1) * size] - self._first
         chosen = chosen[(chosen >= 0) & (chosen < len(self._own))]
@@ -363,7 +366,12 @@ class Batches:
         source, step = self._source, (epoch - 1) * self.steps + number
         with source.edges.used():
             sampled = self.sampler.sample(
-                seeds, how.fanouts, seed=how.seed, step=step, edges=source.edges.keeps_places
+                seeds,
+                how.fanouts,
+                seed=how.seed,
+                step=step,
+                edges=source.edges.keeps_places,
+                on_host=on_host,
             )
         ids, blocks = source.edges.ids(sampled.nodes), []
         ends = [len(hop.indptr) - 1 for hop in sampled.hops[1:]] + [len(sampled.nodes)]

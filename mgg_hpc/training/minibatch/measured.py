@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import cast
@@ -19,11 +20,14 @@ from ...nn.inputs.tiered import TieredFeatures
 from ...plan import hybrid
 from ...plan.hybrid import Overlap, Phases, Plan
 from ...runtime import cores
-from ..job import Job
+from ..job import Job, watchdog
 from ..trainer import Trainer
 from .executor import OF_PHASE, Hybrid, Run
+from .operators import OPERATORS
 
 STEPS, WARM_UP = 20, 2  # batches of each phase that are measured, and those before them
+# Keys of [train] that change what a batch or a step on one takes.
+TRAIN_KEYS = ("dtype", "recompute", "fanouts", "batch_size", "optimizer", "clip_norm")
 FORMAT, VERSION = "mgg-phases", 1
 
 
@@ -48,7 +52,8 @@ def prepare(job: Job) -> None:
         return
     job.phases.skip()
     kept, note = job.comm.bcast(_kept(job) if job.comm.rank == 0 else (None, ""), root=0)
-    found = kept or measure(job)
+    with watchdog(job.settings, job.comm) as dog:
+        found = kept or measure(job, lambda: dog.step("measuring how batches are prepared"))
     if kept is None and job.comm.rank == 0:
         user_cache.write(_name(job), msgspec.to_builtins(found))
     made = Hybrid(train.prepare, found.phases, found.spread, note, train.buffer)
@@ -58,8 +63,11 @@ def prepare(job: Job) -> None:
     job.phases.end("measure")
 
 
-def measure(job: Job) -> Measured:
-    """Take steps on the first batches, on a copy of the model, in overlaps of one batch of each side. Collective."""
+def measure(job: Job, progress: Callable[[], None] = lambda: None) -> Measured:
+    """Take steps on the first batches, on a copy of the model, in overlaps of one batch of each side. Collective.
+
+    progress: called before each step.
+    """
     sampled, comm = job.sampled, job.comm
     assert sampled is not None
     workers = min(comm.allgather(job.backend.options.threads))
@@ -75,6 +83,7 @@ def measure(job: Job) -> Measured:
         run = Run(sampled.source, sampled.batches, plan, epoch)
         with contextlib.closing(run.batches()) as batches:
             for batch in batches:
+                progress()
                 trainer.take(batch)
         job.backend.stream.finish()
         for name, seconds in run.spent().items():
@@ -95,8 +104,13 @@ def _machine(job: Job) -> dict[str, str | int]:
         "cores": cores.available(),
         "threads": job.backend.options.threads,
     }
+    by = {
+        f"{phase}.{hardware}": f"{operator.__module__}.{getattr(operator, '__qualname__', type(operator).__qualname__)}"
+        for phase, known in OPERATORS.items()
+        for hardware, operator in known.items()
+    }
     gpu = {} if job.backend.capabilities.device == "cpu" else {"GPU": torch.cuda.get_device_name()}
-    return here | gpu | {"mgg": __version__}
+    return here | gpu | by | {"mgg": __version__}
 
 
 def _name(job: Job) -> str:
@@ -105,7 +119,7 @@ def _name(job: Job) -> str:
     of = [
         *(job.part.uuid, job.comm.size, job.backend.capabilities.name),
         *(settings.model, settings.features, settings.run.features),
-        *(getattr(settings.train, name) for name in ("dtype", "recompute", "fanouts", "batch_size")),
+        *(getattr(settings.train, name) for name in TRAIN_KEYS),
     ]
     return f"phases-{xxhash.xxh3_64_hexdigest(msgspec.json.encode(of))}.json"
 
@@ -116,6 +130,8 @@ def _kept(job: Job) -> tuple[Measured | None, str]:
     if document is not None:
         try:
             found, here = msgspec.convert(document, Measured), _machine(job)
+            if found.spread.keys() != set(OF_PHASE.values()):
+                raise msgspec.ValidationError(f"spread of {', '.join(sorted(found.spread)) or 'nothing'}")
             changed = [name for name in here if found.machine.get(name) != here[name]]
             if not changed:
                 return found, "kept from an earlier run"

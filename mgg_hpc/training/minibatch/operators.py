@@ -36,12 +36,12 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """The batches of an epoch, and what they are prepared from. sample: returns a drawn batch by its number."""
+    """The batches of an epoch, and what they are prepared from. sample: as `Batches.sampling`."""
 
     source: Source
     batches: Batches
     epoch: int
-    sample: Callable[[int], Drawn]
+    sample: Callable[..., Drawn]
 
     @property
     def gathers_anywhere(self) -> bool:
@@ -50,15 +50,15 @@ class Work:
 
 
 def batch_on_cpu(work: Work, number: int) -> Prepared:
-    """Draw a batch and, where the device is the CPU, gather its input rows."""
-    prepared = batch_on_device(work, number)
+    """Draw a batch on the host and, where the device is the CPU, gather its input rows."""
+    prepared = Prepared(number, *work.sample(number, on_host=True))
     if prepared.x is None and work.source.device == "cpu" and work.gathers_anywhere:
         return prepared._replace(x=work.source.input(prepared.blocks[0].numbers))
     return prepared
 
 
 def batch_on_device(work: Work, number: int) -> Prepared:
-    """Draw a batch."""
+    """Draw a batch, on a GPU if it has room for the graph."""
     return Prepared(number, *work.sample(number))
 
 

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,7 +88,9 @@ class HostArrays:
 
     def zeros(self, nbytes):
         made = heap_zeros(nbytes, 256)
-        (self._unwaited.add if self._is_beside() else self._unwaited.discard)(made.ctypes.data)
+        if self._is_beside():  # until it is freed: others, of any kind, may have its address then
+            self._unwaited.add(made.ctypes.data)
+            weakref.finalize(made, self._unwaited.discard, made.ctypes.data).atexit = False
         return made
 
     def empty(self, nbytes):
@@ -154,7 +157,8 @@ class HostArrays:
 
     def wait(self, stamp, made):
         assert stamp[1] and not self._is_beside()
-        self._unwaited -= {tensor.data_ptr() for tensor in made}
+        # A tensor without rows has a null pointer, and its buffer is used again like any other.
+        self._unwaited -= {tensor.untyped_storage().data_ptr() for tensor in made}
 
     def record(self, launch):
         raise RuntimeError("the shim records nothing")

@@ -39,6 +39,7 @@ class DeviceArrays:
 
         self._torch = torch
         self._copies: Copies | None = None
+        self._beside: Copies | None = None
 
     def begin(self, device: int) -> None:
         """Use this GPU from now on, on a stream of its own. Raises InputError where that is impossible."""
@@ -52,6 +53,7 @@ class DeviceArrays:
         # Not the default one, on which no CUDA graph can be recorded.
         cuda.set_stream(cuda.Stream())
         self._copies = Copies(self._torch)  # on this GPU, whichever thread uses it first
+        self._beside = Copies(self._torch)  # does not wait for what `aside` launches
         # Some containers turn on TF32, which keeps 10 bits of each factor; half products are added in float32.
         self._torch.set_float32_matmul_precision("highest")
         self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -154,7 +156,8 @@ class DeviceArrays:
 
     def beside(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which the current stream of this thread is a second one."""
-        found: contextlib.AbstractContextManager[Any] = self._torch.cuda.stream(self.copies().stream)
+        assert self._beside is not None  # once `begin` has made it
+        found: contextlib.AbstractContextManager[Any] = self._torch.cuda.stream(self._beside.stream)
         return found
 
     def wait(self, stamp: Any, made: Iterable[Any]) -> None:
