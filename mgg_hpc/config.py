@@ -317,11 +317,11 @@ def _check_needs(settings: Settings, where: str) -> None:
             raise InputError(
                 f'{where}: {key} is {value(settings)!r}, which is for {other} = "{needed}"; it is "{found}"'
             )
-    prepare, needed = settings.train.prepare, {"prefetch": '"cpu"', "buffer": '"device", "hybrid" or "auto"'}
+    prepare, values = settings.train.prepare, {"prefetch": '"cpu"', "buffer": '"device", "hybrid" or "auto"'}
     key = "buffer" if prepare == "cpu" else "prefetch"
     if (found := getattr(settings.train, key)) != getattr(Settings().train, key):
         raise InputError(
-            f'{where}: train.{key} is {found}, which is for train.prepare = {needed[key]}; it is "{prepare}"'
+            f'{where}: train.{key} is {found}, which is for train.prepare = {values[key]}; it is "{prepare}"'
         )
     if settings.model.arguments and not settings.model.module:
         raise InputError(f"{where}: model.arguments are for a class of your own, which model.module names")

@@ -187,14 +187,17 @@ class Hybrid:
         """Return what is known of an epoch before it is run, for the user."""
         plans = self.plans(batches)
         plan, phases = plans[self.name], asdict(self.phases)
+        each = {"cpu": f" on each of {self.phases.workers} threads"} if self.phases.workers > 1 else {}
         times = (
-            f"{name} {1e3 * phases[name]:.2f} ms (varies by {self.spread[name]:.0%})" for name in self.spread
+            f"{name} {1e3 * phases[name]:.2f} ms{each.get(name, '')} (varies by {self.spread[name]:.0%})"
+            for name in self.spread
         )
         expected = (f"{name} {1e3 * found.seconds:.0f} ms" for name, found in plans.items())
         return {
             "phases": f"{', '.join(times)}; {self.note}",
-            "prepare": f"{self.name}: {plan.on_cpu} batches on the CPU, {plan.on_device} on the device; expected "
-            f"epochs: {', '.join(expected)}; at least {1e3 * hybrid.bound(self.phases, batches):.0f} ms",
+            "prepare": f"{self.name}: {plan.on_cpu} batches on the CPU, {plan.on_device} on the device, "
+            f"buffers {plan.buffers[0]} and {plan.buffers[1]}; expected epochs: {', '.join(expected)}; "
+            f"at least {1e3 * hybrid.bound(self.phases, batches):.0f} ms",
         }
 
     def summary(self, batches: int) -> dict[str, Any]:
