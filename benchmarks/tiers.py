@@ -194,17 +194,17 @@ def disk(
                 pass
 
         runs = {name: partial(cold, partial(epoch, trainer)) for name, trainer in trainers.items()}
-        reads = trainers["tiers"].counts.tiers
+        counts = trainers["tiers"].counts
         with TieredTensor.open(path) as tensor:
             rng, nodes, steps = np.random.default_rng(0), len(tensor), trainers["tiers"].steps
 
             def misses() -> None:
+                missed = round(counts.tiers[-1]["file"] * counts.rows / counts.batches)  # of a batch
                 for _ in range(steps):
-                    tensor[rng.choice(nodes, reads[-1][-1] // steps, replace=False)]
+                    tensor[rng.choice(nodes, missed, replace=False)]
 
             taken = interleaved(runs | {"reads that miss": partial(cold, misses)}, turns)
-        last = reads[-1] / reads[-1].sum()
-        results.compare(taken, {"tiers": {"hit_rate": round(1 - float(last[-1]), 4)}}, steps=steps)
+        results.compare(taken, {"tiers": {"hit_rate": round(1 - counts.tiers[-1]["file"], 4)}}, steps=steps)
     results.write(files)
     results.show("variant", *TIMES, "hit_rate")
 
