@@ -10,6 +10,7 @@ from pathlib import Path
 from ..data.atomic_write import check_output
 from ..data.clicks.criteo import read_criteo
 from ..data.clicks.store import write_clicks
+from ..data.readers.compressed import text_size
 from ..errors import InputError
 from .importing import states
 from .terminal import phases
@@ -20,6 +21,8 @@ def process_clicks(logs: Sequence[Path], output: Path, *, force: bool, skip_bad:
     if not logs:
         raise InputError("name the logs: mgg import clicks day_0.gz day_1.gz -o clicks.h5")
     check_output(output, force=force, inputs=logs)
+    for path in logs:
+        text_size(path)  # a missing one ends the import before any is read
     files = states(logs)
     key = None if files is None else json.dumps(["clicks", files, skip_bad])
     days = [partial(read_criteo, path, skip_bad=skip_bad) for path in logs]

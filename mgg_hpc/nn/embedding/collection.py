@@ -94,13 +94,15 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
                     )
             if score is not None and score.keys() != {table.name for table in self.tables}:
                 raise InputError(
-                    f"{NAME}: scores are of {', '.join(score)}; expected {', '.join(map(str, self.tables))}"
+                    f"{NAME}: scores are of {', '.join(score)}; expected "
+                    f"{', '.join(table.name for table in self.tables)}"
                 )
-        same_on_all(self._comm, f"{NAME}: tables", [str(table) for table in self.tables])
+            near = near if near is None else bytes_of(NEAR, near)
+        kind = str(device or "cpu").partition(":")[0]
+        same_on_all(self._comm, f"{NAME}: tables", [*map(str, self.tables), f"near={near}", kind])
         if near is None and str(device or "cpu") == "cpu":  # before the first width is allocated
             shapes = [(table.num_embeddings, table.embedding_dim) for table in self.tables]
             check_memory(self._comm, shapes, optimizer, dtype or torch.get_default_dtype())
-        near = near if near is None else bytes_of(NEAR, near)
         self.features = names
         self._starts: dict[str, int] = {}
         self._groups: dict[int, tuple[Pooling, list[_Feature]]] = {}

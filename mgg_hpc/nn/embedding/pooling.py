@@ -72,9 +72,9 @@ TRIALS = 5  # of each way, the fastest of which counts
 class Pooling:
     """Sums, means and maxima of bags over sharded rows.
 
-    way: "distinct" gathers each row of a batch once; "direct" reads rows through pointers for each entry, and needs no
-    plan where bags have one entry each. "auto" measures both with the first batch that trains, and with the first that
-    does not, and takes the faster one. Both give the same bits; without pointers, with weights and for maxima it is
+    way: "distinct" gathers each row of a batch once; "direct" copies a row for each entry through pointers, and needs
+    no plan where bags have one entry each. "auto" measures both with the first batch that trains, and with the first
+    that does not, and takes the faster one. Both give the same bits; without pointers, with weights and for maxima it is
     always distinct.
     """
 

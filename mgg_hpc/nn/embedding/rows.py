@@ -329,7 +329,7 @@ def check_memory(
             copy = ", and their copy for checkpoints," if copied else ""
             raise InputError(
                 f"rows of embeddings{copy} need {sizes.shown(need)} on this node, and {sizes.shown(left)} are available"
-                "; use more nodes, fewer rows or narrower ones"
+                "; use more nodes, fewer rows or narrower ones, or keep some on disk (near=, in jobs dlrm.memory)"
             )
 
 

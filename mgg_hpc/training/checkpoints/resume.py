@@ -34,7 +34,8 @@ from .state import State, on_host
 from .weights import LEARNED
 
 # Keys that may differ from the run's start; graph and clicks are known by their content, not by their paths.
-FREE = {f"train.{key}" for key in ("epochs", "patience", "prefetch", "prepare", "buffer")} | {"dlrm.data"}
+FREE = {f"train.{key}" for key in ("epochs", "patience", "prefetch", "prepare", "buffer")}
+FREE |= {"dlrm.data", "dlrm.memory", "dlrm.scratch"}  # where rows lie changes no bit
 FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
 
 ADVICE = 'put it back, or begin another run (mgg train, run.resume = "never")'

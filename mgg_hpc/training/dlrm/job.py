@@ -62,6 +62,8 @@ class DlrmJob:
                 raise InputError(
                     f"dlrm.columns are {self.dlrm.columns}; expected distinct ones of 1 to {WORDS}"
                 )
+            if test == "day" and len(file.days) == 2:
+                raise InputError(f'{file.path}: has one log, and dlrm.test is "day"; give a share, as 0.1')
             if not self.train_rows:
                 raise InputError(f"{file.path}: no row is left to train on; lower dlrm.test")
             if settings.run.backend == "shmem":

@@ -179,6 +179,13 @@ def test_a_killed_import_goes_on_at_a_block(rng, tmp_path, capfd, monkeypatch, p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "c.h5", "whole.h5"]
 
 
+def test_a_missing_log_ends_an_import_before_any_is_read(tmp_path, capsys):
+    (tmp_path / "day_0").write_text("wrong\n")
+    words = ["import", "clicks", str(tmp_path / "day_0"), str(tmp_path / "no"), "-o", str(tmp_path / "c.h5")]
+    assert main(words) == 2
+    assert f"{tmp_path / 'no'} cannot be read: No such file" in capsys.readouterr().err
+
+
 def test_an_identity_depends_on_rows_and_days_alone(rng, tmp_path):
     drawn = [*draw_clicks(70_000, seed=3)]
     first, *rest = drawn
