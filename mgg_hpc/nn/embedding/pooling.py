@@ -74,8 +74,8 @@ class Pooling:
 
     way: "distinct" gathers each row of a batch once; "direct" copies a row for each entry through pointers, and needs
     no plan where bags have one entry each. "auto" measures both with the first batch that trains, and with the first
-    that does not, and takes the faster one. Both give the same bits; without pointers, with weights and for maxima it is
-    always distinct.
+    that does not, and takes the faster one. Both give the same bits; without pointers, with weights and for maxima it
+    is always distinct.
     """
 
     def __init__(self, rows: ShardedRows, way: str = "auto") -> None:
