@@ -151,7 +151,8 @@ def test_a_larger_graph(comm, rng, loaded, directed):
     part = loaded(graph_of(rng, case, directed=directed))
     check_bfs(part, case, [0, 950, 1999, *rng.permutation(2000)[:4].tolist()])
     (run,) = runs.pagerank(part, tolerance=1e-10, dtype="float64")
-    assert np.allclose(everywhere(part, run.arrays["rank"]), solved(case, 0.85), rtol=0, atol=1e-10)
+    apart = np.abs(everywhere(part, run.arrays["rank"]) - solved(case, 0.85)).sum()
+    assert apart < 1e-10 * 0.85 / 0.15  # a step shrinks the sum of errors by the damping
     (narrow,) = runs.pagerank(part, tolerance=1e-5, damping=0.7)
     assert np.abs(everywhere(part, narrow.arrays["rank"]) - solved(case, 0.7)).sum() < 5e-5
     if not directed:
