@@ -107,7 +107,7 @@ class DlrmTrainer:
         return found
 
     def capture(self, at: Position, metrics_bytes: int) -> State:
-        """Return a copy of this rank's state."""
+        """Return a copy of this rank's state. Raises InputError where a scratch file has no room for it."""
         (rows,) = self.job.model.tables.rows.values()
         facts = {
             "epoch": at.epoch,
@@ -186,8 +186,15 @@ def train_dlrm(
         )
 
         def checkpoint(at: Position, *, last: bool = False) -> None:
-            if saver.wants(at, last=last):
-                saver.save(at, trainer.capture(at, metrics.bytes if metrics else 0))
+            if not saver.wants(at, last=last):
+                return
+            try:
+                with mpi.agree(comm):
+                    copy = trainer.capture(at, metrics.bytes if metrics else 0)
+            except InputError as error:  # tables in tiers are copied to the scratch disk, which may be full
+                saver.fail(at, str(error))
+            else:
+                saver.save(at, copy)
 
         epochs, loss, times = settings.train.epochs, trainer.loss / job.train_rows, []
         with screen.epochs(epochs, at.epoch, stays=whole) as show:
