@@ -124,6 +124,16 @@ class DlrmTrainer:
         )
         return State(facts, tensors, np.arange(rows.first, rows.last), rows.saved())
 
+    def save(self, saver: Saver, at: Position, metrics_bytes: int) -> None:
+        """Begin to write a checkpoint, or warn where the scratch disk is too full for a copy of tables. Collective."""
+        try:
+            with mpi.agree(self.job.comm):
+                copy = self.capture(at, metrics_bytes)
+        except InputError as error:
+            saver.fail(at, str(error))
+        else:
+            saver.save(at, copy)
+
     def resume(self, folder: Path, run: Path) -> int:
         """Take the state of a run's checkpoint, of any number of ranks; return the bytes of metrics.csv. Collective.
 
@@ -186,15 +196,8 @@ def train_dlrm(
         )
 
         def checkpoint(at: Position, *, last: bool = False) -> None:
-            if not saver.wants(at, last=last):
-                return
-            try:
-                with mpi.agree(comm):
-                    copy = trainer.capture(at, metrics.bytes if metrics else 0)
-            except InputError as error:  # tables in tiers are copied to the scratch disk, which may be full
-                saver.fail(at, str(error))
-            else:
-                saver.save(at, copy)
+            if saver.wants(at, last=last):
+                trainer.save(saver, at, metrics.bytes if metrics else 0)
 
         epochs, loss, times = settings.train.epochs, trainer.loss / job.train_rows, []
         with screen.epochs(epochs, at.epoch, stays=whole) as show:

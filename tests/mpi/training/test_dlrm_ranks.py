@@ -140,5 +140,5 @@ def test_a_full_scratch_disk_costs_the_checkpoint_alone(comm, folder, settings, 
         assert said.count("was not written (the scratch folder") == EPOCHS and "there is none yet" in said
     with monkeypatch.context() as patched:
         patched.setattr("mgg_hpc.training.checkpoints.saver.signals.came", lambda: True)
-        with pytest.raises(InputError, match="could not be saved .the scratch folder.*nothing is saved"):
+        with pytest.raises(InputError, match=r"could not be saved \(the scratch folder.*nothing is saved"):
             train.train(settings("stopped", "sgd", memory="40K", scratch=str(folder)), comm, SHOWN)
