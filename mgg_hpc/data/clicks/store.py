@@ -40,14 +40,14 @@ def write_clicks(
     days: functions that yield the rows of each; called with the last `Clicks.end`, they go on after those rows. key:
     text that depends on the days, as of `build_graph`: a call that was killed, or ended at a bad line, goes on at a
     block when another of the same key and path begins. skip_bad: whether the days pass over bad lines; without it,
-    what an earlier call has kept is not used if it did. progress: called with (phase, rows so far, rows in all or 0). Raises
-    InputError if there are no rows, and as `WorkFolder` and `replacement` do.
+    what an earlier call has kept is not used if it did. progress: called with (phase, rows so far, rows in all or 0).
+    Raises InputError if there are no rows, and as `WorkFolder` and `replacement` do.
     """
     check_output(path, force=force)
     with WorkFolder(path, key) as work:
         work.keeps = True  # days are right up to a bad line
         if not skip_bad and work.state.get("bad"):
-            work.state = {}
+            work.forget()
         state: dict[str, Any] = {"bounds": [0], "rows": 0, "bad": 0, "end": {}} | work.state
         with ExitStack() as held:
             columns = {}

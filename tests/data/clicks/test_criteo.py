@@ -193,6 +193,8 @@ def test_an_import_goes_on_after_a_bad_line(rng, tmp_path, capsys, monkeypatch):
     def noted(path, **more):
         if path.name == stops:
             raise KeyboardInterrupt
+        if stops and len(seen) > 5:  # files are cut: no manifest may tell of more
+            assert not (tmp_path / ".c.h5.build" / "manifest.json").exists()
         seen.append(path.name)
         return read(path, **more)
 
