@@ -153,7 +153,7 @@ class DlrmTrainer:
         (rows,) = self.job.model.tables.rows.values()
         state.copy_into(str(folder), tensors, (MODEL, OPTIMIZER), self._shared())
         for first, last, held in rows.parts(writes=True):
-            found = state.read_rows(folder, held, np.arange(first, last))
+            found = state.read_rows(folder, held, np.arange(first, last), ascending=True)
             given = {name: torch.from_numpy(each) for name, each in found.items()}
             state.copy_into(str(folder), given, "", held)
         try:
