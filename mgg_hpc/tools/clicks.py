@@ -24,10 +24,10 @@ def process_clicks(logs: Sequence[Path], output: Path, *, force: bool, skip_bad:
     for path in logs:
         text_size(path)  # a missing one ends the import before any is read
     files = states(logs)
-    key = None if files is None else json.dumps(["clicks", files, skip_bad])
+    key = None if files is None else json.dumps(["clicks", files])
     days = [partial(read_criteo, path, skip_bad=skip_bad) for path in logs]
     with phases(output) as report:
-        rows, bad = write_clicks(output, days, force=force, key=key, progress=report)
+        rows, bad = write_clicks(output, days, force=force, key=key, skip_bad=skip_bad, progress=report)
     print(f"{output}: {rows:,} clicks of {len(logs)} days")
     if bad:
         print(f"{bad:,} lines were wrong, and were passed over")

@@ -145,6 +145,13 @@ class WorkFolder:
         if self._key is not None and time.monotonic() - self._kept > KEEP_SECONDS:
             self._write()
 
+    def forget(self) -> None:
+        """Drop the state of an earlier build, from the disk too: its files are about to be cut."""
+        if self.state:
+            (self.path / MANIFEST).unlink(missing_ok=True)
+            os.fsync(self._lock)
+            self.state = {}
+
     def column(
         self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...] = (), length: int = 0
     ) -> ColumnFile:

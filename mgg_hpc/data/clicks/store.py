@@ -32,17 +32,22 @@ def write_clicks(
     *,
     force: bool = False,
     key: str | None = None,
+    skip_bad: bool = False,
     progress: Progress = lambda phase, done, total: None,
 ) -> tuple[int, int]:
     """Write the rows of some days, one after another; return their number, and that of bad lines.
 
     days: functions that yield the rows of each; called with the last `Clicks.end`, they go on after those rows. key:
-    text that depends on the days and how they are read, as of `build_graph`: a call that was killed goes on at a block
-    when another of the same key and path begins. progress: called with (phase, rows so far, rows in all or 0). Raises
-    InputError if there are no rows, and as `WorkFolder` and `replacement` do.
+    text that depends on the days, as of `build_graph`: a call that was killed, or ended at a bad line, goes on at a
+    block when another of the same key and path begins. skip_bad: whether the days pass over bad lines; without it,
+    what an earlier call has kept is not used if it did. progress: called with (phase, rows so far, rows in all or 0).
+    Raises InputError if there are no rows, and as `WorkFolder` and `replacement` do.
     """
     check_output(path, force=force)
     with WorkFolder(path, key) as work:
+        work.keeps = True  # days are right up to a bad line
+        if not skip_bad and work.state.get("bad"):
+            work.forget()
         state: dict[str, Any] = {"bounds": [0], "rows": 0, "bad": 0, "end": {}} | work.state
         with ExitStack() as held:
             columns = {}
@@ -60,6 +65,7 @@ def write_clicks(
                 work.keep(**state)
         rows, bounds, content = state["rows"], np.array(state["bounds"], np.int64), xxhash.xxh3_128()
         if not rows:
+            work.keeps = False
             raise InputError(f"{path}: the logs have no rows")
         content.update(bounds.tobytes())
         with replacement(path, force=force, size=0) as draft, opened(draft, "w", libver=LIBVER) as file:

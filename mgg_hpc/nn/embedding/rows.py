@@ -30,6 +30,7 @@ from .optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
 BLOCK = 1 << 19  # values that are drawn or copied at a time
 RETURNED = 1 << 20  # bytes of arrays that malloc returns when freed: each step has arrays of other sizes
 PART = 64 << 20  # bytes of rows in tiers that are saved at a time
+PLACING = 30  # bytes of memory that a row takes while rows are placed by score: scores and their order
 CACHED = 256 << 10  # bytes of rows that an optimiser changes at a time: a core's cache holds them in between
 
 
@@ -128,6 +129,14 @@ class ShardedRows:
             from mpi4py import MPI
 
             alone = MPI.COMM_SELF
+        with backends.closed_on_error(self.backend.memory.close), agreed(self.comm):
+            here = 1 if self.comm is None else mpi.node(self.comm).size
+            need = PLACING * here * int(np.diff(self.bounds).max())
+            if score is not None and need > (left := cores.memory_available()):
+                raise InputError(
+                    f"to place {self.count:,} rows of embeddings by score needs {sizes.shown(need)} on this node, and "
+                    f"{sizes.shown(left)} are available; use more nodes, or fewer rows"
+                )
         with backends.closed_on_error(self.backend.memory.close), agreed(self.comm):
             ratio = wide.itemsize // self.dtype.itemsize
             self._ahead = columns * ratio

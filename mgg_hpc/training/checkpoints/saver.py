@@ -116,6 +116,16 @@ class Saver:
         if self._stopping:
             self._stop(at)
 
+    def fail(self, at: Position, why: str) -> None:
+        """Warn that the state at a position could not be copied; training continues. why: the same on all ranks.
+
+        Raises InputError if any rank received a signal.
+        """
+        self._latest, self._began = at, time.monotonic()
+        self._warn(at, why)
+        if self._stopping:
+            self._stop(at)
+
     def finish(self) -> None:
         """Wait until the checkpoint being written is complete."""
         if self._at is not None and self._dog is not None:
@@ -193,18 +203,19 @@ class Saver:
         self._at, self._task, self._draft = None, None, None
 
     def _give_up(self) -> None:
-        """Warn that this checkpoint was not written; training continues."""
-        self._failed = next(filter(None, self._comm.allgather(_failure(self._task))))
-        if self._comm.rank == 0:
-            if self._draft is not None:
-                folders.discard(self._draft)
-            if not self._stopping:
-                before = (
-                    f"the last one is of {self._newest}" if self._newest != START else "there is none yet"
-                )
-                write(
-                    f"mgg: warning: the checkpoint of {self._at} was not written ({self._failed}); {before}"
-                )
+        """Remove what was written, and warn; training continues."""
+        assert self._at is not None
+        why = next(filter(None, self._comm.allgather(_failure(self._task))))
+        if self._draft is not None and self._comm.rank == 0:
+            folders.discard(self._draft)
+        self._warn(self._at, why)
+
+    def _warn(self, at: Position, why: str) -> None:
+        """Warn that a checkpoint was not written."""
+        self._failed = why
+        if self._comm.rank == 0 and not self._stopping:
+            before = f"the last one is of {self._newest}" if self._newest != START else "there is none yet"
+            write(f"mgg: warning: the checkpoint of {at} was not written ({why}); {before}")
 
     def _stop(self, at: Position) -> None:
         stopped = f"stopped by {signals.name()} after {at}"

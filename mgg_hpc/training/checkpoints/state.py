@@ -3,8 +3,9 @@
 - ``state.safetensors``: weights, Adam's moments and step counts, the best weights so far, and the times of all epochs.
 - ``state.json``: epoch, scores, length of metrics.csv, the graph's uuid, the resolved job, and the environment that
   must be equal for equal bits.
-- ``rows.RANK.*.npy``, for learned input rows only: the ids of that rank's nodes in the imported numbering, and their
-  rows, moments and best rows. Any number of ranks can read these files; each takes the rows of its own nodes.
+- ``rows.RANK.*.npy``, for learned input rows and rows of embeddings only: the ids of that rank's rows (of nodes, in the
+  imported numbering), the rows, and what goes with them, as moments. Any number of ranks can read these files; each
+  takes its own rows.
 
 Random draws are functions of seed and epoch, so they need no further state.
 """
@@ -51,7 +52,7 @@ class State:
     """One rank's part of a checkpoint, in memory of its own.
 
     facts: content of state.json, written by rank 0. tensors: equal on all ranks, written by rank 0. ids: int64 [n] of
-    this rank's nodes, and rows: [n, F] arrays by name; None and empty without learned rows.
+    this rank's rows, and rows: [n, F] arrays by name; None and empty without such rows.
     """
 
     facts: Mapping[str, Any]
@@ -96,11 +97,13 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise InputError(f"{folder}: {reason}") from error
 
 
-def read_rows(folder: Path, names: Iterable[str], ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Return the rows [n, F] of nodes ``ids`` by name, from the files of all ranks.
+def read_rows(
+    folder: Path, names: Iterable[str], ids: NDArray[np.int64], *, ascending: bool = False
+) -> dict[str, NDArray[Any]]:
+    """Return the rows [n, F] of ``ids`` by name, from the files of all ranks.
 
-    Raises InputError if a node is missing or occurs twice, or files differ in type or width. Nothing larger than the
-    files is allocated.
+    ascending: whether ids ascend, here and in each file, so that only those near ``ids`` are read. Raises InputError if
+    an id is missing or occurs twice, or files differ in type or width. Nothing larger than the files is allocated.
     """
     order = np.argsort(ids, kind="stable")
     wanted, seen = ids[order], np.zeros(len(ids), dtype=bool)
@@ -109,21 +112,25 @@ def read_rows(folder: Path, names: Iterable[str], ids: NDArray[np.int64]) -> dic
         for path in sorted(folder.glob(f"rows.*.{IDS}.npy")):
             theirs = npy.load(path)
             if theirs.dtype != np.int64 or theirs.ndim != 1:
-                raise InputError(f"{path}: is {theirs.dtype} {list(theirs.shape)}; expected int64 [nodes]")
-            at = np.searchsorted(wanted, theirs)
-            mine = np.flatnonzero(np.append(wanted, -1)[at] == theirs)
+                raise InputError(f"{path}: is {theirs.dtype} {list(theirs.shape)}; expected int64 [rows]")
+            low, high = 0, len(theirs)
+            if ascending and len(ids):
+                low, high = np.searchsorted(theirs, [ids[0], ids[-1] + 1])
+            near = theirs[low:high]
+            at = np.searchsorted(wanted, near)
+            mine = np.flatnonzero(np.append(wanted, -1)[at] == near)
             if seen[at[mine]].any() or len(np.unique(at[mine])) < len(mine):
-                raise InputError(f"{path}: has rows of a node that are there already; remove this checkpoint")
+                raise InputError(f"{path}: has a row that is there already; remove this checkpoint")
             seen[at[mine]] = True
-            parts.append((path.name.split(".")[1], len(theirs), order[at[mine]], mine))
+            parts.append((path.name.split(".")[1], len(theirs), order[at[mine]], low + mine))
         if not seen.all():
             raise InputError(
-                f"{folder}: has rows of {np.count_nonzero(seen):,} of this rank's {len(ids):,} nodes; "
-                "it is of another graph"
+                f"{folder}: has {np.count_nonzero(seen):,} of {len(ids):,} rows that this rank asks for; "
+                "it is of other data"
             )
         return {name: _gathered(folder, name, parts, len(ids)) for name in names}
     except (OSError, ValueError, EOFError, MemoryError) as error:
-        raise InputError(f"{folder}: learned rows cannot be read ({_reason(error)})") from error
+        raise InputError(f"{folder}: rows cannot be read ({_reason(error)})") from error
 
 
 def _gathered(folder: Path, name: str, parts: list[tuple[str, int, Any, Any]], count: int) -> NDArray[Any]:

@@ -107,7 +107,7 @@ class DlrmTrainer:
         return found
 
     def capture(self, at: Position, metrics_bytes: int) -> State:
-        """Return a copy of this rank's state."""
+        """Return a copy of this rank's state. Raises InputError where a scratch file has no room for it."""
         (rows,) = self.job.model.tables.rows.values()
         facts = {
             "epoch": at.epoch,
@@ -123,6 +123,16 @@ class DlrmTrainer:
             else {}
         )
         return State(facts, tensors, np.arange(rows.first, rows.last), rows.saved())
+
+    def save(self, saver: Saver, at: Position, metrics_bytes: int) -> None:
+        """Begin to write a checkpoint, or warn where the scratch disk is too full for a copy of tables. Collective."""
+        try:
+            with mpi.agree(self.job.comm):
+                copy = self.capture(at, metrics_bytes)
+        except InputError as error:
+            saver.fail(at, str(error))
+        else:
+            saver.save(at, copy)
 
     def resume(self, folder: Path, run: Path) -> int:
         """Take the state of a run's checkpoint, of any number of ranks; return the bytes of metrics.csv. Collective.
@@ -143,7 +153,7 @@ class DlrmTrainer:
         (rows,) = self.job.model.tables.rows.values()
         state.copy_into(str(folder), tensors, (MODEL, OPTIMIZER), self._shared())
         for first, last, held in rows.parts(writes=True):
-            found = state.read_rows(folder, held, np.arange(first, last))
+            found = state.read_rows(folder, held, np.arange(first, last), ascending=True)
             given = {name: torch.from_numpy(each) for name, each in found.items()}
             state.copy_into(str(folder), given, "", held)
         try:
@@ -187,7 +197,7 @@ def train_dlrm(
 
         def checkpoint(at: Position, *, last: bool = False) -> None:
             if saver.wants(at, last=last):
-                saver.save(at, trainer.capture(at, metrics.bytes if metrics else 0))
+                trainer.save(saver, at, metrics.bytes if metrics else 0)
 
         epochs, loss, times = settings.train.epochs, trainer.loss / job.train_rows, []
         with screen.epochs(epochs, at.epoch, stays=whole) as show:

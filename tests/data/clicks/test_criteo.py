@@ -6,6 +6,7 @@ import gzip
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,6 +178,38 @@ def test_a_killed_import_goes_on_at_a_block(rng, tmp_path, capfd, monkeypatch, p
     assert main(again) == 0 and 0 < sum(len(block.label) for block in seen) < 120
     assert (tmp_path / "c.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "c.h5", "whole.h5"]
+
+
+def test_an_import_goes_on_after_a_bad_line(rng, tmp_path, capsys, monkeypatch):
+    """Logs before the bad line are read once, and bytes are as in one go; a strict call uses no skipped lines."""
+    (tmp_path / "0").write_text("\n".join(lines(rng, 40)))
+    (tmp_path / "1").write_text("\n".join([*lines(rng, 20), "bad"]))
+    (tmp_path / "2").write_text("\n".join(lines(rng, 10)))
+    logs, read, seen = [f"{tmp_path}/{name}" for name in "012"], clicks.read_criteo, []
+    words = ["import", "clicks", *logs, "-o"]
+    assert main([*words, f"{tmp_path}/whole.h5", "--skip-bad"]) == 0
+    again, stops = [*words, f"{tmp_path}/c.h5"], ""
+
+    def noted(path, **more):
+        if path.name == stops:
+            raise KeyboardInterrupt
+        if stops and len(seen) > 5:  # files are cut: no manifest may tell of more
+            assert not (tmp_path / ".c.h5.build" / "manifest.json").exists()
+        seen.append(path.name)
+        return read(path, **more)
+
+    monkeypatch.setattr(clicks, "read_criteo", noted)
+    assert main(again) == 2 and "1:21: has 1 columns" in capsys.readouterr().err and seen == ["0", "1"]
+    assert main([*again, "--skip-bad"]) == 0 and seen == ["0", "1", "1", "2"]
+    assert "70 clicks of 3 days\n1 lines were wrong" in capsys.readouterr().out
+    assert (tmp_path / "c.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
+    (tmp_path / "c.h5").unlink()
+    stops = "2"
+    with suppress(KeyboardInterrupt):  # the bad line is passed over, and what was read is kept
+        assert main([*again, "--skip-bad"]) != 0
+    assert (tmp_path / ".c.h5.build").is_dir()
+    assert main(again) == 2 and "1:21: has 1 columns" in capsys.readouterr().err
+    assert seen[4:] == ["0", "1", "0", "1"]
 
 
 def test_a_missing_log_ends_an_import_before_any_is_read(tmp_path, capsys):

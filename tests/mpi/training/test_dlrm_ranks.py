@@ -12,7 +12,7 @@ from mpi4py import MPI
 from mgg_hpc import config
 from mgg_hpc.data.clicks.generate import draw_clicks
 from mgg_hpc.data.clicks.store import write_clicks
-from mgg_hpc.errors import StoppedBySignal
+from mgg_hpc.errors import InputError, StoppedBySignal
 from mgg_hpc.nn.embedding import rows
 from mgg_hpc.training import train
 from mgg_hpc.training.checkpoints.saver import Saver
@@ -120,3 +120,25 @@ def test_tables_in_tiers_have_the_same_bits_and_are_resumed(comm, folder, settin
     train.train(settings("stopped", optimizer, **tiers), comm, SHOWN)
     assert np.array_equal(losses(folder, "stopped"), expected)
     assert not list(folder.glob("mgg-*"))
+
+
+def test_a_full_scratch_disk_costs_the_checkpoint_alone(comm, folder, settings, monkeypatch, capfd):
+    """One rank has no room for its copy: all ranks go on without a checkpoint; a signal ends them without one."""
+
+    def full(path, nbytes):
+        raise InputError(f"the scratch folder {path} has no room for {nbytes} bytes")
+
+    monkeypatch.setattr(rows, "PART", 1000 * 24)
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(rows, "scratch_file", full)
+    job = settings("full", "sgd", memory="40K", scratch=str(folder))
+    train.train(job, comm, SHOWN)
+    run = folder / "full" / "001"
+    assert len(losses(folder, "full")) == EPOCHS and not list((run / "checkpoints").glob("epoch-*"))
+    said = capfd.readouterr().err
+    if comm.rank == 0:
+        assert said.count("was not written (the scratch folder") == EPOCHS and "there is none yet" in said
+    with monkeypatch.context() as patched:
+        patched.setattr("mgg_hpc.training.checkpoints.saver.signals.came", lambda: True)
+        with pytest.raises(InputError, match=r"could not be saved \(the scratch folder.*nothing is saved"):
+            train.train(settings("stopped", "sgd", memory="40K", scratch=str(folder)), comm, SHOWN)

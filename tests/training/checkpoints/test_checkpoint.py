@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
+import numpy as np
 import pytest
 import torch
+from data.graphs import refused
 
 from mgg_hpc.config import ModelSettings
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.layers.models import GNN
 from mgg_hpc.nn.layers.random import Draws
-from mgg_hpc.training.checkpoints import weights
+from mgg_hpc.training.checkpoints import state, weights
 
 NAMES = ["convs.0.bias", "convs.0.lin.weight", "convs.1.bias", "convs.1.lin.weight"]
 
@@ -78,3 +81,25 @@ def test_weights_that_do_not_fit_are_refused_by_name(folder, change, reason):
     weights.save_weights(folder, change(model(1).state_dict()))
     with pytest.raises(InputError, match=reason):
         weights.load_weights(folder, model(1))
+
+
+def test_ascending_rows_are_read_by_parts_and_only_these(tmp_path, rng, monkeypatch):
+    """Parts of rows of five ranks' files, one without rows, are those that were saved; no whole index is looked up."""
+    x = rng.random((2000, 3))
+    bounds = [0, *np.sort(rng.integers(0, 2001, 3)).tolist(), 2000, 2000]
+    for rank, (low, high) in enumerate(itertools.pairwise(bounds)):
+        made = state.State({}, {}, np.arange(low, high), {"x": x[low:high]})
+        for name, pieces in made.files(rank):
+            (tmp_path / name).write_bytes(b"".join(pieces))
+    looked, search = [], np.searchsorted
+    monkeypatch.setattr(state.np, "searchsorted", lambda a, v: looked.append(len(v)) or search(a, v))
+    for first in range(0, 2000, 130):
+        ids = np.arange(first, min(first + 130, 2000))
+        found = state.read_rows(tmp_path, ["x"], ids, ascending=True)["x"]
+        assert np.array_equal(found, x[ids])
+    assert sum(looked) == 2000 + 2 * 5 * 16  # each id once, and both ends of a part in each file
+    with refused("has 10 of 20 rows that this rank asks for"):
+        state.read_rows(tmp_path, ["x"], np.arange(1990, 2010), ascending=True)
+    np.save(tmp_path / "rows.9.ids.npy", np.arange(1000, 1010))
+    with refused("has a row that is there already"):
+        state.read_rows(tmp_path, ["x"], np.arange(990, 1010), ascending=True)

@@ -134,6 +134,10 @@ def test_batches_hold_each_row_once(tmp_path):
             {"dlrm": {"data": "c.h5", "rows": 1 << 36}},
             "and their copy for checkpoints, need 65.0 TiB on this node",
         ),
+        (
+            {"dlrm": {"data": "c.h5", "memory": 9, "rows": 1 << 36}},
+            "rows of embeddings by score needs 48.8 TiB",
+        ),
         ({"dlrm": {"data": "c.h5", "scratch": "/tmp"}}, "set dlrm.memory too"),
         ({"dlrm": {"data": "c.h5", "memory": 9, "scratch": "/no"}}, "scratch folder /no: No such file"),
         ({"dlrm": {"data": "c.h5", "memory": "9 balls"}}, "dlrm.memory is '9 balls'; it must be"),
