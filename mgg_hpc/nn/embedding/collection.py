@@ -255,11 +255,32 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             found[f"embedding_bags.{table.name}.weight"] = whole
         return found
 
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *how: Any) -> None:
+        """Load all rows of all tables, as `gathered` and TorchRec have them, or those of this rank. Collective."""
+        names = {f"{prefix}embedding_bags.{table.name}.weight": table for table in self.tables}
+        shapes = [(table.num_embeddings, table.embedding_dim) for table in self.tables]
+        if [tuple(getattr(state.get(name), "shape", ())) for name in names] == shapes:
+            for dim, rows in self.rows.items():
+                given = [state[name] for name, table in names.items() if table.embedding_dim == dim]
+                rows.fill(partial(_part, given))
+                state = state | {f"{prefix}rows_{dim}": rows.weight}
+            state = {name: value for name, value in state.items() if name not in names}
+        super()._load_from_state_dict(state, prefix, *how)
+
     @collective(NAME)
     def close(self) -> None:
         """Free the rows. Collective."""
         for pooling, _ in self._groups.values():
             pooling.rows.close()
+
+
+def _part(tables: list[Tensor], first: int, last: int) -> Tensor:
+    """Return rows first .. last - 1 of tables that lie one after another."""
+    found, start = [], 0
+    for table in tables:
+        found.append(table[max(0, first - start) : max(0, last - start)])
+        start += len(table)
+    return torch.cat(found)
 
 
 def _uniform(

@@ -67,6 +67,23 @@ def test_initial_rows_are_the_same_on_any_number_of_ranks(comm, rng):
     shared.close()
 
 
+@pytest.mark.parametrize("tiers", [{}, {"near": 99}])
+def test_a_collection_loads_what_is_gathered(comm, rng, tiers):
+    sizes_of = {"a": (7, 3), "b": (50, 3), "c": (20, 2), "d": (1, 3)}
+    tables = [mgg.nn.TableConfig(name, *size, [f"f{name}"]) for name, size in sizes_of.items()]
+    bags = mgg.nn.ShardedEmbeddingBagCollection(tables, optimizer=mgg.nn.SGD(1), comm=comm, **tiers)
+    drawn = {
+        name: torch.from_numpy(rng.standard_normal(size).astype("f4")) for name, size in sizes_of.items()
+    }
+    state = {f"embedding_bags.{name}.weight": rows for name, rows in drawn.items()}
+    torch.nn.ModuleDict({"bags": bags}).load_state_dict(
+        {f"bags.{name}": rows for name, rows in state.items()}
+    )
+    found = bags.gathered()
+    assert found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)
+    bags.close()
+
+
 def test_errors_of_one_rank_are_those_of_all(comm, rng):
     bags = mgg.nn.ShardedEmbeddingBag(10, 3, comm=comm)
     last = comm.rank == comm.size - 1
