@@ -113,6 +113,34 @@ def test_initial_rows_have_the_variance_of_torch(rng):
         assert 0.95 * rows**-0.5 < most <= rows**-0.5
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: mgg.nn.SGD("a"), "lr is 'a'; expected a finite number"),
+        (lambda: mgg.nn.Adagrad(0.1, eps=-1), "eps is -1; expected a finite number"),
+        (
+            lambda: mgg.nn.ShardedEmbeddingBag(5, 4, padding_idx=1.0),
+            "padding_idx 1.0; expected whole numbers",
+        ),
+        (lambda: mgg.nn.ShardedEmbeddingBag("a", 4, padding_idx=0), "num_embeddings is 'a'"),
+        (lambda: mgg.nn.ShardedEmbeddingBagCollection(None), "tables are None; expected a list"),
+        (lambda: scored([1, 2]), "score is 'list'; expected {table: score(first, last)}"),
+        (lambda: scored({"t": [1, 2]}), "score is 'dict'; expected {table: score(first, last)}"),
+        (lambda: scored({"u": np.arange}), "scores are of u; expected t"),
+        (lambda: scored(None, None), "feature_names of table t are None; expected a list of names"),
+        (lambda: scored(None, "ab"), "feature_names of table t are 'ab'; expected a list of names"),
+    ],
+)
+def test_arguments_that_fit_nothing(made, said):
+    with refused(re.escape(said)):
+        made()
+
+
+def scored(score, names=("f",)):
+    tables = [mgg.nn.TableConfig("t", 5, 4, names)]
+    mgg.nn.ShardedEmbeddingBagCollection(tables, optimizer=mgg.nn.SGD(1), near=9, score=score)
+
+
 def test_state_is_that_of_torch(rng):
     bags = mgg.nn.ShardedEmbeddingBag(ROWS, DIM)
     theirs = torch.nn.EmbeddingBag(ROWS, DIM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ...data.readers.limits import shown
 from ...errors import InputError
 from ...runtime.tiers.place import agreed
 from ...runtime.watchdog import collective
@@ -80,6 +82,11 @@ class ShardedEmbeddingBag(torch.nn.Module):
             for name, word, words in (("mode", mode, MODES), ("way", way, WAYS)):
                 if word not in words:
                     raise InputError(f"{NAME}: {name} is {word!r}; expected one of {', '.join(words)}")
+            if not all(isinstance(each, Integral) for each in (num_embeddings, padding_idx or 0)):
+                raise InputError(
+                    f"{NAME}: num_embeddings is {shown(num_embeddings)}, and padding_idx {shown(padding_idx)}; "
+                    "expected whole numbers"
+                )
             if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
                 raise InputError(f"{NAME}: padding_idx is {padding_idx}, of {num_embeddings} rows")
             if score is not None and np.shape(score) != (num_embeddings,):

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...data.readers.limits import shown
 from ...errors import InputError
 from ...runtime.tiers.place import NEAR, agreed, bytes_of
 from ...runtime.watchdog import collective
@@ -85,6 +86,8 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         with agreed(self._comm):
             if way not in WAYS:
                 raise InputError(f"{NAME}: way is {way!r}; expected one of {', '.join(WAYS)}")
+            if not isinstance(tables, Sequence):
+                raise InputError(f"{NAME}: tables are {shown(tables)}; expected a list of TableConfigs")
             self.tables = [_checked(table) for table in tables]
             names = [name for table in self.tables for name in table.feature_names]
             for what, each in (("table", [table.name for table in self.tables]), ("feature", names)):
@@ -92,6 +95,8 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
                     raise InputError(
                         f"{NAME}: each {what} needs a name of its own; they are {', '.join(each) or 'none'}"
                     )
+            if score is not None and not (isinstance(score, Mapping) and all(map(callable, score.values()))):
+                raise InputError(f"{NAME}: score is {shown(score)}; expected {{table: score(first, last)}}")
             if score is not None and score.keys() != {table.name for table in self.tables}:
                 raise InputError(
                     f"{NAME}: scores are of {', '.join(score)}; expected "
@@ -317,6 +322,10 @@ def _checked(table: Any) -> TableConfig:
     missing = [each.name for each in fields(TableConfig) if not hasattr(table, each.name)]
     if missing:
         raise InputError(f"{NAME}: a table is a {type(table).__name__} without {', '.join(missing)}")
+    if not isinstance(table.feature_names, Sequence) or isinstance(table.feature_names, str):
+        raise InputError(
+            f"{NAME}: feature_names of table {table.name} are {shown(table.feature_names)}; expected a list of names"
+        )
     pooling = str(getattr(table.pooling, "value", table.pooling)).lower()  # TorchRec's is an enumeration
     made = TableConfig(
         table.name, table.num_embeddings, table.embedding_dim, tuple(table.feature_names), pooling

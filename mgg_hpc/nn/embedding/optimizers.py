@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from ...errors import InputError
@@ -12,13 +13,17 @@ from ...errors import InputError
 
 @dataclass
 class RowOptimizer(ABC):
-    """An optimiser of rows. lr: the learning rate, which may be changed between steps."""
+    """An optimiser of rows. lr: the learning rate, which may be changed between steps.
+
+    Raises InputError for values that are negative, infinite or no numbers.
+    """
 
     lr: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lr < float("inf"):
-            raise InputError(f"lr is {self.lr}; expected a finite number, at least 0")
+        for name, value in vars(self).items():
+            if not isinstance(value, int | float | np.number) or not 0 <= value < float("inf"):
+                raise InputError(f"{name} is {value!r}; expected a finite number, at least 0")
 
     @abstractmethod
     def columns(self, dim: int) -> int:
