@@ -62,9 +62,9 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
     Rows are initially uniform in +-1 / sqrt(num_embeddings). Other arguments and the exchange are those of
     `ShardedEmbeddingBag`.
 
-    tables: `TableConfig` objects, or TorchRec's EmbeddingBagConfigs. near: divided over widths by the bytes of their tables.
-    score: {table: score(first, last), which returns the scores of these rows}. Raises InputError, the same on all
-    ranks, for tables that have no or the same features.
+    tables: `TableConfig` objects, or TorchRec's EmbeddingBagConfigs. near: divided over widths by the bytes of their
+    tables. score: {table: score(first, last), which returns the scores of these rows}. Raises InputError, the same on
+    all ranks, for tables that have no or the same features.
     """
 
     @collective(NAME)
