@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import embeddings
 import numpy as np
@@ -98,6 +99,27 @@ def test_the_faster_way_is_measured_once_and_its_trials_are_not_counted(rng):
     with torch.no_grad():
         bags(ids, torch.arange(60))
     assert faster.keys() == {True, False} and set(faster.values()) <= {"distinct", "direct"}
+
+
+def test_a_batch_without_entries_does_not_choose_how_rows_are_read():
+    bags = mgg.nn.ShardedEmbeddingBag(ROWS, DIM)
+    assert not bags(torch.empty(4, 0, dtype=torch.int64)).any() and not bags._pooling._faster
+    bags(torch.zeros(4, 2, dtype=torch.int64))
+    assert bags._pooling._faster
+
+
+def test_jagged_lengths_that_are_no_integers():
+    jagged = SimpleNamespace(
+        keys=lambda: ["f"],
+        values=lambda: torch.zeros(3, dtype=torch.int64),
+        lengths=lambda: torch.tensor([1.0, 2.0]),
+        weights_or_none=lambda: None,
+    )
+    bags = mgg.nn.ShardedEmbeddingBagCollection([mgg.nn.TableConfig("t", 5, 4, ["f"])])
+    with refused(
+        "ShardedEmbeddingBagCollection: lengths: expected a tensor of int32 or int64, not torch.float32"
+    ):
+        bags(jagged)
 
 
 def test_initial_rows_have_the_variance_of_torch(rng):

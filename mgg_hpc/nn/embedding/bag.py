@@ -68,6 +68,7 @@ class ShardedEmbeddingBag(torch.nn.Module):
         folder: str | Path | None = None,
         score: ArrayLike | None = None,
         comm: Any = None,
+        _weight: Tensor | None = None,
     ) -> None:
         super().__init__()
         with agreed(ranks_of(comm)):
@@ -109,8 +110,11 @@ class ShardedEmbeddingBag(torch.nn.Module):
         same_on_all(self.rows.comm, f"{NAME}: options", (mode, padding_idx))
         self.weight, self.bounds = self.rows.weight, self.rows.bounds
         self._pooling = Pooling(self.rows, way)
-        of = drawn(self.rows.comm, embedding_dim, None)
-        self.rows.fill(lambda first, last: self._padded(of(first, last), first, last))
+        if _weight is None:
+            of = drawn(self.rows.comm, embedding_dim, None)
+            self.rows.fill(lambda first, last: self._padded(of(first, last), first, last))
+        else:
+            self.rows.fill(lambda first, last: _weight[first:last])
 
     def _padded(self, rows: Tensor, first: int, last: int) -> Tensor:
         if self.padding_idx is not None and first <= self.padding_idx < last:
@@ -123,8 +127,7 @@ class ShardedEmbeddingBag(torch.nn.Module):
         if not isinstance(embeddings, Tensor) or embeddings.dim() != 2:
             found = list(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
             raise InputError(f"{NAME}: embeddings are {found}; expected a tensor [rows, dim]")
-        made = cls(*embeddings.shape, **{"dtype": embeddings.dtype, **how})
-        made.load_state_dict({"weight": embeddings})
+        made = cls(*embeddings.shape, **{"dtype": embeddings.dtype, **how}, _weight=embeddings)
         made.weight.requires_grad_(not freeze)
         return made
 

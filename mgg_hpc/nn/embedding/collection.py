@@ -366,7 +366,7 @@ def _of_jagged(features: Any) -> dict[str, tuple[Tensor, ...]]:
     if not keys or lengths.numel() % len(keys):
         raise InputError(f"{NAME}: the batch has {lengths.numel()} lengths of {len(keys)} features")
     lengths = lengths.reshape(len(keys), -1)
-    ends: NDArray[np.int64] = np.cumsum(lengths.sum(1).cpu().numpy())[:-1]
+    ends = np.cumsum(integers(lengths, lambda: f"{NAME}: lengths").sum(1))[:-1]
     weights = features.weights_or_none()
     columns = [features.values().tensor_split(ends.tolist()), lengths.unbind()]
     if weights is not None:

@@ -96,9 +96,9 @@ class Pooling:
         """Return the sums [n, dim], and the distinct rows that they are of, if those were gathered."""
         way = self.way if self.rows.pointers and bags.weight is None else "distinct"
         if way == "auto":
-            if trains not in self._faster:
+            if trains not in self._faster and len(bags.ids):
                 self._faster[trains] = self._measured(bags, trains)
-            way = self._faster[trains]
+            way = self._faster.get(trains, "distinct")
         return self._direct(bags) if way == "direct" else self._distinct(bags)
 
     def _measured(self, bags: Bags, trains: bool) -> str:
