@@ -16,7 +16,8 @@ With --device cuda rows lie on GPUs, and lookup times mgg alone.
 alone: one process against 26 torch.nn.EmbeddingBag(sparse=True) and SGD. read: rows of generated logs that a rank
 parses in a second, and how much its memory grows. large: steps of training a table that is larger than memory, whose
 rows of the most reads in other batches are near; ``peak_mib`` is the peak of the largest rank, all of Python included,
-``hit_rate`` the share of rows that were near. The rest is in a file, of which the system may keep pages in memory.
+``hit_rate`` the share of the rows read that were in memory. Other rows are read from a file, which the page cache may
+hold.
 """
 
 from __future__ import annotations
@@ -353,7 +354,11 @@ def read(ranks: int, rows: int, files: tuple[Path, ...]) -> None:
     "--ranks", type=click.IntRange(1), default=2, help="Number of ranks to start without a launcher."
 )
 @click.option("--size", default="20G", help="Of the table.")
-@click.option("--memory", default="2G", help="Of each rank: the process, and as many rows as fit beside it.")
+@click.option(
+    "--memory",
+    default="2G",
+    help="Memory of each rank: the process takes its part, rows of the table the rest.",
+)
 @click.option("--dim", type=click.IntRange(1), default=128, help="Columns of the table.")
 @click.option("--batch", type=click.IntRange(1), default=2048, help="Rows of a batch, on all ranks together.")
 @click.option("--exponent", type=click.FloatRange(0), default=1.05, help="Of Zipf's law.")
@@ -385,7 +390,7 @@ def large(
     # Counts of reads and slots of all rows; distinct rows of a batch, in several places; what came before.
     near = room - status("VmRSS") - 8 * (mine.stop - mine.start) - 10 * bags * WORDS * 4 * dim
     if near <= 0:
-        raise InputError(f"--memory {memory} has no room for rows beside the process")
+        raise InputError(f"--memory {memory} is too little: the process alone takes that much")
     counts = np.zeros(mine.stop - mine.start, np.int32)
     for other in range(comm.size):
         for _, ids in zip(range(counted), batches(bags, rows, exponent, 100 + other), strict=False):

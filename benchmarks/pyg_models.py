@@ -7,10 +7,11 @@
 A model has two layers, with ReLU and dropout between them. An epoch is a forward, the loss, a backward and a step of
 Adam. Variants: "converted"; "native", the same model of `mgg.nn`; "pyg", PyG's own, without a graph of MGG;
 "pyg fast", with FastRGCNConv, where its matrix for each edge takes less than 8 GiB. ``relative_time`` is the time of a
-variant divided by that of "converted". Edges have 16 relations, of which RGCNConv reads the types. For it
-``memory_mb`` is the peak memory of a process that makes the graph and runs three epochs, above what it had after it
-had drawn the edges. "reached": "converted" takes at most 1.05 of the time of "native", and of that of PyG's 0.5 as an
-R-GCN, 0.7 as a program, 1.2 as other layers without a native one.
+variant divided by that of "converted". Each edge has one of 16 relations, which RGCNConv takes as edge types.
+
+``memory_mb``, of RGCNConv: peak memory of a process that makes the graph and runs three epochs, less what it had once
+the edges were drawn. "reached": the time of "converted" is at most 1.05 times that of "native"; where there is no
+native layer, at most 0.5 times PyG's for R-GCN, 0.7 for programs and 1.2 for other layers.
 """
 
 from __future__ import annotations

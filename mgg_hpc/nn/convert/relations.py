@@ -29,9 +29,8 @@ from ..saga.expression import Expressions, Node, Result, compiled
 from ..spans import first_order, span
 from ..workspace import accumulator, as_array
 
-CELLS = (
-    1 << 14
-)  # rows at a time x relations: with 64 columns 4 MiB, of which a core's second cache holds a part
+# Rows at a time x relations: with 64 columns 4 MiB, of which a core's second cache holds a part.
+CELLS = 1 << 14
 
 
 class Piece(NamedTuple):
