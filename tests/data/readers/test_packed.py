@@ -76,8 +76,11 @@ def test_packed_files_that_are_damaged(kind, rng, tmp_path):
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 16
     for data in (whole[:-3], whole[: len(whole) // 2], bytes(flipped), whole + b"more", whole[:10]):
-        with refused(rf"e\.txt is damaged {kind}: .*, found at byte {len(data)}$"):
+        with refused(rf"e\.txt is damaged {kind}: .*, found at byte \d+$") as error:
             lists(open_edge_list(write(tmp_path / "e.txt", data)))
+        found = int(str(error.value).rsplit(" ", 1)[1])
+        cut = data == whole[: len(data)]  # which is known only at the end
+        assert found == len(data) if cut else found <= len(data)
 
 
 @pytest.mark.slow
