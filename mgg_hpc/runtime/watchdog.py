@@ -85,7 +85,8 @@ class Watchdog:
         if self._since < math.inf:
             self.step(self._last)
         if self._limit.seconds > 0:
-            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+            began = (time.monotonic(),)
+            self._thread = threading.Thread(target=self._watch, args=began, name="watchdog", daemon=True)
             self._thread.start()
         return self
 
@@ -94,15 +95,14 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
-    def _watch(self) -> None:
-        checked = time.monotonic()
+    def _watch(self, checked: float) -> None:
         while not self._done.wait(pause := min(self.seconds, self._limit.least or self.seconds) / _CHECKS):
-            limit, now = self.seconds, time.monotonic()
+            limit, passed = self.seconds, time.monotonic() - checked
+            checked += passed
             # A check that comes late means that this process was stopped meanwhile, by Ctrl-Z or a suspended job.
-            if (late := now - checked - max(2 * pause, 1.0)) > 0:
-                self._since += late
-            checked = now
-            if time.monotonic() - self._since < limit:
+            if passed > max(2 * pause, 1.0):
+                self._since += passed - pause
+            if checked - self._since < limit:
                 continue
             stuck = f"rank {self._rank} has made no progress for {limit:g} s"
             exit_code.write(f"mgg: error: {stuck}; its last step: {self._last}")

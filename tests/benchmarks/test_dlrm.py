@@ -30,11 +30,11 @@ def test_lookups_are_compared_and_their_bytes_counted(ran, tmp_path):
 
 
 def test_a_table_larger_than_memory_is_trained(ran, tmp_path):
-    how = ("--size=4M", "--memory=600M", "--dim=8", "--batch=64", "--turns=20", f"--folder={tmp_path}")
+    how = ("--size=1G", "--memory=600M", "--dim=32", "--batch=64", "--turns=20", f"--folder={tmp_path}")
     (row,) = rows(ran, tmp_path, "large", *how)
     assert row["ranks"] == "2" and float(row["last_loss"]) < float(row["first_loss"])
-    assert float(row["hit_rate"]) == 1 and int(row["peak_mib"]) < 660
-    assert ran("dlrm", "large", "--ranks=1", "--memory=1M").stderr.count("has no room for rows") == 1
+    assert 0.5 < float(row["hit_rate"]) < 1 and int(row["peak_mib"]) < 660
+    assert ran("dlrm", "large", "--ranks=1", "--memory=1M").stderr.count("the process alone takes that much") == 1
 
 
 def test_one_process_and_the_reader_are_timed(ran, tmp_path):

@@ -49,7 +49,7 @@ def test_stores_give_back_what_they_hold(rng, tmp_path, monkeypatch, place, kind
         np.testing.assert_array_equal(store.read(0, 1500), x)
         rows = store.read(int(first), int(last - first))
         np.testing.assert_array_equal(rows, x[first:last])
-        assert rows.strides[0] == RowFormat(x.dtype, width).row_bytes
+        assert len(rows) < 2 or rows.strides[0] == RowFormat(x.dtype, width).row_bytes
     assert store.read(7, 0).shape == (0, width)
     store.close()
 
