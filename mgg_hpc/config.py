@@ -306,6 +306,8 @@ def _check_needs(settings: Settings, where: str) -> None:
                 raise InputError(
                     f"{where}: {name} is {value!r}, which is for jobs of {kind}; {other} dlrm.data"
                 )
+    if clicks and settings.run.backend == "shmem":
+        raise InputError(f"{where}: run.backend: shmem is for jobs of graphs; with auto rows cross by MPI")
     if settings.run.features != "auto" and settings.features != FeaturesSettings():
         raise InputError(
             f'{where}: run.features is "{settings.run.features}", and [features] has the tiers of the features; leave '

@@ -10,7 +10,7 @@ import click
 from click import FloatRange, IntRange, argument, option
 
 from ..errors import InputError
-from .options import Choice, Existing, Output, example, overriding, to_file
+from .options import Choice, Existing, Memory, Output, example, overriding, to_file
 
 
 def check_inputs(
@@ -242,6 +242,11 @@ def predict(run: Path | None, output: Path, **options: Any) -> int:
     type=IntRange(10, 3600),
     default=120,
     help="With --requeue: time before the limit for ranks to save what they have.",
+)
+@option(
+    "--memory",
+    type=Memory,
+    help="Memory of each node. [default: what the tables of DLRM jobs need; the site's for other jobs]",
 )
 @option("--at-once", type=IntRange(1), help="Of several job files, how many run side by side. [default: all]")
 @option("--name", help="The job's name. [default: that of the job file]")

@@ -35,6 +35,7 @@ from ..runtime import mpi
 from ..training import footprint, job, memory, metrics
 from ..training.job import Job
 from ..training.screen import console
+from ..training.train import check_graph
 from . import estimate
 from .estimate import Shape
 from .terminal import waiting
@@ -51,7 +52,8 @@ def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_
         raise InputError("--as-ranks rehearses ranks that are not there; it needs --dry-run")
     if mpi.world().size > 1:
         raise InputError("--as-ranks plays all ranks in one process; start it without mgg launch")
-    settings = config.load(path, overrides)
+    settings = config.load(path, overrides, clicks=True)
+    check_graph(settings, "--as-ranks")
     if settings.model.module:
         raise InputError(
             "--as-ranks knows what the named models exchange (model.name), and not what model.module does"

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import config
-from ..config import Settings
+from ..config import DlrmSettings, Settings
 from ..errors import InputError
 from ..training import run_folder
 
 SCRIPTS = "MGG_SLURM"  # variable that names the folder of the scripts
 _SITE = "site.env.sh"
 _LONGEST_NAME = 64
+PROCESS = 1 << 30  # bytes of a rank of a DLRM job beside its tables: Python, torch and batches
 _START_MINUTES = 5  # a job that is requeued needs them beside the time to save
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*")
@@ -37,7 +38,7 @@ _TIME = re.compile(
 
 @dataclass(frozen=True)
 class Request:
-    """Options of a submission. gpus, ranks: numbers a node. at_once: largest number of array jobs at once."""
+    """Options of a submission. gpus, ranks: numbers a node. memory: bytes of each node. at_once: array jobs at once."""
 
     nodes: int = 1
     gpus: int | None = None
@@ -50,6 +51,7 @@ class Request:
     requeue: bool = False
     save_seconds: int = 120
     at_once: int | None = None
+    memory: int | None = None
 
     @property
     def tasks(self) -> int:
@@ -63,12 +65,12 @@ def process_submit(paths: Sequence[Path], overrides: tuple[str, ...], asked: Req
     Raises InputError for what training would refuse, for what Slurm cannot take, and where Slurm is missing.
     """
     _check(asked, len(paths))
-    every = [config.load(path, overrides) for path in paths]
+    every = [config.load(path, overrides, clicks=True) for path in paths]
     for path, settings in zip(paths, every, strict=True):
         _check_job(path, settings, asked)
     _check_apart(paths, every, asked)
     folder = _scripts()
-    command = ["sbatch", "--parsable", *_options(paths, asked), str(folder / _script(paths, asked))]
+    command = ["sbatch", "--parsable", *_options(paths, every, asked), str(folder / _script(paths, asked))]
     command += [*map(_argument, paths), *(["--"] if len(paths) > 1 else [])]
     command += [word for override in overrides for word in ("--set", override)]
     if dry_run:
@@ -139,8 +141,11 @@ def _minutes(text: str) -> float:
 def _check_job(path: Path, settings: Settings, asked: Request) -> None:
     """Raise InputError for a job that cannot run on what is asked of Slurm."""
     backend = settings.run.backend
-    if not _is_file(Path(settings.graph.file)):
-        raise InputError(f"{path}: graph.file {settings.graph.file}: no such file")
+    key, name = (
+        ("dlrm.data", settings.dlrm.data) if settings.dlrm.data else ("graph.file", settings.graph.file)
+    )
+    if not _is_file(Path(name)):
+        raise InputError(f"{path}: {key} {name}: no such file")
     if asked.gpus and backend in ("serial", "shm", "shmem"):
         raise InputError(
             f'{path}: run.backend = "{backend}" is for CPUs; leave out --gpus, or set it to "cuda"'
@@ -167,7 +172,7 @@ def _check_unfinished(path: Path, settings: Settings) -> None:
         raise InputError(f"{path}: run.folder cannot be read ({error.strerror}); name another") from error
     if run is None or not _is_file(run / run_folder.SUMMARY):
         return
-    epochs = config.load(run / run_folder.JOB, of_run=True).train.epochs
+    epochs = config.load(run / run_folder.JOB, of_run=True, clicks=True).train.epochs
     if settings.train.epochs <= epochs:
         raise InputError(
             f"{path}: {run} has finished, and this job would go on with it: name another folder (--set "
@@ -210,8 +215,11 @@ def _script(paths: Sequence[Path], asked: Request) -> str:
     return "gpu.sbatch" if asked.gpus else "train.sbatch"
 
 
-def _options(paths: Sequence[Path], asked: Request) -> list[str]:
+def _options(paths: Sequence[Path], every: Sequence[Settings], asked: Request) -> list[str]:
     """Return the options of sbatch; those that are not given are left to the script and the site."""
+    memory = asked.memory
+    if memory is None and all(settings.dlrm.data for settings in every):
+        memory = max(_memory(settings.dlrm, asked) for settings in every)
     options = [
         f"--job-name={_name(paths, asked)}",
         f"--nodes={asked.nodes}",
@@ -221,6 +229,7 @@ def _options(paths: Sequence[Path], asked: Request) -> list[str]:
     ]
     given = {
         "gpus-per-node": asked.gpus,
+        "mem": memory and f"{-(-memory // 2**20)}M",
         "time": asked.time,
         "partition": asked.partition,
         "account": asked.account,
@@ -232,6 +241,13 @@ def _options(paths: Sequence[Path], asked: Request) -> list[str]:
         at_once = f"%{asked.at_once}" if asked.at_once else ""
         options.append(f"--array=0-{len(paths) - 1}{at_once}")
     return options
+
+
+def _memory(dlrm: DlrmSettings, asked: Request) -> int:
+    """Return the bytes that a node needs for its ranks' share of a DLRM job's tables, and for their processes."""
+    from ..training.dlrm.job import node_memory  # loads torch
+
+    return node_memory(dlrm, asked.nodes * asked.tasks, asked.tasks) + asked.tasks * PROCESS
 
 
 def _name(paths: Sequence[Path], asked: Request) -> str:

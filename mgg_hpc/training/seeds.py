@@ -14,12 +14,14 @@ import msgspec
 
 from .. import config
 from ..config import Settings
+from ..data.clicks.store import open_clicks
 from ..data.store import open_graph
 from ..errors import InputError
 from ..runtime import exit_code, mpi
 from ..sizes import counted
 from . import report, run_folder
 from .checkpoints import resume
+from .dlrm.trainer import TITLES
 from .metrics import METRICS
 from .screen import duration
 from .train import Shown, begin, train
@@ -35,7 +37,7 @@ def process_seeds(path: Path, overrides: tuple[str, ...], count: int, options: S
     """
     comm = begin()
     with mpi.agree(comm):
-        settings = config.load(path, overrides)
+        settings = config.load(path, overrides, clicks=True)
         jobs = settings_of(settings, count)
         found = [_check(job) for job in jobs if comm.rank == 0]
         if any(found) and settings.run.resume != "auto":
@@ -82,7 +84,7 @@ def _check(job: Settings) -> bool:
     if run is None:
         return False
     advice = "put it back, or name another run.folder"
-    before = config.load(run / run_folder.JOB, of_run=True)
+    before = config.load(run / run_folder.JOB, of_run=True, clicks=True)
     resume.check_settings(run, before, job, advice)
     old, new = before.train, job.train
     if old.patience != new.patience or old.epochs > new.epochs:
@@ -91,9 +93,13 @@ def _check(job: Settings) -> bool:
             f"are {new.epochs} and {new.patience}; {advice}"
         )
     if resume.is_finished(run):
-        with open_graph(Path(job.graph.file)) as opened:
-            if _summary(run)["graph"]["uuid"] != opened.uuid:
-                raise InputError(f"{run}: was trained on another graph than {opened.path}; {advice}")
+        summary = _summary(run)
+        with (
+            open_clicks(Path(job.dlrm.data)) if job.dlrm.data else open_graph(Path(job.graph.file)) as opened
+        ):
+            if summary.get("graph", summary)["uuid"] != opened.uuid:
+                kind = "other clicks" if job.dlrm.data else "another graph"
+                raise InputError(f"{run}: was trained on {kind} than {opened.path}; {advice}")
     return True
 
 
@@ -111,25 +117,29 @@ def _summary(run: Path) -> dict[str, Any]:
 
 def _print_seed(seed: int, summary: dict[str, Any], run: Path, *, trained: bool) -> None:
     """Print a line on the run of a seed."""
-    scores = [f"{report.SPLIT_NAMES[split]} {summary[f'{split}_accuracy']:.4f}" for split in _splits(summary)]
+    scores = [f"{name} {score:.4f}" for name, score in _scores(summary).items()]
     how = duration(summary["seconds"]) if trained else "as before"
-    report.print_line(f"seed {seed}: {', '.join(scores)}, epoch {summary['best_epoch']}, {how}; {run}")
+    epoch = summary.get("best_epoch", summary["epochs"])
+    report.print_line(f"seed {seed}: {', '.join(scores)}, epoch {epoch}, {how}; {run}")
 
 
 def print_scores(summaries: Sequence[dict[str, Any]]) -> None:
     """Print the mean, the standard deviation and the range of the scores of runs with several seeds."""
-    title, count = METRICS[summaries[0]["metric"]].title, len(summaries)
-    facts = {}
-    for split in _splits(summaries[0]):
-        scores = [summary[f"{split}_accuracy"] for summary in summaries]
+    every, count, facts = [_scores(summary) for summary in summaries], len(summaries), {}
+    title = f" {METRICS[summaries[0]['metric']].title}" if "metric" in summaries[0] else ""
+    for name in every[0]:
+        scores = [each[name] for each in every]
         deviation = statistics.stdev(scores) if count > 1 else 0.0
-        facts[f"{report.SPLIT_NAMES[split]} {title}"] = (
+        facts[f"{name}{title}"] = (
             f"{statistics.mean(scores):.4f} ± {deviation:.4f}, from {min(scores):.4f} to {max(scores):.4f}"
         )
     report.print_line(f"\n{counted(count, 'seed')}, mean ± standard deviation:")
     report.print_facts(facts)
 
 
-def _splits(summary: dict[str, Any]) -> list[str]:
-    """Return the splits whose scores are compared: test and validation, or training where there are neither."""
-    return [split for split in ("test", "val") if summary["splits"][split]] or ["train"]
+def _scores(summary: dict[str, Any]) -> dict[str, float]:
+    """Return the compared scores: of clicks, or of test and validation nodes (of training nodes without either)."""
+    if "metric" not in summary:
+        return {title: summary[name] for name, title in TITLES.items()}
+    splits = [split for split in ("test", "val") if summary["splits"][split]] or ["train"]
+    return {report.SPLIT_NAMES[split]: summary[f"{split}_accuracy"] for split in splits}

@@ -301,9 +301,19 @@ def _train_dlrm(settings: Settings, comm: Any, run: Path | None, options: Shown)
     """Train a DLRM job, or go on with its run. Collective."""
     from .dlrm.trainer import train_dlrm
 
-    if options.dry_run or options.profile:
-        raise InputError("--dry-run and --profile are for jobs of graphs; this one has dlrm.data")
+    for option, given in (("--dry-run", options.dry_run), ("--profile", options.profile)):
+        if given:
+            check_graph(settings, option)
     train_dlrm(settings, comm, run, options.screen, whole=options.whole)
+
+
+def check_graph(settings: Settings, option: str) -> None:
+    """Raise InputError for a job of clicks, which has no plan that the option could show."""
+    if settings.dlrm.data:
+        raise InputError(
+            f"{option} shows plans of graphs; rows of DLRM's tables are divided evenly, and mgg submit --dry-run "
+            "prints the memory of a node"
+        )
 
 
 def _resume(settings: Settings, comm: Any, run: Path, options: Shown) -> bool:

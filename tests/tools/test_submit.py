@@ -111,6 +111,29 @@ def test_ranks_on_cpus(folder, monkeypatch, capsys):
     assert str(SCRIPTS / "train.sbatch") in words and arguments == ["job.toml", "--set", "train.epochs=5"]
 
 
+def test_dlrm_jobs_ask_for_the_memory_of_their_tables(folder, capsys):
+    """Rows of 5 columns take 32 bytes in memory; row-wise Adagrad keeps 4 bytes a row, and Adagrad a row."""
+
+    def clicks(**keys):
+        Path("job.toml").write_text(tomli_w.dumps({"dlrm": {"data": "g.h5", "rows": 2**20, "dim": 5} | keys}))
+
+    def mib(*arguments):
+        return int(submitted("job.toml", *arguments)[0]["mem"].removesuffix("M"))
+
+    clicks()
+    assert mib() == 1024 + 2 * 26 * (32 + 4)
+    assert mib("--nodes=2", "--ranks=2") == 2 * 1024 + 26 * (32 + 4)
+    assert mib("--memory=3G") == 3072
+    clicks(columns=[1, 2], optimizer="adagrad")
+    assert mib() == 1024 + 2 * 2 * (32 + 20)
+    clicks(columns=[1], memory="2G")
+    assert mib("--ranks=2") == 2 * (1024 + 2048 + 15)  # 30 bytes a row while rows are placed
+    write("graph.toml")
+    assert "mem" not in submitted("job.toml", "graph.toml")[0]
+    assert "shmem is for jobs of graphs" in refused(capsys, "job.toml", "--set=run.backend=shmem")
+    assert refused(capsys, "job.toml", "--set=dlrm.data=no.h5").endswith("no.h5: no such file")
+
+
 def test_gpus(folder):
     # The script's own check of GPUs needs a node that has some.
     request = Request(nodes=2, gpus=4, partition="a100,h100", account="p-1")

@@ -329,10 +329,7 @@ def check_memory(
     tables: (rows, columns) of each. copied: count a copy of all of it, as a checkpoint takes one.
     """
     ranks, here = (1, 1) if comm is None else (comm.size, mpi.node(comm).size)
-    wide, need = accumulator(dtype).itemsize, 0
-    for count, dim in tables:
-        kept = optimizer.columns(dim) * wide if isinstance(optimizer, RowOptimizer) else 0
-        need += -(-count // ranks) * here * (row_format(dim, dtype).row_bytes + kept) * (1 + copied)
+    need = here * (1 + copied) * rank_bytes(tables, optimizer, dtype, ranks)
     with agreed(comm):
         if need > (left := cores.memory_available()):
             copy = ", and their copy for checkpoints," if copied else ""
@@ -340,6 +337,17 @@ def check_memory(
                 f"rows of embeddings{copy} need {sizes.shown(need)} on this node, and {sizes.shown(left)} are available"
                 "; use more nodes, fewer rows or narrower ones, or keep some on disk (near=, in jobs dlrm.memory)"
             )
+
+
+def rank_bytes(
+    tables: Iterable[tuple[int, int]], optimizer: RowOptimizer | None, dtype: torch.dtype, ranks: int
+) -> int:
+    """Return the bytes of a rank's part of tables (rows, columns), and of what the optimiser keeps of it."""
+    wide, need = accumulator(dtype).itemsize, 0
+    for count, dim in tables:
+        kept = optimizer.columns(dim) * wide if isinstance(optimizer, RowOptimizer) else 0
+        need += -(-count // ranks) * (row_format(dim, dtype).row_bytes + kept)
+    return need
 
 
 def _named(weight: Tensor, kept: Tensor) -> dict[str, Tensor]:

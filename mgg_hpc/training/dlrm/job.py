@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import sizes
 from ...config import DlrmSettings, Settings
 from ...data.clicks.criteo import WORDS, Clicks
 from ...data.clicks.store import ClickFile
 from ...errors import InputError
 from ...nn.embedding.optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
-from ...nn.embedding.rows import check_memory, ranks_of
+from ...nn.embedding.rows import PLACING, check_memory, rank_bytes, ranks_of
 from ...runtime import backends, mpi
 from ...runtime.sampler import shuffled
+from ...runtime.tiers.place import NEAR, bytes_of
 from .model import DLRM, feature, table
 
 SAMPLED = 1 << 18  # rows by whose categories rows of tables are placed, at least
@@ -66,16 +66,13 @@ class DlrmJob:
                 raise InputError(f'{file.path}: has one log, and dlrm.test is "day"; give a share, as 0.1')
             if not self.train_rows:
                 raise InputError(f"{file.path}: no row is left to train on; lower dlrm.test")
-            if settings.run.backend == "shmem":
-                raise InputError("run.backend: shmem is for jobs of graphs; with auto rows cross by MPI")
         chosen = backends.choose(settings.run.backend, comm)
         self.device = "cuda" if backends.needs_gpus(chosen.name) else "cpu"
         with mpi.agree(comm):
             torch.set_num_threads(mpi.threads(comm, settings.run.threads))
         torch.manual_seed(settings.train.seed)
-        optimizer = OPTIMIZERS[self.dlrm.optimizer](self.dlrm.learning_rate)
+        shape, optimizer = tables_of(self.dlrm)
         if self.device == "cpu" and not self.dlrm.memory:
-            shape = len(self.columns) * self.dlrm.rows, self.dlrm.dim
             check_memory(ranks_of(comm), [shape], optimizer, torch.float32, copied=True)
         self.model = DLRM(
             len(self.columns),
@@ -94,7 +91,7 @@ class DlrmJob:
 
     def _tiers(self) -> dict[str, Any]:
         """Return where rows of the tables lie: of those in memory, a sample of the batches reads most. Collective."""
-        memory = sizes.parse(self.dlrm.memory) if isinstance(self.dlrm.memory, str) else self.dlrm.memory
+        memory = bytes_of(NEAR, self.dlrm.memory)
         if not memory:
             if self.dlrm.scratch:
                 raise InputError(
@@ -164,6 +161,20 @@ class DlrmJob:
     def close(self) -> None:
         """Free the tables. Collective."""
         self.model.tables.close()
+
+
+def tables_of(dlrm: DlrmSettings) -> tuple[tuple[int, int], RowOptimizer]:
+    """Return the rows of all tables together, their columns, and their optimiser."""
+    shape = (len(dlrm.columns) or WORDS) * dlrm.rows, dlrm.dim
+    return shape, OPTIMIZERS[dlrm.optimizer](dlrm.learning_rate)
+
+
+def node_memory(dlrm: DlrmSettings, ranks: int, here: int) -> int:
+    """Return the bytes that tables, and their copy for checkpoints, take on a node with ``here`` of the ranks."""
+    shape, optimizer = tables_of(dlrm)
+    if dlrm.memory:  # the copy is a file
+        return here * (bytes_of(NEAR, dlrm.memory) + PLACING * -(-shape[0] // ranks))
+    return here * 2 * rank_bytes([shape], optimizer, torch.float32, ranks)
 
 
 def hashed(clicks: Clicks, rows: int) -> Any:

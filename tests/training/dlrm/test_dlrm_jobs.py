@@ -200,17 +200,37 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
     assert (
         main(["runs", str(tmp_path / "runs")]) == 0 and f"AUC {summary['auc']:.4f}" in capsys.readouterr().out
     )
-    assert main(["train", str(tmp_path / "job.toml"), "--dry-run"]) == 2
     run, job = tmp_path / "runs" / "001", tmp_path / "job.toml"
     for words in (
         ["predict", run, "-o", "p.npz"],
         ["report", run, "-o", "r.html"],
-        ["submit", job],
         ["tune", job],
     ):
         capsys.readouterr()
         assert main([str(word) for word in words]) == 2
         assert "this command is for jobs of graphs" in capsys.readouterr().err
+    for words in ("--dry-run", "--profile", "--dry-run --as-ranks=4"):
+        assert main(["train", str(job), *words.split()]) == 2
+        assert f"{words.split()[-1].partition('=')[0]} shows plans of graphs" in capsys.readouterr().err
+
+
+def test_seeds_are_trained_and_compared(tmp_path, capsys):
+    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 300)])
+    (tmp_path / "job.toml").write_text(
+        '[dlrm]\ndata = "c.h5"\nrows = 20\ndim = 4\nbottom = [3]\ntop = [3]\nbatch_size = 100\n'
+        f'[train]\nepochs = 1\n[run]\nfolder = "{tmp_path}/runs"\nthreads = 1\n'
+    )
+    assert main(["train", str(tmp_path / "job.toml"), "--seeds=2"]) == 0
+    out = capsys.readouterr().out
+    paths = [tmp_path / "runs" / f"seed-{seed}" / "001" / "summary.json" for seed in (0, 1)]
+    first, second = (json.loads(path.read_text()) for path in paths)
+    assert first["auc"] != second["auc"]
+    assert f"AUC                 {(first['auc'] + second['auc']) / 2:.4f} ± " in out
+    assert main(["train", str(tmp_path / "job.toml"), "--seeds=2"]) == 0
+    assert capsys.readouterr().out.count("as before") == 2
+    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 300, seed=1)], force=True)
+    assert main(["train", str(tmp_path / "job.toml"), "--seeds=2"]) == 2
+    assert "was trained on other clicks than" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_with_the_same_clicks_wherever_they_lie(tmp_path, capsys, monkeypatch):
