@@ -15,7 +15,11 @@ from torch import Tensor
 from ..data.graph import SPLITS
 from ..errors import InputError
 from ..nn.workspace import accumulator
+from ..plan.workload import prefix_sum
 from ..runtime import mpi
+from ..runtime.exchange import send
+
+SAMPLED = 4096  # margins of a rank and class, at most, by which the ranks divide the margins of all
 
 
 @dataclass(frozen=True)
@@ -190,13 +194,7 @@ class RocAuc(Metric):
         *margins, loss = np.split(counted.cpu().numpy(), ends)
         mpi.sum_in_rank_order(comm, loss)
         y = [labels.y[split].cpu().numpy() for split in SPLITS]
-        every = comm.gather(list(zip(margins, y, strict=True)), root=0)
-        areas = None
-        if every is not None:  # rank 0 sorts the margins of all ranks
-            areas = [
-                area(*map(np.concatenate, zip(*split, strict=True))) for split in zip(*every, strict=True)
-            ]
-        train, val, test = comm.bcast(areas, root=0)
+        train, val, test = (area(comm, *split) for split in zip(margins, y, strict=True))
         return Scores(train, val, test, float(loss[0]) / _size(labels, "val"))
 
 
@@ -217,13 +215,34 @@ def choose(asked: str, multilabel: bool, classes: int, path: Path) -> Metric:
     return METRICS[asked]()
 
 
-def area(margins: NDArray[np.float64], y: NDArray[np.int64]) -> float:
-    """Return the area under the ROC curve for margins [k] and classes y [k] of 0 and 1; 0 if a class is missing."""
-    _, place, many = np.unique(margins, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(many) - (many - 1) / 2)[place]  # equal margins share their mean rank
-    ones = int(np.count_nonzero(y))
-    pairs = ones * (len(y) - ones)
-    return float(rank[y == 1].sum() - ones * (ones + 1) / 2) / pairs if pairs else 0.0
+def area(comm: Any, margins: NDArray[Any], y: NDArray[Any]) -> float:
+    """Return the area under the ROC curve of all ranks' rows, exact; 0 if a class is missing. Collective.
+
+    margins: [k], of this rank's rows. y: [k], their classes, 0 or 1. Each rank takes a range of the margins of all
+    ranks, so that its memory is for its share of the rows: distinct margins with their counts.
+    """
+    held = [np.unique(margins[y == each], return_counts=True) for each in (0, 1)]
+    sample = np.concatenate([value[:: len(value) // SAMPLED + 1] for value, _ in held])
+    every = np.sort(np.concatenate(comm.allgather(sample)))
+    cuts = every[len(every) * np.arange(1, comm.size) // comm.size] if len(every) else margins[:0]
+    zeros, ones = (
+        [
+            send(comm, each, np.diff(np.searchsorted(value, cuts), prepend=0, append=len(value)))
+            for each in (value, many)
+        ]
+        for value, many in held
+    )
+    order = np.argsort(zeros[0])
+    value, below = zeros[0][order], prefix_sum(zeros[1][order])
+    twice = ones[1] @ (
+        below[np.searchsorted(value, ones[0])] + below[np.searchsorted(value, ones[0], "right")]
+    )
+    mine = int(twice), int(ones[1].sum()), int(below[-1])
+    total, positive, negative = 0, 0, 0
+    for wins, more, lower in comm.allgather(mine):  # by ascending margins
+        total += wins + 2 * more * negative
+        positive, negative = positive + more, negative + lower
+    return total / (2 * positive * negative) if positive * negative else 0.0
 
 
 def _size(labels: Labels, split: str) -> int:
@@ -247,14 +266,11 @@ class ClickScores(NamedTuple):
     normalised_entropy: float
 
 
-def click_scores(comm: Any, logits: NDArray[np.float64], y: NDArray[np.float64]) -> ClickScores:
-    """Return the scores over all ranks. Collective. logits [k], y [k] of 0 and 1: of this rank's rows."""
-    every, scores = comm.gather((logits, y)), None
-    if every is not None:
-        margins, labels = (np.concatenate(each) for each in zip(*every, strict=True))
-        loss = float(np.mean(np.logaddexp(0, margins) - labels * margins))
-        share = float(labels.mean())
-        base = -sum(each * np.log(each) for each in (share, 1 - share) if each > 0)
-        scores = ClickScores(area(margins, labels.astype(np.int64)), loss, loss / base if base else 0.0)
-    found: ClickScores = comm.bcast(scores)
-    return found
+def click_scores(comm: Any, logits: NDArray[np.float32], y: NDArray[np.bool_]) -> ClickScores:
+    """Return the scores over all ranks. Collective. logits [k], y [k]: of this rank's rows."""
+    likelihood = np.logaddexp(0, logits, dtype=np.float64).sum() - logits[y].sum(dtype=np.float64)
+    totals = np.array([likelihood, np.count_nonzero(y), len(y)])
+    mpi.sum_in_rank_order(comm, totals)
+    loss, share = totals[:2] / totals[2]
+    base = -sum(each * np.log(each) for each in (share, 1 - share) if each > 0)
+    return ClickScores(area(comm, logits, y), float(loss), float(loss / base) if base else 0.0)

@@ -86,11 +86,15 @@ class DlrmTrainer:
     def scores(self) -> ClickScores:
         """Return the scores of the rows for tests, or of all rows if there are none. Collective."""
         found = [
-            (self.job.model(each.dense, each.bags).cpu(), each.y.cpu()) for each in self.job.test_batches()
+            (self.job.model(each.dense, each.bags).cpu(), each.y.cpu() > 0)
+            for each in self.job.test_batches()
         ]
-        return click_scores(
-            self.job.comm, *(torch.cat(each).double().numpy() for each in zip(*found, strict=True))
-        )
+        scores = click_scores(self.job.comm, *(torch.cat(each).numpy() for each in zip(*found, strict=True)))
+        if not np.isfinite(scores.log_loss):
+            raise InputError(
+                f"the log loss of the rows for tests is {scores.log_loss}: lower dlrm.learning_rate"
+            )
+        return scores
 
     def _shared(self) -> dict[str, Tensor]:
         """Return the tensors that are the same on all ranks, by name; those of the optimiser once it has stepped."""

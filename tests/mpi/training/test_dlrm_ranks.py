@@ -8,13 +8,15 @@ from functools import partial
 import numpy as np
 import pytest
 from mpi4py import MPI
+from sklearn.metrics import roc_auc_score
 
 from mgg_hpc import config
 from mgg_hpc.data.clicks.generate import draw_clicks
 from mgg_hpc.data.clicks.store import write_clicks
 from mgg_hpc.errors import InputError, StoppedBySignal
 from mgg_hpc.nn.embedding import rows
-from mgg_hpc.training import train
+from mgg_hpc.runtime.exchange import send
+from mgg_hpc.training import metrics, train
 from mgg_hpc.training.checkpoints.saver import Saver
 from mgg_hpc.training.screen import Screen
 
@@ -120,6 +122,31 @@ def test_tables_in_tiers_have_the_same_bits_and_are_resumed(comm, folder, settin
     train.train(settings("stopped", optimizer, **tiers), comm, SHOWN)
     assert np.array_equal(losses(folder, "stopped"), expected)
     assert not list(folder.glob("mgg-*"))
+
+
+@pytest.mark.parametrize("kind", ["ties", "distinct", "alike", "one rank has all", "one class", "apart"])
+def test_the_area_of_all_ranks_is_that_of_scikit_learn(comm, rng, monkeypatch, kind):
+    """No rank takes more than its share of distinct margins."""
+    taken = []
+    monkeypatch.setattr(metrics, "send", lambda *each: taken.append(found := send(*each)) or found)
+    margins, y = rng.standard_normal(3000).astype("f4"), rng.random(3000) < 0.3
+    owner = rng.integers(comm.size, size=3000)
+    if kind == "ties":
+        margins = margins.round(1)
+    elif kind == "alike":
+        margins[:] = 0.5
+    elif kind == "one rank has all":
+        owner[:] = comm.size - 1
+    elif kind == "one class":
+        y[:] = True
+    elif kind == "apart":
+        owner = np.argsort(np.argsort(-margins)) * comm.size // 3000
+    mine = owner == comm.rank
+    found = metrics.click_scores(comm, margins[mine], y[mine])
+    np.testing.assert_allclose(found, metrics.click_scores(MPI.COMM_SELF, margins, y), rtol=1e-12)
+    expected = 0.0 if kind == "one class" else roc_auc_score(y, margins)
+    assert found.auc == pytest.approx(expected, rel=1e-12)
+    assert sum(map(len, taken[:4:2])) <= 2 * comm.size + 1.2 * 3000 / comm.size
 
 
 def test_a_full_scratch_disk_costs_the_checkpoint_alone(comm, folder, settings, monkeypatch, capfd):

@@ -54,13 +54,13 @@ def test_a_hash_depends_on_the_word_alone_and_missing_ones_have_row_0(rng):
 
 
 def test_scores_are_those_of_scikit_learn(rng):
-    y, logits = (rng.random(500) < 0.2).astype(float), rng.standard_normal(500).round(1)
+    y, logits = rng.random(500) < 0.2, rng.standard_normal(500).round(1).astype("f4")
     found = click_scores(MPI.COMM_SELF, logits, y)
     share = y.mean()
     base = -share * np.log(share) - (1 - share) * np.log(1 - share)
-    loss = log_loss(y, 1 / (1 + np.exp(-logits)))
+    loss = log_loss(y, 1 / (1 + np.exp(-logits.astype(float))))
     np.testing.assert_allclose(found, [roc_auc_score(y, logits), loss, loss / base], rtol=1e-9)
-    assert click_scores(MPI.COMM_SELF, logits, np.zeros(500)).normalised_entropy == 0
+    assert click_scores(MPI.COMM_SELF, logits, np.zeros(500, bool)).normalised_entropy == 0
 
 
 def test_batches_hold_each_row_once(tmp_path):
