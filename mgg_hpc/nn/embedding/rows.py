@@ -6,6 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ...errors import InputError
 from ...runtime import backends, cores, mpi
 from ...runtime.backends.arguments import TieredRows
 from ...runtime.exchange import send, sent
-from ...runtime.streaming.files import scratch_file
+from ...runtime.streaming.files import scratch_file, write
 from ...runtime.tiers.place import agreed
 from ..tiered import DEVICES, TieredTensor, backend_for
 from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
@@ -287,19 +288,24 @@ class ShardedRows:
 
     def saved(self) -> dict[str, NDArray[Any]]:
         """Return a copy of what a checkpoint holds of the own rows, by name: in scratch files, where rows are."""
-        out: dict[str, NDArray[Any]] = {}
-        for first, last, held in self.parts():
-            for name, value in held.items():
-                shape = (self.last - self.first, value.shape[1])
-                given = as_array(value.to("cpu", copy=True).contiguous())
-                if last - first == len(given) == shape[0]:
-                    out[name] = given
-                    continue
-                if name not in out:
-                    file = scratch_file(self._folder, math.prod(shape) * given.itemsize)
-                    with os.fdopen(file, "r+b") as opened:
-                        out[name] = np.memmap(opened, given.dtype, "r+", shape=shape)
-                out[name][first - self.first : last - self.first] = given
+        out, opened = dict[str, NDArray[Any]](), dict[str, Any]()
+        with ExitStack() as files:
+            for first, last, held in self.parts():
+                for name, value in held.items():
+                    given = as_array(value.to("cpu", copy=self.tiers is None).contiguous())
+                    if first == self.first:
+                        if last == self.last:
+                            out[name] = given
+                            continue
+                        shape = self.last - self.first, given.shape[1]
+                        number = scratch_file(self._folder, math.prod(shape) * given.itemsize)
+                        file = files.enter_context(os.fdopen(number, "r+b", buffering=0))
+                        opened[name], out[name] = file, np.memmap(file, given.dtype, "r", shape=shape)
+                    write(
+                        opened[name].fileno(),
+                        given.view(np.uint8).reshape(-1),
+                        (first - self.first) * given[0].nbytes,
+                    )
         return out
 
     def close(self) -> None:

@@ -100,12 +100,12 @@ class DirectFile:
             part = values[low : min(low + PIECE, last)]
             box = self._pages.take(-(-len(part) // BLOCK) * BLOCK)
             box[: len(part)], box[len(part) :] = part, 0
-            _write(self.number, box, offset + low)
+            write(self.number, box, offset + low)
         self._write_cached(offset + last, values[last:])
 
     def _write_cached(self, offset: int, values: NDArray[np.uint8]) -> None:
         if len(values):
-            _write(self._file, values, offset)
+            write(self._file, values, offset)
             os.posix_fadvise(self._file, offset, len(values), os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
@@ -144,7 +144,8 @@ def _directly(file: int, *, writes: bool) -> int | None:
         return None
 
 
-def _write(file: int, values: NDArray[np.uint8], offset: int) -> None:
+def write(file: int, values: NDArray[np.uint8], offset: int) -> None:
+    """Write bytes at an offset of an open file."""
     done = 0
     while done < len(values):
         done += os.pwrite(file, values.data[done:], offset + done)
