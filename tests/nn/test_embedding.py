@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import embeddings
@@ -170,6 +171,20 @@ def test_state_is_that_of_torch(rng):
     assert torch.equal(theirs.weight, bags.weight) and torch.equal(bags.gathered()["weight"], theirs.weight)
     with pytest.raises(RuntimeError, match="size mismatch"):
         bags.load_state_dict({"weight": torch.zeros(ROWS, DIM + 1)})
+
+
+def test_frozen_rows_in_tiers_need_no_optimizer(rng, tmp_path):
+    rows, ids = torch.from_numpy(rng.random((50, 3))), torch.from_numpy(rng.integers(0, 50, (6, 4)))
+    make = partial(mgg.nn.ShardedEmbeddingBag.from_pretrained, rows, near=9 * 24, folder=tmp_path)
+    bags = make()
+    torch.testing.assert_close(bags(ids), torch.nn.EmbeddingBag.from_pretrained(rows)(ids))
+    assert not bags(ids).requires_grad
+    bags.weight.requires_grad_()
+    with refused("were made without an optimizer="):
+        bags(ids).sum().backward()
+    bags.close()
+    with refused("need an optimizer="):
+        make(freeze=False)
 
 
 @pytest.mark.parametrize("tiers", [{}, {"near": 99, "optimizer": mgg.nn.SGD(1)}])

@@ -69,6 +69,7 @@ class ShardedEmbeddingBag(torch.nn.Module):
         score: ArrayLike | None = None,
         comm: Any = None,
         _weight: Tensor | None = None,
+        _frozen: bool = False,
     ) -> None:
         super().__init__()
         with agreed(ranks_of(comm)):
@@ -104,6 +105,7 @@ class ShardedEmbeddingBag(torch.nn.Module):
             near=near,
             folder=folder,
             score=None if score is None else lambda first, last: np.asarray(score)[first:last],
+            frozen=_frozen,
             comm=comm,
         )
         refuse_state(self, self.rows)
@@ -127,7 +129,9 @@ class ShardedEmbeddingBag(torch.nn.Module):
         if not isinstance(embeddings, Tensor) or embeddings.dim() != 2:
             found = list(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
             raise InputError(f"{NAME}: embeddings are {found}; expected a tensor [rows, dim]")
-        made = cls(*embeddings.shape, **{"dtype": embeddings.dtype, **how}, _weight=embeddings)
+        made = cls(
+            *embeddings.shape, **{"dtype": embeddings.dtype, **how}, _weight=embeddings, _frozen=freeze
+        )
         made.weight.requires_grad_(not freeze)
         return made
 

@@ -41,8 +41,9 @@ class ShardedRows:
     optimizer: changes rows as soon as their gradients have arrived; None returns gradients to torch. near: bytes of a
     rank's memory for its own rows; others are in a scratch file in ``folder`` [default: the system's temporary one].
     [default: all rows are in memory] score: with near, score(first, last) returns the scores of these rows, of which
-    the highest are near. [default: rows come as they lie] comm: as for `TieredTensor`. Raises InputError, the same on
-    all ranks, for arguments that do not fit or differ, and rows that memory cannot hold.
+    the highest are near. [default: rows come as they lie] frozen: with near, rows are not trained and need no
+    optimizer. comm: as for `TieredTensor`. Raises InputError, the same on all ranks, for arguments that do not fit or
+    differ, and rows that memory cannot hold.
 
     Attributes:
         weight: parameter [own rows, dim], in memory that other ranks read where pointers reach it. With near: [0, dim],
@@ -67,6 +68,7 @@ class ShardedRows:
         near: int | str | None = None,
         folder: str | Path | None = None,
         score: Callable[[int, int], Any] | None = None,
+        frozen: bool = False,
         comm: Any = None,
     ) -> None:
         self.comm = comm = ranks_of(comm)
@@ -85,7 +87,7 @@ class ShardedRows:
                 raise InputError(f"optimizer is {shown(optimizer)}; expected {kinds}, or None")
             if near is None and (folder, score) != (None, None):
                 raise InputError("folder and score are for embedding rows in tiers; pass near= with them")
-            if near is not None and (optimizer is None or self.device != "cpu"):
+            if near is not None and ((optimizer is None and not frozen) or self.device != "cpu"):
                 raise InputError("embedding rows in tiers (near=) need an optimizer=, and the CPU")
         same_on_all(comm, "embedding rows", (count, dim, str(self.dtype), self.device, repr(optimizer), near))
         if near is None and self.device == "cpu":
@@ -203,6 +205,10 @@ class ShardedRows:
         """Have the optimiser change own rows; without one, return the gradient of `weight`, sparse and coalesced."""
         at = torch.from_numpy(own).to(gradient.device)
         if self.tiers is not None:
+            if self.optimizer is None:
+                raise InputError(
+                    "embedding rows in tiers were made without an optimizer=, and cannot be trained"
+                )
             rows = self.tiers[own]
             weight, kept = self._split(rows)
             self._step(torch.arange(len(own)), gradient, weight, kept)
@@ -300,7 +306,7 @@ class ShardedRows:
                         shape = self.last - self.first, given.shape[1]
                         number = scratch_file(self._folder, math.prod(shape) * given.itemsize)
                         file = files.enter_context(os.fdopen(number, "r+b", buffering=0))
-                        opened[name], out[name] = file, np.memmap(file, given.dtype, "r", shape=shape)
+                        opened[name], out[name] = file, np.memmap(file, given.dtype, "r+", shape=shape)
                     write(
                         opened[name].fileno(),
                         given.view(np.uint8).reshape(-1),
