@@ -214,7 +214,8 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
             {"optimizer": torch.optim.SGD},
             "optimizer is 'type'; expected mgg.nn.SGD, mgg.nn.Adagrad, mgg.nn.RowWise",
         ),
-        ({"dtype": torch.int64}, "floating-point type"),
+        ({"dtype": torch.int64}, "dtype of embedding rows is torch.int64; expected a floating-point type"),
+        ({"dtype": "float32"}, "dtype of embedding rows is 'float32'; expected a floating-point type"),
         ({"near": "1G"}, "embedding rows in tiers (near=) need an optimizer="),
         ({"folder": "/tmp"}, "folder and score are for embedding rows in tiers; pass near="),
         ({"near": 9, "score": np.ones(9), "optimizer": mgg.nn.SGD(1)}, "score is [9]; expected [10]"),
@@ -247,8 +248,15 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
         mgg.nn.ShardedEmbeddingBag(10, 3, mode="sum")(long(1), long(0), torch.ones(2))
     with refused(r"per_sample_weights are list, and the input is \[1\]"):
         mgg.nn.ShardedEmbeddingBag(10, 3, mode="sum")(long(1), long(0), [1.0])
-    with refused(r"embeddings are list; expected a tensor \[rows, dim\]"):
+    with refused(r"embeddings are list; expected a dense tensor \[rows, dim\]"):
         mgg.nn.ShardedEmbeddingBag.from_pretrained([[1.0]])
+    with refused(r"embeddings are \[2, 2\]; expected a dense tensor"):
+        mgg.nn.ShardedEmbeddingBag.from_pretrained(torch.eye(2).to_sparse())
+    with refused(r"weight is \[9, 3\]; expected all rows \[10, 3\]"):
+        bags.load_state_dict({"weight": torch.zeros(9, 3)})
+    bags.close()
+    with refused("embedding rows are closed"):
+        bags(long(1), long(0))
     with refused(r"embedding rows are \[10, 2.5\]"):
         mgg.nn.ShardedEmbeddingBag(10, 2.5)
     last = mgg.nn.ShardedEmbeddingBag(10, 3, include_last_offset=True)

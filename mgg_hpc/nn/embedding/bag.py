@@ -126,9 +126,9 @@ class ShardedEmbeddingBag(torch.nn.Module):
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, **how: Any) -> ShardedEmbeddingBag:
         """Return bags over rows [N, dim] that every rank passes. freeze: rows have no gradients. how: as above."""
-        if not isinstance(embeddings, Tensor) or embeddings.dim() != 2:
+        if not isinstance(embeddings, Tensor) or embeddings.dim() != 2 or embeddings.layout != torch.strided:
             found = list(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
-            raise InputError(f"{NAME}: embeddings are {found}; expected a tensor [rows, dim]")
+            raise InputError(f"{NAME}: embeddings are {found}; expected a dense tensor [rows, dim]")
         made = cls(
             *embeddings.shape, **{"dtype": embeddings.dtype, **how}, _weight=embeddings, _frozen=freeze
         )
@@ -178,7 +178,14 @@ class ShardedEmbeddingBag(torch.nn.Module):
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *how: Any) -> None:
         """Load all rows, as `gathered` and torch have them, or those of this rank. Collective."""
         given = state.get(f"{prefix}weight")
-        if given is not None and given.shape == (self.num_embeddings, self.embedding_dim):
+        shape, every = list(getattr(given, "shape", ())), [self.num_embeddings, self.embedding_dim]
+        with agreed(self.rows.comm):
+            if given is not None and shape not in (every, own := list(self.weight.shape)):
+                raise InputError(
+                    f"{NAME}: {prefix}weight is {shape}; expected all rows {every}, or this rank's {own}"
+                )
+        same_on_all(self.rows.comm, f"{NAME}: all rows to load", shape == every)
+        if given is not None and shape == every:
             self.rows.fill(lambda first, last: given[first:last])
             own = given[self.rows.first : self.rows.last]
             state = state | {f"{prefix}weight": own if self.rows.tiers is None else self.weight}

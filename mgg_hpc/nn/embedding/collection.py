@@ -22,7 +22,7 @@ from ..workspace import accumulator
 from .bag import check_ids, integers
 from .optimizers import RowOptimizer
 from .pooling import WAYS, Bags, Pooling
-from .rows import ShardedRows, check_memory, drawn, ranks_of, refuse_state, same_on_all
+from .rows import ShardedRows, check_memory, checked_type, drawn, ranks_of, refuse_state, same_on_all
 
 NAME = "ShardedEmbeddingBagCollection"
 
@@ -102,12 +102,12 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
                     f"{NAME}: scores are of {', '.join(score)}; expected "
                     f"{', '.join(table.name for table in self.tables)}"
                 )
-            near = near if near is None else bytes_of(NEAR, near)
+            near, dtype = near if near is None else bytes_of(NEAR, near), checked_type(dtype)
         kind = str(device or "cpu").partition(":")[0]
         same_on_all(self._comm, f"{NAME}: tables", [*map(str, self.tables), f"near={near}", kind])
         if near is None and str(device or "cpu") == "cpu":  # before the first width is allocated
             shapes = [(table.num_embeddings, table.embedding_dim) for table in self.tables]
-            check_memory(self._comm, shapes, optimizer, dtype or torch.get_default_dtype())
+            check_memory(self._comm, shapes, optimizer, dtype)
         self.features = names
         self._starts: dict[str, int] = {}
         self._groups: dict[int, tuple[Pooling, list[_Feature]]] = {}
@@ -263,8 +263,16 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *how: Any) -> None:
         """Load all rows of all tables, as `gathered` and TorchRec have them, or those of this rank. Collective."""
         names = {f"{prefix}embedding_bags.{table.name}.weight": table for table in self.tables}
-        shapes = [(table.num_embeddings, table.embedding_dim) for table in self.tables]
-        if [tuple(getattr(state.get(name), "shape", ())) for name in names] == shapes:
+        found = names.keys() & state.keys()
+        same_on_all(self._comm, f"{NAME}: tables to load", sorted(found))
+        if found:
+            with agreed(self._comm):
+                for name, table in names.items():
+                    expected = [table.num_embeddings, table.embedding_dim]
+                    if (shape := list(getattr(state.get(name), "shape", ()))) != expected:
+                        raise InputError(
+                            f"{NAME}: {name} is {shape or 'missing'}; expected all rows {expected}"
+                        )
             for dim, rows in self.rows.items():
                 given = [state[name] for name, table in names.items() if table.embedding_dim == dim]
                 rows.fill(partial(_part, given))

@@ -55,7 +55,7 @@ class ShardedRows:
 
     kept: Tensor | None = None
     tiers: TieredTensor | None = None
-    _new = True
+    _new, _closed = True, False
 
     def __init__(
         self,
@@ -73,14 +73,15 @@ class ShardedRows:
     ) -> None:
         self.comm = comm = ranks_of(comm)
         self.count, self.dim, self.optimizer = count, dim, optimizer
-        self.dtype, self.device = dtype or torch.get_default_dtype(), str(device or "cpu").partition(":")[0]
+        self.device = str(device or "cpu").partition(":")[0]
         ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
         with agreed(comm):
+            self.dtype = checked_type(dtype)
             whole = all(isinstance(each, Integral) and each > 0 for each in (count, dim))
-            if not whole or not self.dtype.is_floating_point or self.device not in DEVICES:
+            if not whole or self.device not in DEVICES:
                 raise InputError(
-                    f"embedding rows are [{count}, {dim}] of {self.dtype} on {self.device}; expected at least one row "
-                    f"and column of a floating-point type on {' or '.join(DEVICES)}"
+                    f"embedding rows are [{shown(count)}, {shown(dim)}] on {self.device}; expected at least one row "
+                    f"and column, on {' or '.join(DEVICES)}"
                 )
             if not isinstance(optimizer, RowOptimizer | None):
                 kinds = ", ".join(f"mgg.nn.{each.__name__}" for each in (SGD, Adagrad, RowWiseAdagrad))
@@ -155,6 +156,8 @@ class ShardedRows:
 
         Raises InputError if torch has moved the rows, as bags.half() does: they would not be the ones that are read.
         """
+        if self._closed:
+            raise InputError("embedding rows are closed, and can no longer be read")
         if self.weight.data_ptr() != self._address or self.weight.dtype != self.dtype:
             raise InputError(
                 "embedding rows were moved to other memory; make them with dtype= and device= instead"
@@ -316,9 +319,18 @@ class ShardedRows:
 
     def close(self) -> None:
         """Free the rows, which may not be used afterwards. Collective."""
+        self._closed = True
         if self.tiers is not None:
             self.tiers.close()
         self.backend.memory.close()
+
+
+def checked_type(dtype: Any) -> torch.dtype:
+    """Return the type of rows, by default torch's. Raises InputError for one that kernels do not sum."""
+    found = torch.get_default_dtype() if dtype is None else dtype
+    if found not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        raise InputError(f"dtype of embedding rows is {dtype!r:.60}; expected a floating-point type of torch")
+    return found
 
 
 def ranks_of(comm: Any) -> Any:

@@ -91,6 +91,10 @@ def test_errors_of_one_rank_are_those_of_all(comm, rng):
         bags(torch.tensor([1, 11 if last else 2]), torch.tensor([0, 1]))
     out = bags(torch.tensor([1, 2]), torch.tensor([0, 1]))  # goes on
     assert out.shape == (2, 3)
+    with pytest.raises(InputError, match=r"weight is \[11, 3\]; expected all rows \[10, 3\]"):
+        bags.load_state_dict({"weight": torch.zeros(10 + last, 3)})
+    with pytest.raises(InputError, match=r"all rows to load of rank . are .*pass the same on all"):
+        bags.load_state_dict(bags.state_dict() if last else {"weight": torch.zeros(10, 3)})
     bags.close()
     with pytest.raises(InputError, match=f"of rank {comm.size - 1} are .*pass the same on all"):
         mgg.nn.ShardedEmbeddingBag(10 + last, 3, comm=comm)
@@ -101,6 +105,10 @@ def test_errors_of_one_rank_are_those_of_all(comm, rng):
         found({"a": one} if last else {"a": one, "b": one})
     with pytest.raises(InputError, match=r"feature b is \[1\]; expected"):
         found({"a": one, "b": one[0] if last else one})
+    with pytest.raises(InputError, match=r"embedding_bags.t.weight is \[8, 4\]; expected all rows \[9, 4\]"):
+        found.load_state_dict({"embedding_bags.t.weight": torch.zeros(9 - last, 4)})
+    with pytest.raises(InputError, match=r"tables to load of rank . are .*pass the same on all"):
+        found.load_state_dict(found.state_dict() if last else {"embedding_bags.t.weight": torch.zeros(9, 4)})
     found.close()
     for name, value in (("mode", "min"), ("way", "fast"), ("padding_idx", 10), ("max_norm", 1.0)):
         with pytest.raises(InputError, match=f"{name}(=| is )"):
