@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,16 @@ from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 
 OURS, TABLES, ROWS = "mgg", "whole tables (DLRM)", "rows, sums (TorchRec)"
+EXPONENT = 1.05  # of Zipf's law
 FACTOR = 1_000_003  # a prime: the places of Zipf's law times it, modulo the rows, are a permutation
+COUNTED = 200  # batches whose reads are the scores of rows
 
 
-def batches(bags: int, rows: int, exponent: float, seed: int) -> Iterator[NDArray[np.int64]]:
+def batches(bags: int, rows: int, seed: int) -> Iterator[NDArray[np.int64]]:
     """Yield indices [26, bags], others each time."""
     rng = np.random.default_rng(seed)
     while True:
-        yield zipf(rng.random((WORDS, bags)), np.full(bags, rows), exponent) * FACTOR % rows
+        yield zipf(rng.random((WORDS, bags)), np.full(bags, rows), EXPONENT) * FACTOR % rows
 
 
 def collection(rows: int, dim: int, **how: Any) -> ShardedEmbeddingBagCollection:
@@ -130,119 +132,103 @@ class Baselines:
 def main() -> None: ...
 
 
-def tables_options(batch: str) -> Any:
-    """Add the options of tables and batches."""
-    return options.together(
-        options.numbers("dims", "16,64,128", "Columns of the tables."),
-        click.option("--rows", type=click.IntRange(2), default=50_000, help="Of each of 26 tables."),
-        click.option("--batch", type=click.IntRange(1), default=2048, help=batch),
-        click.option("--exponent", type=click.FloatRange(0), default=1.05, help="Of Zipf's law."),
-        options.turns(15),
-        click.option(
-            "--device",
-            type=click.Choice(["cpu", "cuda"]),
-            default="cpu",
-            help="cuda: a GPU a rank; lookup times no baselines there.",
-        ),
-        output_files(pictures=False),
-    )
+def on_ranks(function: Callable[..., None]) -> Any:
+    """Make a command of a function of a communicator, which starts its ranks where no launcher has."""
+
+    @main.command()
+    @click.option("--ranks", type=click.IntRange(1), default=2, help="Ranks to start without a launcher.")
+    @wraps(function)
+    def started(ranks: int, **given: Any) -> None:
+        if ranks > 1 and not mpi.launched():
+            sys.exit(launch.process_launch(ranks, sys.argv))
+        comm = mpi.world()
+        torch.set_num_threads(mpi.threads(comm))
+        function(comm, **given)
+
+    return started
 
 
-@main.command()
-@click.option(
-    "--ranks", type=click.IntRange(1), default=2, help="Number of ranks to start without a launcher."
+BATCH = click.option(
+    "--batch", type=click.IntRange(1), default=2048, help="Rows of a batch, on all ranks together."
 )
-@click.option(
-    "--way", type=click.Choice(["auto", "distinct", "direct"]), default="auto", help="How rows are read."
+TABLE_OPTIONS = options.together(
+    options.numbers("dims", "16,64,128", "Columns of the tables."),
+    click.option("--rows", type=click.IntRange(2), default=50_000, help="Of each of 26 tables."),
+    BATCH,
+    options.turns(15),
+    click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="cuda: a GPU a rank."),
+    output_files(pictures=False),
 )
-@tables_options("Rows of a batch, on all ranks together.")
+
+
+@on_ranks
+@TABLE_OPTIONS
 def lookup(
-    ranks: int,
-    way: str,
-    dims: list[int],
-    rows: int,
-    batch: int,
-    exponent: float,
-    turns: int,
-    device: str,
-    files: tuple[Path, ...],
+    comm: Any, dims: list[int], rows: int, batch: int, turns: int, device: str, files: tuple[Path, ...]
 ) -> None:
     """Time look-ups on several ranks."""
-    if ranks > 1 and not mpi.launched():
-        sys.exit(launch.process_launch(ranks, sys.argv))
-    comm = mpi.world()
-    torch.set_num_threads(mpi.threads(comm))
     results = Results(
-        "dlrm lookup", device=device, ranks=comm.size, rows=rows, batch=batch, exponent=exponent
+        "dlrm lookup", device=device, ranks=comm.size, rows=rows, batch=batch, exponent=EXPONENT
     )
     for dim in dims:
-        tables = collection(rows, dim, way=way, device=device, comm=comm)
-        baselines, drawn = (
-            Baselines(comm, tables, rows, dim),
-            batches(batch // comm.size, rows, exponent, comm.rank),
-        )
-        meter, sharded = baselines.sharded.backend.stream.meter, baselines.sharded
-
-        def ours(
-            ids: NDArray[np.int64], tables: Any = tables, stream: Any = sharded.backend.stream
-        ) -> Tensor:
-            with torch.no_grad():
-                found: Tensor = tables.stacked(features(ids))
-            stream.finish()
-            return found
-
-        calls: dict[str, Callable[[NDArray[np.int64]], Tensor]] = {
-            OURS: ours,
-            ROWS: baselines.by_rows,
-            TABLES: baselines.by_tables,
-        }
-        ids = next(drawn)
-        found = [call(ids).cpu() for call in calls.values()]
-        assert all(torch.equal(each, found[0]) for each in found)
-        for call in calls.values():
-            call(next(drawn))
-        if device != "cpu":
-            del calls[ROWS], calls[TABLES]
-        meter.taken()
-        ours(ids)
-        meter.settle()
-        distinct = np.unique(ids + (np.arange(WORDS) * rows)[:, None])
-        remote = int(((distinct < sharded.first) | (distinct >= sharded.last)).sum())
-        crossing = {
-            **baselines.crossing,
-            OURS: meter.remote_bytes if sharded.pointers else remote * (8 + 4 * dim),
-        }
-        others = comm.size * (comm.size - 1)
-        messages = {OURS: 0 if sharded.pointers else 2 * others, ROWS: 3 * others, TABLES: 2 * others}
-        more = {
-            name: {"crossing_bytes": comm.allreduce(crossing[name]), "messages": messages[name]}
-            for name in calls
-        }
-        upcoming = {name: batches(batch // comm.size, rows, exponent, 100 + comm.rank) for name in calls}
-
-        def timed(name: str, calls: Any = calls, upcoming: Any = upcoming) -> float:
-            mine = next(upcoming[name])  # the same for all variants
-            mpi.barrier(comm)
-            began = time.perf_counter()
-            calls[name](mine)
-            return float(max(comm.allgather(1e3 * (time.perf_counter() - began))))
-
-        taken = interleaved({name: partial(timed, name) for name in calls}, turns)
-        results.compare(taken, more, dim=dim)
+        tables = collection(rows, dim, device=device, comm=comm)
+        _lookup(comm, results, tables, dim, turns)
         tables.close()
     if comm.rank == 0:
         results.write(files)
         results.show("dim", *TIMES, "crossing_bytes", "messages")
 
 
+def _lookup(comm: Any, results: Results, tables: ShardedEmbeddingBagCollection, dim: int, turns: int) -> None:
+    rows, bags = results.same["rows"], results.same["batch"] // comm.size
+    baselines = Baselines(comm, tables, rows, dim)
+    sharded, meter = baselines.sharded, baselines.sharded.backend.stream.meter
+
+    @torch.no_grad()
+    def ours(ids: NDArray[np.int64]) -> Tensor:
+        found: Tensor = tables.stacked(features(ids))
+        sharded.backend.stream.finish()
+        return found
+
+    calls = {OURS: ours, ROWS: baselines.by_rows, TABLES: baselines.by_tables}
+    drawn = batches(bags, rows, comm.rank)
+    ids = next(drawn)
+    found = [call(ids).cpu() for call in calls.values()]
+    assert all(torch.equal(each, found[0]) for each in found)
+    for call in calls.values():
+        call(next(drawn))
+    if results.same["device"] != "cpu":
+        calls = {OURS: ours}
+    meter.taken()
+    ours(ids)
+    meter.settle()
+    distinct = np.unique(ids + (np.arange(WORDS) * rows)[:, None])
+    remote = int(((distinct < sharded.first) | (distinct >= sharded.last)).sum())
+    mine = meter.remote_bytes if sharded.pointers else remote * (8 + 4 * dim)
+    crossing, others = {**baselines.crossing, OURS: mine}, comm.size * (comm.size - 1)
+    messages = {OURS: 0 if sharded.pointers else 2 * others, ROWS: 3 * others, TABLES: 2 * others}
+    more = {
+        name: {"crossing_bytes": comm.allreduce(crossing[name]), "messages": messages[name]} for name in calls
+    }
+    upcoming = {name: batches(bags, rows, 100 + comm.rank) for name in calls}  # the same for all variants
+
+    def timed(name: str) -> float:
+        mine = next(upcoming[name])
+        mpi.barrier(comm)
+        began = time.perf_counter()
+        calls[name](mine)
+        return float(max(comm.allgather(1e3 * (time.perf_counter() - began))))
+
+    results.compare(interleaved({name: partial(timed, name) for name in calls}, turns), more, dim=dim)
+
+
 @main.command()
-@tables_options("Rows of a batch.")
+@TABLE_OPTIONS
 @options.threads()
 def alone(
     dims: list[int],
     rows: int,
     batch: int,
-    exponent: float,
     turns: int,
     device: str,
     threads: int | None,
@@ -250,78 +236,63 @@ def alone(
 ) -> None:
     """Time one process: look-ups, and look-ups with their backward and update."""
     torch.set_num_threads(threads or torch.get_num_threads())
-    results = Results(
-        "dlrm alone",
-        device=device,
-        rows=rows,
-        batch=batch,
-        exponent=exponent,
-        threads=torch.get_num_threads(),
-    )
+    how = {"device": device, "rows": rows, "batch": batch, "exponent": EXPONENT}
+    results = Results("dlrm alone", **how, threads=torch.get_num_threads())
     for dim in dims:
         tables = collection(rows, dim, optimizer=SGD(0.01), device=device)
-        finish = next(iter(tables.rows.values())).backend.stream.finish
-        theirs = [
-            torch.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True, device=device) for _ in range(WORDS)
-        ]
-        for table, weight in zip(theirs, tables.gathered().values(), strict=True):
-            table.load_state_dict({"weight": weight})
-        optimizer = torch.optim.SGD([each.weight for each in theirs], lr=0.01)
-        offsets = torch.arange(batch, device=device)
-        gradient = torch.randn(WORDS, batch, dim, device=device)
-
-        def torch_forward(given: Any, theirs: Any = theirs, offsets: Tensor = offsets) -> list[Tensor]:
-            return [
-                each(ids.to(offsets.device), offsets)
-                for each, (ids, _) in zip(theirs, given.values(), strict=True)
-            ]
-
-        def torch_step(given: Any, optimizer: Any = optimizer, gradient: Tensor = gradient) -> None:
-            optimizer.zero_grad()
-            torch.autograd.backward(torch_forward(given), list(gradient))
-            optimizer.step()
-
-        def step(given: Any, tables: Any = tables, gradient: Tensor = gradient) -> None:
-            tables.stacked(given).backward(gradient)
-
-        calls: dict[str, Callable[[Any], object]] = {
-            "forward: mgg": torch.no_grad()(tables.forward),
-            "forward: torch": torch.no_grad()(torch_forward),
-            "step: mgg": step,
-            "step: torch": torch_step,
-        }
-        drawn = {name: batches(batch, rows, exponent, 5) for name in calls}
-
-        def timed(name: str, calls: Any = calls, drawn: Any = drawn, finish: Any = finish) -> float:
-            given = features(next(drawn[name]))
-            began = time.perf_counter()
-            calls[name](given)
-            finish()
-            return 1e3 * (time.perf_counter() - began)
-
-        for name in (*calls, *calls):
-            timed(name)
-        taken = interleaved({name: partial(timed, name) for name in calls}, turns)
-        for part in ("forward", "step"):
-            results.compare({name: ms for name, ms in taken.items() if name.startswith(part)}, dim=dim)
-        alike = zip(tables.gathered().values(), theirs, strict=True)
-        assert all(torch.allclose(mine, table.weight.cpu(), rtol=1e-4, atol=1e-5) for mine, table in alike)
+        _alone(results, tables, dim, turns)
         tables.close()
     results.write(files)
     results.show("dim", *TIMES)
 
 
-@main.command()
-@click.option(
-    "--ranks", type=click.IntRange(1), default=2, help="Number of ranks to start without a launcher."
-)
+def _alone(results: Results, tables: ShardedEmbeddingBagCollection, dim: int, turns: int) -> None:
+    device, rows, batch = (results.same[name] for name in ("device", "rows", "batch"))
+    finish = next(iter(tables.rows.values())).backend.stream.finish
+    theirs = [torch.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True, device=device) for _ in range(WORDS)]
+    for table, weight in zip(theirs, tables.gathered().values(), strict=True):
+        table.load_state_dict({"weight": weight})
+    optimizer = torch.optim.SGD([each.weight for each in theirs], lr=0.01)
+    offsets = torch.arange(batch, device=device)
+    gradient = torch.randn(WORDS, batch, dim, device=device)
+
+    def torch_forward(given: Any) -> list[Tensor]:
+        return [each(ids.to(device), offsets) for each, (ids, _) in zip(theirs, given.values(), strict=True)]
+
+    def torch_step(given: Any) -> None:
+        optimizer.zero_grad()
+        torch.autograd.backward(torch_forward(given), list(gradient))
+        optimizer.step()
+
+    calls: dict[str, Callable[[Any], object]] = {
+        "forward: mgg": torch.no_grad()(tables.forward),
+        "forward: torch": torch.no_grad()(torch_forward),
+        "step: mgg": lambda given: tables.stacked(given).backward(gradient),
+        "step: torch": torch_step,
+    }
+    drawn = {name: batches(batch, rows, 5) for name in calls}
+
+    def timed(name: str) -> float:
+        given = features(next(drawn[name]))
+        began = time.perf_counter()
+        calls[name](given)
+        finish()
+        return 1e3 * (time.perf_counter() - began)
+
+    for name in (*calls, *calls):
+        timed(name)
+    taken = interleaved({name: partial(timed, name) for name in calls}, turns)
+    for part in ("forward", "step"):
+        results.compare({name: ms for name, ms in taken.items() if name.startswith(part)}, dim=dim)
+    for mine, table in zip(tables.gathered().values(), theirs, strict=True):
+        torch.testing.assert_close(mine, table.weight.cpu(), rtol=1e-4, atol=1e-5)
+
+
+@on_ranks
 @click.option("--rows", type=click.IntRange(1), default=10_000_000, help="Of all ranks' logs together.")
 @output_files(pictures=False)
-def read(ranks: int, rows: int, files: tuple[Path, ...]) -> None:
+def read(comm: Any, rows: int, files: tuple[Path, ...]) -> None:
     """Time the reader; each rank reads a log of its own."""
-    if ranks > 1 and not mpi.launched():
-        sys.exit(launch.process_launch(ranks, sys.argv))
-    comm = mpi.world()
     mine = rows // comm.size
     with workspace() as folder:
         path = folder / "day"
@@ -337,54 +308,32 @@ def read(ranks: int, rows: int, files: tuple[Path, ...]) -> None:
         grown = max(comm.allgather(status("VmHWM") - before))
     assert found == mine
     results = Results("dlrm read", ranks=comm.size, rows=rows)
-    results.add(
-        "read",
-        [1e3 * seconds],
-        rows_per_s=round(mine * comm.size / seconds),
-        mib=size >> 20,
-        grown_mib=grown >> 20,
-    )
+    shown = {"rows_per_s": round(mine * comm.size / seconds), "mib": size >> 20, "grown_mib": grown >> 20}
+    results.add("read", [1e3 * seconds], **shown)
     if comm.rank == 0:
         results.write(files)
-        results.show("rows_per_s", "mib", "grown_mib")
+        results.show(*shown)
 
 
-@main.command()
-@click.option(
-    "--ranks", type=click.IntRange(1), default=2, help="Number of ranks to start without a launcher."
-)
+@on_ranks
 @click.option("--size", default="20G", help="Of the table.")
-@click.option(
-    "--memory",
-    default="2G",
-    help="Memory of each rank: the process takes its part, rows of the table the rest.",
-)
+@click.option("--memory", default="2G", help="Memory of each rank: of the process, and of rows of the table.")
 @click.option("--dim", type=click.IntRange(1), default=128, help="Columns of the table.")
-@click.option("--batch", type=click.IntRange(1), default=2048, help="Rows of a batch, on all ranks together.")
-@click.option("--exponent", type=click.FloatRange(0), default=1.05, help="Of Zipf's law.")
-@click.option(
-    "--counted", type=click.IntRange(1), default=200, help="Batches whose reads are the rows' scores."
-)
+@BATCH
 @click.option("--folder", default=tempfile.gettempdir(), help="For the scratch files.", show_default=True)
 @options.turns(200)
 @output_files(pictures=False)
 def large(
-    ranks: int,
+    comm: Any,
     size: str,
     memory: str,
     dim: int,
     batch: int,
-    exponent: float,
-    counted: int,
     folder: str,
     turns: int,
     files: tuple[Path, ...],
 ) -> None:
     """Train a table whose rows are on disk, but for those that are read most often."""
-    if ranks > 1 and not mpi.launched():
-        sys.exit(launch.process_launch(ranks, sys.argv))
-    comm = mpi.world()
-    torch.set_num_threads(mpi.threads(comm))
     rows, room = sizes.parse(size) // (4 * dim), sizes.parse(memory)
     bags, mine = batch // comm.size, slice(rows * comm.rank // comm.size, rows * (comm.rank + 1) // comm.size)
     # Counts of reads and slots of all rows; distinct rows of a batch, in several places; what came before.
@@ -393,7 +342,7 @@ def large(
         raise InputError(f"--memory {memory} is too little: the process alone takes that much")
     counts = np.zeros(mine.stop - mine.start, np.int32)
     for other in range(comm.size):
-        for _, ids in zip(range(counted), batches(bags, rows, exponent, 100 + other), strict=False):
+        for _, ids in zip(range(COUNTED), batches(bags, rows, 100 + other), strict=False):
             own = ids[(ids >= mine.start) & (ids < mine.stop)] - mine.start
             np.add.at(counts, own, 1)
     began = time.perf_counter()
@@ -407,7 +356,7 @@ def large(
     )
     made = max(comm.allgather(time.perf_counter() - began))
     (sharded,) = tables.rows.values()
-    upcoming, losses, taken = batches(bags, rows, exponent, comm.rank), list[float](), list[float]()
+    upcoming, losses, taken = batches(bags, rows, comm.rank), list[float](), list[float]()
     for _ in range(turns):
         ids = next(upcoming)
         y = torch.from_numpy(
@@ -422,7 +371,7 @@ def large(
     read = [sum(comm.allgather(each["rows"])) for each in sharded.tiers.stats().values()]
     peak, tenth = max(comm.allgather(status("VmHWM"))), max(1, turns // 10)
     results = Results(
-        "dlrm large", ranks=comm.size, rows=rows, dim=dim, batch=batch, exponent=exponent, counted=counted
+        "dlrm large", ranks=comm.size, rows=rows, dim=dim, batch=batch, exponent=EXPONENT, counted=COUNTED
     )
     results.add(
         "steps",

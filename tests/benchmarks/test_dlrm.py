@@ -19,9 +19,7 @@ def rows(ran, tmp_path, *words: str) -> list[dict[str, str]]:
 
 
 def test_lookups_are_compared_and_their_bytes_counted(ran, tmp_path):
-    found = {
-        row["variant"].split()[0]: row for row in rows(ran, tmp_path, "lookup", *SMALL, "--way=distinct")
-    }
+    found = {row["variant"].split()[0]: row for row in rows(ran, tmp_path, "lookup", *SMALL)}
     assert [row["messages"] for row in found.values()] == ["0", "6", "4"]
     # Half of the tables are another rank's: 8 bytes an index and 16 a vector.
     assert int(found["whole"]["crossing_bytes"]) == 2 * 13 * 6 * (8 + 16)
