@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from numbers import Integral
@@ -124,7 +124,7 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
                 device=device,
                 near=near if near is None else near * starts[-1] * dim // every,
                 folder=folder,
-                score=None if score is None else _scores(held, score),
+                score=None if score is None else partial(_scores, held, score),
                 comm=comm,
             )
             refuse_state(self, rows)
@@ -287,13 +287,21 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             pooling.rows.close()
 
 
+def _within(sizes: Iterable[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (table, low, high): the rows of tables, one after another, that are first .. last - 1 of all."""
+    start = 0
+    for number, size in enumerate(sizes):
+        low, high = max(first - start, 0), min(last - start, size)
+        if low < high:
+            yield number, low, high
+        start += size
+
+
 def _part(tables: list[Tensor], first: int, last: int) -> Tensor:
     """Return rows first .. last - 1 of tables that lie one after another."""
-    found, start = [], 0
-    for table in tables:
-        found.append(table[max(0, first - start) : max(0, last - start)])
-        start += len(table)
-    return torch.cat(found)
+    return torch.cat(
+        [tables[number][low:high] for number, low, high in _within(map(len, tables), first, last)]
+    )
 
 
 def _uniform(
@@ -309,20 +317,12 @@ def _uniform(
 
 
 def _scores(
-    tables: Sequence[TableConfig], score: Mapping[str, Callable[[int, int], Any]]
-) -> Callable[[int, int], NDArray[Any]]:
-    """Return the scores of rows of tables that lie one after another, by their numbers among all of these."""
-
-    def of(first: int, last: int) -> NDArray[Any]:
-        found, start = [], 0
-        for table in tables:
-            low, high = max(first - start, 0), min(last - start, table.num_embeddings)
-            if low < high:
-                found.append(np.asarray(score[table.name](low, high)))
-            start += table.num_embeddings
-        return np.concatenate(found) if found else np.zeros(0)
-
-    return of
+    tables: Sequence[TableConfig], score: Mapping[str, Callable[[int, int], Any]], first: int, last: int
+) -> NDArray[Any]:
+    """Return the scores of rows first .. last - 1 of tables that lie one after another."""
+    sizes = [table.num_embeddings for table in tables]
+    found = [score[tables[number].name](low, high) for number, low, high in _within(sizes, first, last)]
+    return np.concatenate([np.zeros(0, np.int8), *map(np.asarray, found)])
 
 
 def _checked(table: Any) -> TableConfig:

@@ -47,7 +47,7 @@ class DlrmJob:
     file: open file of clicks, whose last share or log (dlrm.test) is for tests. Raises InputError, the same on all
     ranks, for settings that do not fit it.
 
-    Attributes: optimizer: of the MLPs. steps: batches of an epoch.
+    Attributes: rows: of all tables. optimizer: of the MLPs. steps: batches of an epoch.
     """
 
     def __init__(self, settings: Settings, comm: Any, file: ClickFile) -> None:
@@ -85,6 +85,7 @@ class DlrmJob:
             comm=comm,
             **self._tiers(),
         )
+        (self.rows,) = self.model.tables.rows.values()
         self.model.to(self.device)
         kind = torch.optim.SGD if self.dlrm.optimizer == "sgd" else torch.optim.Adagrad
         self.optimizer = kind(self.model.shared, lr=self.dlrm.learning_rate)

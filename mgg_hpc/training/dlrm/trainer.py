@@ -54,8 +54,7 @@ class DlrmTrainer:
         if (
             job.device == "cuda"
         ):  # gradients are there; on CPUs of several nodes tables have backends of one rank
-            (rows,) = job.model.tables.rows.values()
-            self._collectives = rows.backend.collectives
+            self._collectives = job.rows.backend.collectives
 
     def epoch(self, epoch: int, first: int, after: Callable[[int], None]) -> float:
         """Train for an epoch from batch ``first`` on; return its mean loss. Collective.
@@ -112,7 +111,7 @@ class DlrmTrainer:
 
     def capture(self, at: Position, metrics_bytes: int) -> State:
         """Return a copy of this rank's state. Raises InputError where a scratch file has no room for it."""
-        (rows,) = self.job.model.tables.rows.values()
+        rows = self.job.rows
         facts = {
             "epoch": at.epoch,
             "batch": at.batch,
@@ -154,7 +153,7 @@ class DlrmTrainer:
         file, before = self.job.file, facts.get("clicks", "")
         if before:  # else of a file without a uuid
             check_uuid(file.path, "clicks", file.uuid or "of no uuid", run, before, "dlrm.data")
-        (rows,) = self.job.model.tables.rows.values()
+        rows = self.job.rows
         state.copy_into(str(folder), tensors, (MODEL, OPTIMIZER), self._shared())
         for first, last, held in rows.parts(writes=True):
             found = state.read_rows(folder, held, np.arange(first, last), ascending=True)
@@ -241,7 +240,7 @@ def _summary(
 ) -> dict[str, Any]:
     """Return the content of summary.json, but for what the process took. Collective."""
     job = trainer.job
-    (rows,) = job.model.tables.rows.values()
+    rows = job.rows
     meter = rows.backend.stream.meter
     local, remote = np.sum(job.comm.allgather((meter.local_bytes, meter.remote_bytes)), axis=0).tolist()
     return {
