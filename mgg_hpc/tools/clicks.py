@@ -12,6 +12,7 @@ from ..data.clicks.criteo import read_criteo
 from ..data.clicks.store import write_clicks
 from ..data.readers.compressed import text_size
 from ..errors import InputError
+from ..sizes import counted
 from .importing import states
 from .terminal import phases
 
@@ -30,4 +31,4 @@ def process_clicks(logs: Sequence[Path], output: Path, *, force: bool, skip_bad:
         rows, bad = write_clicks(output, days, force=force, key=key, skip_bad=skip_bad, progress=report)
     print(f"{output}: {rows:,} clicks of {len(logs)} days")
     if bad:
-        print(f"{bad:,} lines were wrong, and were passed over")
+        print(f"passed over {counted(bad, 'bad line')}")

@@ -110,7 +110,7 @@ def _check(asked: Request, jobs: int) -> None:
                 f"{option} {value!r}: use letters, digits, '.', '_' and '-'; commas between several"
             )
     if asked.memory is not None and asked.memory < 1 << 20:
-        raise InputError(f"--memory is {asked.memory} bytes, and a node needs more: write 4G, for example")
+        raise InputError(f"--memory is {asked.memory} B, and a node needs more: write 4G, for example")
     if asked.at_once is not None and jobs == 1:
         raise InputError("--at-once is for several job files")
     if asked.time is not None:

@@ -268,7 +268,8 @@ class ClickScores(NamedTuple):
 
 def click_scores(comm: Any, logits: NDArray[np.float32], y: NDArray[np.bool_]) -> ClickScores:
     """Return the scores over all ranks. Collective. logits [k], y [k]: of this rank's rows."""
-    likelihood = np.logaddexp(0, logits, dtype=np.float64).sum() - logits[y].sum(dtype=np.float64)
+    with np.errstate(invalid="ignore"):  # the caller looks at the loss
+        likelihood = np.logaddexp(0, logits, dtype=np.float64).sum() - logits[y].sum(dtype=np.float64)
     totals = np.array([likelihood, np.count_nonzero(y), len(y)])
     mpi.sum_in_rank_order(comm, totals)
     loss, share = totals[:2] / totals[2]

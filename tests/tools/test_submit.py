@@ -124,7 +124,7 @@ def test_dlrm_jobs_ask_for_the_memory_of_their_tables(folder, capsys):
     assert mib() == 1024 + 2 * 26 * (32 + 4)
     assert mib("--nodes=2", "--ranks=2") == 2 * 1024 + 26 * (32 + 4)
     assert mib("--memory=3G") == 3072
-    assert refused(capsys, "job.toml", "--memory=4").startswith("--memory is 4 bytes")
+    assert refused(capsys, "job.toml", "--memory=4").startswith("--memory is 4 B")
     clicks(columns=[1, 2], optimizer="adagrad")
     assert mib() == 1024 + 2 * 2 * (32 + 20)
     clicks(columns=[1], memory="2G")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...sizes import counted
 from ..readers.compressed import TextBlock, lines_of, text_blocks
 from ..readers.limits import shown
 
@@ -166,7 +167,8 @@ def _fault(line: str) -> str:
     """Return what is wrong with a line."""
     fields = line.rstrip("\r").split("\t")
     if len(fields) != FIELDS:
-        return f"has {len(fields)} columns; expected {FIELDS}: a label, {INTEGERS} integers, {WORDS} words, by tabs"
+        found = counted(len(fields), "column")
+        return f"has {found}; expected {FIELDS}: a label, {INTEGERS} integers, {WORDS} words, by tabs"
     for column, field in enumerate(fields):
         alone = ["0", *[""] * INTEGERS, *[""] * WORDS]
         alone[column] = field

@@ -128,9 +128,9 @@ def test_logs_become_a_file_of_clicks(rng, tmp_path, capsys):
     for number, day in enumerate(days):
         (tmp_path / f"{number}").write_text("\n".join([*day, "bad"][: len(day) + number]) + "\n")
     arguments = ["import", "clicks", f"{tmp_path}/0", f"{tmp_path}/1", "-o", f"{tmp_path}/c.h5"]
-    assert main(arguments) == 2 and "1:31: has 1 columns" in capsys.readouterr().err
+    assert main(arguments) == 2 and "1:31: has 1 column;" in capsys.readouterr().err
     assert main([*arguments, "--skip-bad"]) == 0
-    assert "80 clicks of 2 days\n1 lines were wrong" in capsys.readouterr().out
+    assert "80 clicks of 2 days\npassed over 1 bad line" in capsys.readouterr().out
     with open_clicks(tmp_path / "c.h5") as file:
         assert file.rows == 80 and file.days.tolist() == [0, 50, 80]
         np.testing.assert_array_equal(
@@ -199,16 +199,16 @@ def test_an_import_goes_on_after_a_bad_line(rng, tmp_path, capsys, monkeypatch):
         return read(path, **more)
 
     monkeypatch.setattr(clicks, "read_criteo", noted)
-    assert main(again) == 2 and "1:21: has 1 columns" in capsys.readouterr().err and seen == ["0", "1"]
+    assert main(again) == 2 and "1:21: has 1 column;" in capsys.readouterr().err and seen == ["0", "1"]
     assert main([*again, "--skip-bad"]) == 0 and seen == ["0", "1", "1", "2"]
-    assert "70 clicks of 3 days\n1 lines were wrong" in capsys.readouterr().out
+    assert "70 clicks of 3 days\npassed over 1 bad line" in capsys.readouterr().out
     assert (tmp_path / "c.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
     (tmp_path / "c.h5").unlink()
     stops = "2"
     with suppress(KeyboardInterrupt):  # the bad line is passed over, and what was read is kept
         assert main([*again, "--skip-bad"]) != 0
     assert (tmp_path / ".c.h5.build").is_dir()
-    assert main(again) == 2 and "1:21: has 1 columns" in capsys.readouterr().err
+    assert main(again) == 2 and "1:21: has 1 column;" in capsys.readouterr().err
     assert seen[4:] == ["0", "1", "0", "1"]
 
 
