@@ -324,14 +324,7 @@ def read(comm: Any, rows: int, files: tuple[Path, ...]) -> None:
 @options.turns(200)
 @output_files(pictures=False)
 def large(
-    comm: Any,
-    size: str,
-    memory: str,
-    dim: int,
-    batch: int,
-    folder: str,
-    turns: int,
-    files: tuple[Path, ...],
+    comm: Any, size: str, memory: str, dim: int, batch: int, folder: str, turns: int, files: tuple[Path, ...]
 ) -> None:
     """Train a table whose rows are on disk, but for those that are read most often."""
     rows, room = sizes.parse(size) // (4 * dim), sizes.parse(memory)
@@ -359,9 +352,7 @@ def large(
     upcoming, losses, taken = batches(bags, rows, comm.rank), list[float](), list[float]()
     for _ in range(turns):
         ids = next(upcoming)
-        y = torch.from_numpy(
-            ((ids * 2654435761 >> 9) % 2 * 2 - 1).sum(0) > 0
-        ).float()  # by bits of the indices
+        y = torch.from_numpy((ids * 2654435761 >> 9 & 1).sum(0) * 2 > WORDS).float()  # by bits of the indices
         mpi.barrier(comm)
         began = time.perf_counter()
         loss = bce(tables.stacked(features(ids)).mean(2).sum(0), y, reduction="sum") / batch
@@ -370,27 +361,23 @@ def large(
         losses.append(float(sum(comm.allgather(float(loss.detach())))))
     read = [sum(comm.allgather(each["rows"])) for each in sharded.tiers.stats().values()]
     peak, tenth = max(comm.allgather(status("VmHWM"))), max(1, turns // 10)
-    results = Results(
-        "dlrm large", ranks=comm.size, rows=rows, dim=dim, batch=batch, exponent=EXPONENT, counted=COUNTED
-    )
-    results.add(
-        "steps",
-        taken,
-        size_mib=4 * rows * dim >> 20,
-        memory_mib=room >> 20,
-        peak_mib=peak >> 20,
-        hit_rate=read[0] / sum(read),
-        file_rows=round(sum(read[1:]) / turns),
-        made_s=made,
-        first_loss=float(np.mean(losses[:tenth])),
-        last_loss=float(np.mean(losses[-tenth:])),
-    )
+    how = {"rows": rows, "dim": dim, "batch": batch, "exponent": EXPONENT, "counted": COUNTED}
+    results = Results("dlrm large", ranks=comm.size, **how)
+    shown = {
+        "size_mib": 4 * rows * dim >> 20,
+        "memory_mib": room >> 20,
+        "peak_mib": peak >> 20,
+        "hit_rate": read[0] / sum(read),
+        "file_rows": round(sum(read[1:]) / turns),
+        "first_loss": float(np.mean(losses[:tenth])),
+        "last_loss": float(np.mean(losses[-tenth:])),
+        "made_s": made,
+    }
+    results.add("steps", taken, **shown)
     tables.close()
     if comm.rank == 0:
         results.write(files)
-        results.show(
-            "size_mib", "memory_mib", "peak_mib", "hit_rate", *TIMES, "first_loss", "last_loss", "made_s"
-        )
+        results.show(*TIMES, *shown)
 
 
 if __name__ == "__main__":
