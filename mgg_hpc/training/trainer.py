@@ -166,7 +166,8 @@ class Trainer:
     def take(self, batch: Batch) -> bool:
         """Take a step on a batch by the operator for it; return whether loss and weights are finite. Collective."""
         self._batch = batch
-        finite: bool = OPERATORS["train"]["device"](self, batch)
+        with batch.during():
+            finite: bool = OPERATORS["train"]["device"](self, batch)
         return finite
 
     def step_on(self, batch: Batch) -> bool:

@@ -343,6 +343,22 @@ def test_phases_are_measured_by_steps_that_change_nothing(job_of, operators, bat
     assert losses(job, None) == wanted
 
 
+def test_what_happens_between_steps_is_not_of_training(rng, job_of):
+    """As a checkpoint."""
+    job = job_of()
+    trainer, run, began = (
+        Trainer(job, job.graph()),
+        run_of(job, drawn(rng, job.sampled.steps)),
+        time.perf_counter(),
+    )
+    for batch in run.batches():
+        trainer.take(batch)
+        time.sleep(0.05)
+    trained = run.spent()["train"]
+    assert len(trained) == job.sampled.steps
+    assert 0 < sum(trained) <= time.perf_counter() - began - 0.05 * len(trained)
+
+
 def test_times_are_kept_until_the_machine_is_another(job_of, operators, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     job, count, measure = job_of(), [], measured.measure

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -195,7 +196,7 @@ class Batch:
     y: labels of the batch's own rows on this rank, [b] or [b, C]; None without labels.
     rows: int64 [b], numbers of the batch's own rows among this rank's rows. total: number of the batch's own rows on
     all ranks. epoch: counted from 1. number: of the batch within the epoch, counted from 0. last: whether it is the
-    epoch's last batch.
+    epoch's last batch. during: returns a context for the step that trains on it.
     """
 
     blocks: list[Block]
@@ -206,6 +207,7 @@ class Batch:
     epoch: int
     number: int
     last: bool
+    during: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def view(self, number: int) -> GraphView:
         """Return the block of a layer, counted from 0."""

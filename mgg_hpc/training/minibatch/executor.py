@@ -14,8 +14,9 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -31,6 +32,8 @@ CPU, COPY, TRAIN = ("batch", "cpu"), ("transfer", "copy"), ("train", "device")
 DEVICE, DIRECT = ("batch", "device"), ("transfer", "direct")
 # Names as in `Phases`.
 OF_PHASE = {CPU: "cpu", COPY: "copy", DEVICE: "device", DIRECT: "device", TRAIN: "train"}
+_Time = TypeVar("_Time")
+_Call = tuple[tuple[str, str], int, str, _Time, _Time]
 
 
 class Activity(NamedTuple):
@@ -57,16 +60,27 @@ class Run:
         self._of_cpu = list(plan.of_cpu(first))
         self._copies: deque[Future[tuple[Batch | Prepared, Any]]] = deque()  # with stamps
         self._trained, self._ended, self._moved = first, False, threading.Condition()
-        # Operator, batch, thread, and functions for begin and end, once a GPU has finished.
-        self._calls: list[tuple[tuple[str, str], int, str, Callable[[], float], Callable[[], float]]] = []
+        # Operator, batch, thread, begin and end; these are functions where a GPU may not be there yet.
+        self._begun: deque[_Call[Callable[[], float]]] = deque()
+        self._calls: list[_Call[float]] = []
         self.began = self.seconds = 0.0
 
     def activities(self) -> Iterator[Activity]:
         """Yield what operators did, once a GPU has finished."""
+        self._settle()
         ends = list(itertools.accumulate(sum(each) for each in self._plan.each()))
         for operator, number, thread, begin, end in self._calls:
             overlap = bisect.bisect(ends, number - self._first)
-            yield Activity(operator, number, overlap, thread, begin(), end())
+            yield Activity(operator, number, overlap, thread, begin, end)
+
+    def _settle(self, trained: int | None = None) -> None:
+        """Keep the times of calls in numbers: of batches before ``trained``, which a GPU has finished, or of all."""
+        for _ in range(len(self._begun)):
+            operator, number, thread, begin, end = call = self._begun.popleft()
+            if trained is None or number < trained:
+                self._calls.append((operator, number, thread, begin(), end()))
+            else:
+                self._begun.append(call)
 
     def spent(self) -> dict[str, list[float]]:
         """Return the seconds of each batch by phase."""
@@ -90,9 +104,9 @@ class Run:
                     held[number] = self._timed(DIRECT, number, prepared)
                     continue
                 arrived = [held.pop(number) if number in held else self._arrived()]
-                with self._counted(TRAIN, number):
-                    yield self._whole(arrived.pop())
+                yield replace(self._whole(arrived.pop()), during=partial(self._counted, TRAIN, number))
                 self._advance(number + 1)
+                self._settle(number)  # the host has waited for the step before
         finally:
             self.seconds = time.perf_counter() - self.began
             self._advance(self._trained, ended=True)
@@ -107,7 +121,7 @@ class Run:
             yield
         finally:
             thread = threading.current_thread().name
-            self._calls.append((operator, number, thread, begin, self._now(operator)))
+            self._begun.append((operator, number, thread, begin, self._now(operator)))
 
     def _now(self, operator: tuple[str, str]) -> Callable[[], float]:
         if operator != CPU:
