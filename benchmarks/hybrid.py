@@ -8,8 +8,9 @@
 paper: phases follow from the paper's Tables V to VII (GraphSAGE). T_CB is the CPU-only epoch divided by its batches,
 T_GB + T_M the GPU-only epoch. On machine B, T_M is T_CB times that run's GPU utilisation; on A and C it is the time for
 which Equation 6 gives the published plan. T_DMA is not published: --copy is its share of T_M. ``speedup`` compares with
-the faster of CPU-only and GPU-only preparation, ``over_bound`` with the lower bound of any plan. ``published_plan_s``
-is the simulated epoch with the published buffers, ``published_s`` the epoch that the paper measured.
+the faster of CPU-only and GPU-only preparation, ``over_bound`` with the lower bound of any plan. In ``sequential_s``
+batches are prepared, copied and trained one after another. ``published_plan_s`` is the simulated epoch with the
+published buffers, ``published_s`` the epoch that the paper measured.
 
 cores: the UK graph on machine B. One core launches kernels, as in the paper, and each other core prepares batches.
 
@@ -84,6 +85,7 @@ def columns(phases: Phases, batches: int) -> Row:
         "x": round(plan.on_device / plan.on_cpu, 3) if plan.on_cpu else math.inf,
         **{f"{name}_buffer": size for name, size in zip(("cpu", "gpu"), plan.buffers, strict=True)},
         **{f"{name}_only_s": round(each, 2) for name, each in zip(("cpu", "gpu"), static, strict=True)},
+        "sequential_s": round(batches * (phases.each + phases.copy + phases.train), 2),
         "epoch_s": round(plan.seconds, 3),
         "speedup": round(min(static) / plan.seconds, 3),
         "over_bound": round(plan.seconds / hybrid.bound(phases, batches), 4),
