@@ -180,6 +180,7 @@ def _digests(graph: Graph) -> dict[str, int]:
         "the train masks": (graph.train,),
         "the val masks": (graph.val,),
         "the test masks": (graph.test,),
+        "the types": (torch.tensor(list(graph.types.encode()), dtype=torch.uint8),),
     }
     return {name: digest(*arrays) for name, arrays in fields.items()}
 

@@ -23,16 +23,11 @@ from ..layers.random import DRAWS, Dropout
 from .compare import evaluating, some_rows
 from .functions import Above
 from .fused import fused, signature
-from .layouts import PLAIN, dims, divided, layout, over, put
+from .layouts import PLAIN, Layout, dims, divided, layout, over, put
 from .running import Below, Run, lists_of
 
-NODES, EDGES, INDEX, KEPT, DATA = (
-    1,
-    2,
-    4,
-    8,
-    16,
-)  # what a tensor fits; DATA times 2^i for the i-th data of edges
+# What a tensor fits; TYPED: the type that is its key; DATA times 2^i for the i-th data of edges.
+NODES, EDGES, INDEX, KEPT, TYPED, DATA = (1, 2, 4, 8, 16, 32)
 OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, where sizes do not tell
 
 
@@ -114,7 +109,10 @@ class Conversion:
             if fit == KEPT:
                 run.note(str(layout(each)))
             elif fit == INDEX:
-                over(each, lists.edges, 1, layout(lists.index).numbers)
+                same = lists.typed[name[1]].index if lists.typed and _is_key(name) else lists.index
+                put(each, Layout(dims(same), layout(same).numbers))
+            elif fit == TYPED:
+                over(each, lists.typed[name[1]])
             elif fit >= DATA:
                 layout(over(each, lists.edges)).data = lists.names[
                     (fit // DATA & -(fit // DATA)).bit_length() - 1
@@ -140,12 +138,12 @@ class Conversion:
         entry = None if place is None else dims(given)[place]
         if entry is not None and lists.own(entry.domain) and entry.size == given.shape[place]:
             return KEPT
-        if (
-            given.dtype == torch.int64
-            and given.shape == lists.index.shape
-            and torch.equal(given, lists.index)
-        ):
+        of = lists.typed.get(name[1]) if _is_key(name) else None
+        index = lists.index if of is None else of.index
+        if index is not None and given.dtype == torch.int64 and torch.equal(given, index):
             return INDEX
+        if lists.typed and _is_key(name):
+            return TYPED * (of is not None and given.shape[:1] == (of.local,))
         fits = 0
         if given.dim() and len(given) == lists.edges.local:
             for i, each in enumerate(lists.names):
@@ -188,18 +186,26 @@ def takes_data(parameters: Mapping[str, inspect.Parameter]) -> bool:
     return [each.name for each in required] == ["data"]
 
 
+def _is_key(name: Any) -> bool:
+    return isinstance(name, tuple)
+
+
 def _tensors(named: Mapping[Any, Any]) -> Iterator[tuple[Any, Tensor]]:
-    """Yield tensors with their names, those in lists, dictionaries and Data among them."""
+    """Yield tensors with their names, those in lists, Data and, as (name, key), dictionaries among them."""
     left = list(named.items())
     while left:
         name, each = left.pop(0)
         if isinstance(each, Tensor):
             yield name, each
         elif isinstance(each, dict):
-            left += each.items()
+            left += [((name, key), inside) for key, inside in each.items()]
         elif isinstance(each, (list, tuple)):
             left += [(name, inside) for inside in each]
         elif type(each).__module__.partition(".")[0] == "torch_geometric" and hasattr(each, "to_dict"):
+            if hasattr(each, "node_types"):
+                raise InputError(
+                    "convert: the model takes a HeteroData; let it take x_dict and edge_index_dict"
+                )
             left += each.to_dict().items()
 
 

@@ -304,11 +304,11 @@ def _scattered(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
         if not sums:
             return func(x, dim, run.settled(index), src, *more, **rest)
         with run.local():
-            shape = list(x.shape)
-            shape[dim] = run.lists.extended
+            shape, entries = list(x.shape), list(dims(x))
+            beyond = entries[dim].domain.beyond  # type: ignore[union-attr]
+            assert beyond is not None
+            shape[dim], entries[dim] = beyond.local, Divided(beyond)
             start = x.new_zeros(shape)
-        entries = list(dims(x))
-        entries[dim] = Divided(run.lists.halo)
         put(start, Layout(tuple(entries)))
         total = run.folded(_sums(start, name, dim, index, src), dim % x.dim())
     elif entry and dims(x)[dim] is None and layout(index).numbers is None and sums:

@@ -28,14 +28,17 @@ class Domain:
 
     name: for messages, the same on all ranks. local: number of this rank's items. total: of all ranks' items. keys:
     uint64 [local], numbers of the items that depend neither on ranks nor on the order of rows, for random draws. parts:
-    of a concatenation. source: the list that it was chosen of. owner: of rows with a halo, the list of the rows. ends:
-    returns the ends [2, local] of edges.
+    of a concatenation. source: the list that it was chosen of. owner: of rows with a halo, the list of the rows.
+    beyond: of nodes, the list of the rows with a halo. ends:
+    returns the ends [2, local] of edges. index: these, of a type of edges.
     """
 
     parts: Sequence[Domain] = ()
     source: Domain | None = None
     owner: Domain | None = None
+    beyond: Domain | None = None
     ends: Callable[[], Tensor] | None = None
+    index: Tensor | None = None
 
     def __init__(
         self, name: str, local: int, total: int | Callable[[], int], keys: Callable[[], NDArray[np.uint64]]
