@@ -29,7 +29,7 @@ class Domain:
     name: for messages, the same on all ranks. local: number of this rank's items. total: of all ranks' items. keys:
     uint64 [local], numbers of the items that depend neither on ranks nor on the order of rows, for random draws. parts:
     of a concatenation. source: the list that it was chosen of. owner: of rows with a halo, the list of the rows.
-    beyond: of nodes, the list of the rows with a halo. ends:
+    beyond: of nodes, the list of the rows with a halo. numbers: int64, the graph's numbers of the latter. ends:
     returns the ends [2, local] of edges. index: these, of a type of edges.
     """
 
@@ -37,6 +37,7 @@ class Domain:
     source: Domain | None = None
     owner: Domain | None = None
     beyond: Domain | None = None
+    numbers: NDArray[np.int64]
     ends: Callable[[], Tensor] | None = None
     index: Tensor | None = None
 
@@ -51,6 +52,11 @@ class Domain:
         if not isinstance(self._total, int):
             self._total = self._total()
         return self._total
+
+    @property
+    def own(self) -> NDArray[np.int64]:
+        """The graph's numbers of this rank's rows."""
+        return self.numbers[: self.local]
 
     @property
     def keys(self) -> NDArray[np.uint64]:

@@ -18,6 +18,7 @@ from torch import Tag, Tensor, autograd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import InputError
+from ...plan.workload import prefix_sum
 from ...runtime import mpi
 from ...runtime.backends.arguments import RngKey
 from ...runtime.exit_code import FailedElsewhere
@@ -43,9 +44,9 @@ class Lists:
         index = graph.edge_index()
         self.index, self.weight = index, graph.edge_weight()
         self.names = sorted([*graph.part.edge_data, *["weight"] * (self.weight is not None)])
-        self.nodes = self._rows(
-            "nodes", graph.rows, graph.num_nodes, graph.rows + len(graph.halo()), self._ids
-        )
+        low = int(prefix_sum(graph.counts)[graph.rank])
+        numbers = np.append(np.arange(low, low + graph.rows), graph.halo())
+        self.nodes = self._rows("nodes", graph.rows, graph.num_nodes, numbers, self._ids)
         self.edges = Domain("edges", index.shape[1], graph.num_edges, self._pairs)
         self.edges.ends = lambda: self.index
         over(self.index, self.edges, 1, (Numbers(self.nodes, halo=True), Numbers(self.nodes)))
@@ -54,27 +55,26 @@ class Lists:
         self._extensions = dict[Domain, Extension]()
 
     @staticmethod
-    def _rows(name: str, rows: int, total: int, extended: int, keys: Any) -> Domain:
-        """Return the list of rows of nodes, with that of the rows and their halo."""
-        made, beyond = Domain(name, rows, total, keys), Domain(f"{name} and halo", extended, 0, keys)
-        made.beyond, beyond.owner = beyond, made
+    def _rows(name: str, rows: int, total: int, numbers: NDArray[np.int64], keys: Any) -> Domain:
+        """Return the list of rows of nodes, which has that of rows and halo. numbers: the graph's, of the latter."""
+        made, beyond = Domain(name, rows, total, keys), Domain(f"{name} and halo", len(numbers), 0, keys)
+        made.beyond, beyond.owner, made.numbers = beyond, made, numbers
         return made
 
     def _typed(self) -> dict[Any, Domain]:
         """Return the lists of the types of nodes and edges by their keys."""
-        types = self.graph.types
-        found: dict[Any, Domain] = {}
+        types, found = self.graph.types, dict[Any, Domain]()
         for name, rows in types.nodes.items():
             keys = partial(lambda rows: self._ids()[rows.cpu().numpy()], rows)
             found[name] = self._rows(
-                f"nodes of {name}", len(rows), types.counts[name], len(types.sources[name]), keys
+                f"nodes of {name}", len(rows), types.counts[name], types.numbers[name], keys
             )
         for key, places in types.edges.items():
-            of = partial(lambda places: self.edges.keys[places.cpu().numpy()], places)
-            found[key] = Domain(f"edges of {key}", len(places), types.counts[key], of)
-            index = found[key].index = types.index[key]
-            found[key].ends = partial(lambda index: index, index)
-            over(index, found[key], 1, (Numbers(found[key[0]], halo=True), Numbers(found[key[2]])))
+            keys = partial(lambda places: self.edges.keys[places.cpu().numpy()], places)
+            made = found[key] = Domain(f"edges of {key}", len(places), types.counts[key], keys)
+            made.index = index = types.index[key]
+            made.ends = partial(lambda index: index, index)
+            over(index, made, 1, (Numbers(found[key[0]], halo=True), Numbers(found[key[2]])))
         return found
 
     def extension(self, of: Domain) -> Extension | None:
@@ -82,9 +82,11 @@ class Lists:
         if of is self.nodes:
             return None
         if of not in self._extensions:
-            name = next(name for name, each in self.typed.items() if each is of)
-            plan, types = self.graph.adjacency("edges").forward, self.graph.types
-            self._extensions[of] = extension(self.graph, plan, types.sources[name], types.nodes[name])
+            plan, rows = (
+                self.graph.adjacency("edges").forward,
+                torch.from_numpy(of.own - self.nodes.numbers[0]),
+            )
+            self._extensions[of] = extension(self.graph, plan, of.numbers, rows.to(self.graph.device))
         return self._extensions[of]
 
     def own(self, domain: Domain) -> bool:
@@ -163,7 +165,8 @@ def places(of: Divided, size: int) -> NDArray[np.uint64]:
 def extended(x: Tensor, graph: DistGraph, of: Extension | None = None) -> Tensor:
     """Return rows [n, F] of any dtype, followed by those of the halo, with gradients if they have the graph's dtype.
 
-    of: the extension of the rows. [default: that of all rows] Whole numbers cross in pieces, exactly. Raises Refused for numbers of another floating-point type that would round.
+    of: the extension of the rows. [default: that of all rows] Whole numbers cross in pieces, exactly. Raises Refused
+    for numbers of another floating-point type that would round.
     """
     if graph.ranks == 1:
         return x

@@ -25,7 +25,7 @@ class Types:
 
     nodes: places of the nodes among this rank's rows, int64 [n_t], by name. edges: places of the edges in the graph's
     edge_index, int64 [E_t], by (source, name, destination). index: edge_index of each type, int64 [2, E_t], between the
-    type's rows and, for sources, those of its halo after them. sources: global numbers of these rows, int64
+    type's rows and, for sources, those of its halo after them. numbers: the graph's numbers of these rows, int64
     [n_t + H_t]. columns: of x. counts: of the nodes and edges on all ranks, by key.
     """
 
@@ -48,13 +48,13 @@ class Types:
             if (of[: graph.rows] != own).any() or (of < 0).any() or (own[target] != ends[kind, 1]).any():
                 raise InputError(f"{where}: has edges of other types than those of their ends")
         number = np.empty(len(of), np.int64)
-        rows, self.sources = dict[str, Tensor](), dict[str, np.ndarray]()
+        rows, self.numbers = dict[str, Tensor](), dict[str, np.ndarray]()
         for place, name in enumerate(names):
             every = np.flatnonzero(of == place)
             number[every] = np.arange(len(every))
             mine = every < graph.rows
             rows[name] = torch.from_numpy(every[mine])
-            self.sources[name] = np.append(every[mine] + low, halo[every[~mine] - graph.rows])
+            self.numbers[name] = np.append(every[mine] + low, halo[every[~mine] - graph.rows])
         edges = {key: np.flatnonzero(kind == place) for place, key in enumerate(kinds)}
         both = np.stack([number[source], number[target]])
         self.nodes = {name: each.to(graph.device) for name, each in rows.items()}
@@ -66,6 +66,7 @@ class Types:
 
     def joined(self, rows: Mapping[str, Tensor], where: str) -> Tensor:
         """Return rows of types [n_t, ...] as one tensor of all rows [n, ...]; where: begins messages."""
+        rows = {name: each for name, each in rows.items() if each is not None}
         for name, each in rows.items():
             if name not in self.nodes or len(each) != len(self.nodes[name]):
                 have = ", ".join(f"{key} {len(places)}" for key, places in self.nodes.items())
@@ -82,7 +83,7 @@ class Types:
 
 
 def _read(graph: DistGraph) -> tuple[list[str], list[int], list[int], list[EdgeType]]:
-    """Return names, numbers and columns of types of nodes, and the types of edges. Raises InputError if there are none."""
+    """Return names, numbers and columns of types of nodes, and types of edges. Raises InputError without these."""
     where = graph.part.path
     if not graph.part.types:
         raise InputError(
