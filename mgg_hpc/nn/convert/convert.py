@@ -74,6 +74,8 @@ class Conversion:
             with _own_caches(dict(model.named_modules()), {}):
                 return original(model)(*args, **kwargs)
 
+        draws = model.__dict__[DRAWS].draws
+        epoch = draws.epoch
         with (
             evaluating(model),
             torch.random.fork_rng([self.graph.device] if "cuda" in self.graph.device else []),
@@ -86,6 +88,7 @@ class Conversion:
                 raise
             except Exception as error:  # on all ranks; the call itself tells, if it fails too
                 why = f"in evaluation it does not run ({type(error).__name__}: {error})"
+        draws.begin(epoch)  # a model may draw in evaluation
         if why and self.graph.rank == 0:
             warnings.warn(f"mgg.convert: no rows were compared with the model's own: {why}", stacklevel=4)
 
@@ -305,6 +308,8 @@ def _check(model: Any, graph: Any) -> None:
             wrong = "is compiled; convert first, then torch.compile"
         elif kind in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
             wrong = "divides batches between devices; give the module inside it"
+        elif kind in ("HGTConv", "HEATConv"):
+            wrong = "joins nodes of all types in one list; HANConv, and to_hetero of SAGEConv or GATConv, do not"
         if wrong:
             raise InputError(f"convert: {path + ' ' if path else ''}({kind}) {wrong}")
 
