@@ -69,7 +69,9 @@ def _arguments(model: Module, dtype: torch.dtype, data: Any, graph: DistGraph, w
     if graph.part.types:
         x = data.x_dict if whole else graph.x_dict
         index = data.edge_index_dict if whole else graph.edge_index_dict()
-        return dict(zip(takes, ({name: each.to(dtype) for name, each in x.items()}, index), strict=False))
+        named = [name for name, each in takes.items() if each.kind == each.POSITIONAL_OR_KEYWORD]
+        given = {name: each.to(dtype) for name, each in x.items()}, index
+        return dict(zip(named or ["x_dict", "edge_index_dict"], given, strict=False))
     names = [each for each in graph.part.edge_data if f"edge_{each}" in data]
     there: dict[str, Any] = {
         "x": data.x if whole else graph.x,

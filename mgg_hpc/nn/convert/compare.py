@@ -66,7 +66,7 @@ def some_rows(run: Run, alone: Any, out: Any, args: Any, kwargs: Any) -> str:
             (run.pooled, "it reduces all rows to one value"),
             (any(what == "sums" for _, what, _ in run.exchanges), "it sums at the sources of edges"),
             (Count.used, "it computes with the number of nodes or edges"),
-            (isinstance(out, dict), "it takes several types of nodes"),
+            (any(dims(each)[0] != whole[0] for each in outs.values()), "it takes several types of nodes"),
         ):
             if there:
                 return f"{what}, and the graph has more than {most:,} edges"
@@ -94,18 +94,14 @@ def some_rows(run: Run, alone: Any, out: Any, args: Any, kwargs: Any) -> str:
             taken = torch.from_numpy(pair).to(value.device)
         return taken, place
 
-    checked, mine = dict[str, NDArray[np.int64]](), dict[str, Tensor]()
+    checked, places, mine = dict[str, Any](), dict[str, Any](), dict[str, Tensor]()
     for name, each in outs.items():
-        of = dims(each)[0].domain  # type: ignore[union-attr]
+        of: Any = dims(each)[0].domain  # type: ignore[union-attr]
         checked[name] = _spread(numbers[of] if graph.num_edges <= most else np.arange(graph.num_nodes))
+        places[name] = np.searchsorted(numbers[of], checked[name])
         mine[name] = each.detach()[torch.from_numpy(np.isin(of.own, checked[name])).to(each.device)].cpu()
     parts = graph.comm.gather(([part(each) for each in (*args, *kwargs.values())], mine))
-    said = ""
-    if parts is not None:
-        places = {
-            name: np.searchsorted(numbers[dims(each)[0].domain], checked[name]) for name, each in outs.items()
-        }  # type: ignore[union-attr]
-        said = _differing(alone, parts, checked, places, len(args), list(kwargs))
+    said = "" if parts is None else _differing(alone, parts, checked, places, len(args), list(kwargs))
     said = graph.comm.bcast(said)
     if said.startswith("!") and Count.read and graph.num_edges > most:
         return "it reads the number of nodes or edges, and gives other values on a part of the graph"

@@ -112,7 +112,7 @@ class Conversion:
             if fit == KEPT:
                 run.note(str(layout(each)))
             elif fit == INDEX:
-                same = lists.typed[name[1]].index if lists.typed and _is_key(name) else lists.index
+                same: Any = lists.typed[name[1]].index if lists.typed and _is_key(name) else lists.index
                 put(each, Layout(dims(same), layout(same).numbers))
             elif fit == TYPED:
                 over(each, lists.typed[name[1]])
@@ -309,7 +309,7 @@ def _check(model: Any, graph: Any) -> None:
         elif kind in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
             wrong = "divides batches between devices; give the module inside it"
         elif kind in ("HGTConv", "HEATConv"):
-            wrong = "joins nodes of all types in one list; HANConv, and to_hetero of SAGEConv or GATConv, do not"
+            wrong = "joins nodes of all types in one list; HANConv or to_hetero(SAGEConv or GATConv) do not"
         if wrong:
             raise InputError(f"convert: {path + ' ' if path else ''}({kind}) {wrong}")
 

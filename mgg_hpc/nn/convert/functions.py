@@ -305,8 +305,8 @@ def _scattered(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
             return func(x, dim, run.settled(index), src, *more, **rest)
         with run.local():
             shape, entries = list(x.shape), list(dims(x))
-            beyond = entries[dim].domain.beyond  # type: ignore[union-attr]
-            assert beyond is not None
+            numbers: Any = layout(index).numbers
+            beyond = numbers.domain.beyond
             shape[dim], entries[dim] = beyond.local, Divided(beyond)
             start = x.new_zeros(shape)
         put(start, Layout(tuple(entries)))

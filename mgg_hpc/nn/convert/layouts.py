@@ -211,23 +211,8 @@ def _noted(method: Any) -> Any:
 
 
 for _name in (
-    "truediv",
-    "rtruediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "float",
-    "rfloordiv",
-    "rmod",
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "neg",
-    "lt",
-    "le",
-    "gt",
-    "ge",
+    *("truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "float"),
+    *("add", "radd", "sub", "rsub", "neg", "lt", "le", "gt", "ge"),
 ):
     setattr(Count, f"__{_name}__", _noted(getattr(int, f"__{_name}__")))
 

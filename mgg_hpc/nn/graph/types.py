@@ -40,7 +40,12 @@ class Types:
             own = np.searchsorted(np.cumsum(sizes), torch.as_tensor(graph.ids).cpu().numpy(), "right")
             of = np.append(own, np.full(len(halo), -1))
             ends = np.array([[names.index(source), names.index(target)] for source, _, target in kinds])
-            if len(kind) != len(source) or kind.min(initial=0) < 0 or kind.max(initial=0) >= len(kinds):
+            if (
+                len(kind) != len(source)
+                or kind.dtype.kind not in "iu"
+                or kind.min(initial=0) < 0
+                or kind.max(initial=0) >= len(kinds)
+            ):
                 raise InputError(
                     f"{where}: has {len(kinds)} types of edges, and data type of edges are others"
                 )
@@ -93,7 +98,7 @@ def _read(graph: DistGraph) -> tuple[list[str], list[int], list[int], list[EdgeT
         held = json.loads(graph.part.types)
         nodes = [(str(name), int(count), int(columns)) for name, count, columns in held["nodes"]]
         kinds = [(str(source), str(name), str(target)) for source, name, target in held["edges"]]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise InputError(f"{where}: the attribute types is not as mgg.save writes it ({error})") from None
     names, sizes, columns = (list(each) for each in zip(*nodes, strict=True)) if nodes else ([], [], [])
     fits = (
