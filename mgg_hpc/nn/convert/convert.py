@@ -17,7 +17,7 @@ from torch.nn import Module
 from ...errors import InputError
 from ...runtime import mpi
 from ...runtime.watchdog import calling, collective
-from ..gradients import digest
+from ..gradients import check_alike, digest
 from ..graph.dist_graph import DistGraph
 from ..layers.random import DRAWS, Dropout
 from .compare import evaluating, some_rows
@@ -269,7 +269,7 @@ def convert(model: Any, graph: DistGraph, *, check: bool = True) -> Any:
     with mpi.agree(graph.comm if isinstance(graph, DistGraph) else mpi.world()):
         _check(model, graph)
         model = original(model)
-    _check_alike(model, graph)
+    check_alike("convert", {**dict(model.named_parameters()), **dict(model.named_buffers())}, graph.comm)
     kind = type(model)
     own = {"_conversion": Conversion(graph, check), "__module__": kind.__module__}
     converted = _over(type(kind.__name__, (_Converted, kind), own), model)
@@ -312,17 +312,3 @@ def _check(model: Any, graph: Any) -> None:
             wrong = "joins nodes of all types in one list; HANConv or to_hetero(SAGEConv or GATConv) do not"
         if wrong:
             raise InputError(f"convert: {path + ' ' if path else ''}({kind}) {wrong}")
-
-
-def _check_alike(model: Module, graph: DistGraph) -> None:
-    """Raise InputError, the same on all ranks, unless parameters and buffers are the same. Collective."""
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    made = {name: each for name, each in named.items() if not torch.nn.parameter.is_lazy(each)}
-    every = graph.comm.allgather({name: digest(each.detach()) for name, each in made.items()})
-    for rank, theirs in enumerate(every):
-        name = next((name for name in {**every[0], **theirs} if theirs.get(name) != every[0].get(name)), None)
-        if name is not None:
-            raise InputError(
-                f"convert: {name} of rank {rank} differs from rank 0's; call mgg.manual_seed on all ranks before the "
-                "model is made"
-            )
