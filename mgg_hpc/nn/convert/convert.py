@@ -23,7 +23,7 @@ from ..layers.random import DRAWS, Dropout
 from .compare import evaluating, some_rows
 from .functions import Above
 from .fused import fused, signature
-from .layouts import PLAIN, Layout, dims, divided, layout, over, put
+from .layouts import PLAIN, dims, divided, layout, over, put
 from .running import Below, Run, lists_of
 
 # What a tensor fits; TYPED: the type that is its key; DATA times 2^i for the i-th data of edges.
@@ -112,8 +112,9 @@ class Conversion:
             if fit == KEPT:
                 run.note(str(layout(each)))
             elif fit == INDEX:
-                same: Any = lists.typed[name[1]].index if lists.typed and _is_key(name) else lists.index
-                put(each, Layout(dims(same), layout(same).numbers))
+                of = lists.typed[name[1]] if lists.typed and _is_key(name) else lists.edges
+                assert of.ends is not None
+                over(each, of, 1, layout(of.ends()).numbers)
             elif fit == TYPED:
                 over(each, lists.typed[name[1]])
             elif fit >= DATA:
@@ -142,8 +143,8 @@ class Conversion:
         if entry is not None and lists.own(entry.domain) and entry.size == given.shape[place]:
             return KEPT
         of = lists.typed.get(name[1]) if _is_key(name) else None
-        index = lists.index if of is None else of.index
-        if index is not None and given.dtype == torch.int64 and torch.equal(given, index):
+        ends = (of or lists.edges).ends
+        if ends is not None and given.dtype == torch.int64 and torch.equal(given, ends()):
             return INDEX
         if lists.typed and _is_key(name):
             return TYPED * (of is not None and given.shape[:1] == (of.local,))

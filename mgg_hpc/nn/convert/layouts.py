@@ -30,7 +30,7 @@ class Domain:
     uint64 [local], numbers of the items that depend neither on ranks nor on the order of rows, for random draws. parts:
     of a concatenation. source: the list that it was chosen of. owner: of rows with a halo, the list of the rows.
     beyond: of nodes, the list of the rows with a halo. numbers: int64, the graph's numbers of the latter. ends:
-    returns the ends [2, local] of edges. index: these, of a type of edges.
+    returns the ends [2, local] of edges.
     """
 
     parts: Sequence[Domain] = ()
@@ -39,7 +39,6 @@ class Domain:
     beyond: Domain | None = None
     numbers: NDArray[np.int64]
     ends: Callable[[], Tensor] | None = None
-    index: Tensor | None = None
 
     def __init__(
         self, name: str, local: int, total: int | Callable[[], int], keys: Callable[[], NDArray[np.uint64]]

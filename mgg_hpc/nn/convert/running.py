@@ -72,9 +72,8 @@ class Lists:
         for key, places in types.edges.items():
             keys = partial(lambda places: self.edges.keys[places.cpu().numpy()], places)
             made = found[key] = Domain(f"edges of {key}", len(places), types.counts[key], keys)
-            made.index = index = types.index[key]
-            made.ends = partial(lambda index: index, index)
-            over(index, made, 1, (Numbers(found[key[0]], halo=True), Numbers(found[key[2]])))
+            made.ends = partial(types.index.__getitem__, key)
+            over(types.index[key], made, 1, (Numbers(found[key[0]], halo=True), Numbers(found[key[2]])))
         return found
 
     def extension(self, of: Domain) -> Extension | None:

@@ -185,7 +185,8 @@ def trained(comm, data, epochs=4):
     losses = []
     for _ in range(epochs):
         optimizer.zero_grad()
-        out = graph.joined(model(graph.x_dict, graph.edge_index_dict()))
+        index = {key: each.clone() for key, each in graph.edge_index_dict().items()}
+        out = graph.joined(model(graph.x_dict, index))
         loss = graph.loss(out, F.cross_entropy)
         loss.backward()
         optimizer.step()
