@@ -112,9 +112,8 @@ class Conversion:
             if fit == KEPT:
                 run.note(str(layout(each)))
             elif fit == INDEX:
-                of = lists.typed[name[1]] if lists.typed and _is_key(name) else lists.edges
-                assert of.ends is not None
-                over(each, of, 1, layout(of.ends()).numbers)
+                edges: Any = lists.typed[name[1]] if lists.typed and _is_key(name) else lists.edges
+                over(each, edges, 1, layout(edges.ends()).numbers)
             elif fit == TYPED:
                 over(each, lists.typed[name[1]])
             elif fit >= DATA:
