@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from torch import nn
 from torch_geometric.data import HeteroData
 
 import mgg_hpc as mgg
-from mgg_hpc.nn.convert import check, compare, running
+from mgg_hpc.nn.convert import check, compare, convert, running
 from mgg_hpc.runtime import mpi
 from mgg_hpc.tools.partition import process_partition
 
@@ -204,6 +205,21 @@ def test_training_is_that_of_one_process(comm, data):
     with mpi.agree(comm):
         np.testing.assert_allclose(losses, wanted, rtol=1e-9)
         assert len(set(losses)) == 4
+
+
+def test_the_example_of_the_page(comm, data):
+    page = (Path(__file__).parents[3] / "docs" / "pyg.md").read_text().partition("## Several types")[2]
+    torch.manual_seed(1)
+    del data["box"]
+    known = {"torch": torch, "mgg": mgg, "F": F, "data": data, "GraphSAGE": pyg.GraphSAGE}
+    known["to_hetero"] = pyg.to_hetero
+    exec(page.partition("```python")[2].partition("```")[0], known)
+    alone = convert.original(known["model"])(data.x_dict, data.edge_index_dict)["paper"]
+    paper = data["paper"]
+    with mpi.agree(comm):
+        wanted = F.cross_entropy(alone[paper.train_mask], paper.y[paper.train_mask])
+        torch.testing.assert_close(known["loss"], wanted, rtol=1e-5, atol=1e-6)
+    known["graph"].close()
 
 
 def test_the_first_call_finds_rows_that_do_not_come(comm, data, monkeypatch):
