@@ -40,8 +40,9 @@ SPLITS = ("train", "val", "test")
 PUBLIC = (
     *("x", "y", *SPLITS, "ids", "rows", "num_nodes", "num_edges", "num_features", "num_classes"),
     *("rank", "ranks", "comm", "device", "dtype", "adjacency", "edge_index", "edge_weight", "edge_data"),
-    *("edge_values", "types", "x_dict", "edge_index_dict", "joined", "loss", "accuracy", "gather", "close"),
+    *("edge_values", "loss", "accuracy", "gather", "close"),
 )
+TYPED = ("types", "x_dict", "edge_index_dict", "joined")  # and of a graph that has types
 SPARE = 4  # a heap that cannot grow (OpenSHMEM's) has room for so many times two buffers of the widest rows
 
 open_graphs: list[DistGraph] = []  # in the order of opening
@@ -152,7 +153,7 @@ class DistGraph(GraphHandle):
         return super().adjacency(kind, ordered=ordered)
 
     def __dir__(self) -> list[str]:
-        return sorted([*PUBLIC, *dir(object)])
+        return sorted([*PUBLIC, *(TYPED if self.part.types else ()), *dir(object)])
 
     def __repr__(self) -> str:
         x = "" if self.x is None else f", x={list(self.x.shape)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,6 @@ from torch import Tensor
 from ...errors import InputError
 from ...plan.workload import prefix_sum
 from ...runtime import mpi
-
-if TYPE_CHECKING:
-    from .dist_graph import DistGraph
 
 EdgeType = tuple[str, str, str]
 
@@ -29,8 +26,10 @@ class Types:
     [n_t + H_t]. columns: of x. counts: of the nodes and edges on all ranks, by key.
     """
 
-    def __init__(self, graph: DistGraph) -> None:
-        """Collective. Raises InputError for a graph without types, and if edges do not have the types of their ends."""
+    def __init__(self, graph: Any) -> None:
+        """graph: a DistGraph. Collective. Raises InputError for one without types, and if edges have other types than
+        their ends.
+        """
         index, halo = graph.edge_index(), graph.halo()
         source, target = index.cpu().numpy()
         where, low = graph.part.path, int(prefix_sum(graph.counts)[graph.rank])
@@ -87,7 +86,7 @@ class Types:
         return out
 
 
-def _read(graph: DistGraph) -> tuple[list[str], list[int], list[int], list[EdgeType]]:
+def _read(graph: Any) -> tuple[list[str], list[int], list[int], list[EdgeType]]:
     """Return names, numbers and columns of types of nodes, and types of edges. Raises InputError without these."""
     where = graph.part.path
     if not graph.part.types:
