@@ -80,7 +80,7 @@ class Imported:
     Attributes:
         rows: node datasets by path (schema.X or its three parts if sparse, schema.Y, schema.MASKS, schema.NODE_ID or
             the two of names), or a function that returns them once all edges were read.
-        sparse_shape: as in `schema.Contents`.
+        sparse_shape, types: as in `schema.Contents`.
         directed: True or False (the reverse of each edge is there) where it is known; None if the build is to find out.
         direction: line that an import prints where the graph is directed.
         from_one: line that an import prints where ids seem to begin at 1: node 0 has no edge, most others have.
@@ -94,6 +94,7 @@ class Imported:
     classes: int = 0
     multilabel: bool = False
     sparse_shape: tuple[int, int] | None = None
+    types: str = ""
     directed: bool | None = None
     direction: str = ""
     from_one: str = ""

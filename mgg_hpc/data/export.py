@@ -86,7 +86,8 @@ def whole(opened: GraphFile) -> Graph:
     check_memory(opened.where, size)
     rows = vars(opened.slice(0, opened.nodes))
     rows.pop("ids")
-    return Graph(opened.name, directed=opened.directed, classes=opened.classes, **rows)
+    facts = {name: getattr(opened, name) for name in ("directed", "classes", "types")}
+    return Graph(opened.name, **facts, **rows)
 
 
 # --- archives of NumPy

@@ -38,6 +38,8 @@ class Graph:
         permutation: int64 [N], the original id of each row of a renumbered graph.
         edge: further edge data by name, float32, float16 or integers [E, ...] in the order of ``indices``; an edge
             and its reverse may differ in it.
+        types: of nodes and edges, as JSON: {"nodes": [[name, number of nodes, columns of x]], "edges": [[source, name,
+            destination]]}. Original ids are numbered type after type; edge data "type" are places in "edges".
     """
 
     name: str
@@ -53,6 +55,7 @@ class Graph:
     classes: int = 0
     permutation: np.ndarray | None = None
     edge: Mapping[str, np.ndarray] = field(default_factory=dict)
+    types: str = ""
 
     @property
     def nodes(self) -> int:

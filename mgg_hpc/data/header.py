@@ -150,6 +150,7 @@ def _header(file: h5py.File, where: str, size: int) -> Header:
         datasets={name: span.layout for name, span in datasets.items()},
         sparse_shape=(rows, columns) if isinstance(x, h5py.Group) else None,
         partitions=tuple(partitions),
+        types=_attribute(file, where, "types", str, default=""),
     )
     schema.validate(where, contents)
     renumbering = _child(file, where, schema.PERMUTATION)

@@ -7,6 +7,7 @@ of each edge is there.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -163,15 +164,15 @@ def from_pyg(data: Any, *, split: int | None = None) -> Graph:
 
     Numbers [E] named weight, as PyG's from_networkx has them, are the weights where there is no edge_weight. edge_attr
     becomes the edge data "attr", and other tensors edge_NAME [E, ...] become the edge data NAME, except edge_label. A y
-    [N] of floats that are no classes, and all else, is left out with a warning. Of a HeteroData with one type of nodes
-    the types of edges become the edge data "type", numbered as in ``data.edge_types``. split: column of masks [N, S].
-    Raises InputError for other objects, graphs of several types of nodes, temporal ones, and masks of several splits
-    without ``split``.
+    [N] of floats that are no classes, and all else, is left out with a warning. A HeteroData becomes one numbering of
+    nodes, type after type, x with as many columns as the widest and y of the one type that has it; the types of edges
+    become the edge data "type", numbered as in ``data.edge_types`` (`Graph.types`). split: column of masks [N, S].
+    Raises InputError for other objects, temporal graphs, and masks of several splits without ``split``.
     """
-    where = "from_pyg"
+    where, types = "from_pyg", ""
     notes: list[str] = []
     if getattr(data, "edge_types", None):
-        data = _of_one_type(where, data, notes)
+        data, types = _of_types(where, data, notes)
     # PyG's keys are those of a set, whose order differs between processes.
     keys: list[str] = sorted(data.keys()) if callable(getattr(data, "keys", None)) else []
     edges: Any = getattr(data, "edge_index", None) if "edge_index" in keys else None
@@ -207,23 +208,41 @@ def from_pyg(data: Any, *, split: int | None = None) -> Graph:
     taken = {"edge_index", "num_nodes", "x", "y", *weights, *(f"edge_{name}" for name in edge), *MASKS}
     _leave_out(notes, "attribute{}", [key for key in keys if key not in taken and 0 not in _shape(data[key])])
     weight = data[weights[0]] if weights else None
-    return _graph(where, source, destination, data.num_nodes, weight, fields, notes, edge)
+    return _graph(where, source, destination, data.num_nodes, weight, fields | {"types": types}, notes, edge)
 
 
-def _of_one_type(where: str, data: Any, notes: list[str]) -> Any:
-    """Return the Data with edge_type of a HeteroData that has one type of nodes. Raises InputError for several.
+def _of_types(where: str, data: Any, notes: list[str]) -> tuple[Any, str]:
+    """Return the Data of a HeteroData with all nodes in one numbering, and its types as `Graph.types` has them.
 
-    notes: gets what some types of edges have and others lack.
+    notes: gets what some types have and others lack. Raises InputError for labels of several types of nodes.
     """
-    if len(data.node_types) > 1:
+    made, torch = data.clone(), _library("torch", where)
+    stores = made.node_stores
+    labelled = [each for each in stores if "y" in each]
+    if len(labelled) > 1:
+        names = ", ".join(each._key for each in labelled)
         raise InputError(
-            f"{where}: HeteroData has {len(data.node_types)} types of nodes ({', '.join(data.node_types[:4])}), and a "
-            "graph has one numbering and one x: give data.to_homogeneous(), whose edge_type models as RGCNConv take"
+            f"{where}: {names} have y, and a graph has labels of one type of nodes; delete the others"
         )
-    keys = [set(store.keys()) for store in data.edge_stores]
-    some = set.union(*keys) - set.intersection(*keys)
-    _leave_out(notes, "attribute{}", sorted(f"{key} (of some types of edges)" for key in some))
-    return data.to_homogeneous(add_node_type=False)
+    columns = [each.x.shape[1] if getattr(each.get("x"), "ndim", 0) == 2 else 0 for each in stores]
+    for store, width in zip(stores, columns, strict=True):
+        count = store.num_nodes
+        if any(str(getattr(each, "layout", "torch.strided")) != "torch.strided" for each in store.values()):
+            raise InputError(f"{where}: {store._key} has sparse tensors; expected dense ones")
+        if max(columns) and (width or "x" not in store):
+            dense = store.x if width else torch.zeros(count, 0)
+            store.x = torch.nn.functional.pad(dense, (0, max(columns) - width))
+        for name in {"y", *MASKS} & {*labelled[0].keys()} if labelled else ():
+            of = labelled[0][name]
+            of = of.long() if name == "y" and not of.is_floating_point() else of
+            none = -1 if name == "y" and of[:1].numel() == 1 else 0
+            store[name] = of if store is labelled[0] else of.new_full((count, *of.shape[1:]), none)
+    nodes = [[each._key, each.num_nodes, width] for each, width in zip(stores, columns, strict=True)]
+    types = json.dumps({"nodes": nodes, "edges": data.edge_types})
+    joined = made.to_homogeneous(add_node_type=False)
+    some = {key for each in data.stores for key in each.keys()} - {*joined.keys(), "num_nodes"}  # noqa: SIM118
+    _leave_out(notes, "attribute{}", [f"{key} (of some types, or of other columns)" for key in sorted(some)])
+    return joined, types
 
 
 def from_dgl(graph: Any, *, split: int | None = None) -> Graph:

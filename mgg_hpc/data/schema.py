@@ -97,6 +97,7 @@ class Contents:
     """Attributes of a graph, and the layout of each of its datasets by path.
 
     sparse_shape: (N, F) if the features are CSR, else None. partitions: numbers of parts whose row ranges are stored.
+    types: as in `Graph`.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Contents:
     datasets: Mapping[str, Layout]
     sparse_shape: tuple[int, int] | None = None
     partitions: tuple[int, ...] = ()
+    types: str = ""
 
     @property
     def nodes(self) -> int:
@@ -159,6 +161,7 @@ def contents(graph: Graph) -> Contents:
         multilabel=graph.multilabel,
         datasets={path: Layout(array.dtype, array.shape) for path, array in arrays(graph).items()},
         sparse_shape=graph.x.shape if isinstance(graph.x, SparseRows) else None,
+        types=graph.types,
     )
 
 

@@ -205,6 +205,7 @@ class GraphFile(CheckedFile):
         name, uuid, nodes, edges, directed: facts of the graph.
         features, sparse, x_dtype: feature columns (0 without features); True if they are CSR; dtype if they are dense.
         classes, multilabel: 0 without labels.
+        types: of nodes and edges, as in `Graph`.
         edge_data: names of the edge data, without weights.
         partitions: number of parts -> (method, edge counts) of stored row ranges.
         order: method that renumbered the rows, empty if unknown.
@@ -223,7 +224,7 @@ class GraphFile(CheckedFile):
         self.uuid, self.partitions, self._proof = header.uuid, header.partitions, header.proof
         self.name, self.nodes, self.edges, self.order = held.name, held.nodes, held.edges, header.order
         self.features, self.classes = held.features, held.classes
-        self.directed, self.multilabel = held.directed, held.multilabel
+        self.directed, self.multilabel, self.types = held.directed, held.multilabel, held.types
         self.sparse = held.sparse_shape is not None
         self.has_x, self.has_y = held.features > 0, schema.Y in held.datasets
         self.has_masks, self.weighted = schema.TRAIN in held.datasets, schema.WEIGHT in held.datasets

@@ -207,7 +207,8 @@ def _lay_out(
 ) -> dict[str, int]:
     """Create a graph file with placeholders for UNKNOWN, and return the offsets of its datasets, not yet written."""
     with opened(path, "w", libver=LIBVER, locking=False) as file:
-        for name, text in (("format", schema.FORMAT), ("name", held.name), *UNKNOWN.items()):
+        texts = {"format": schema.FORMAT, "name": held.name, **UNKNOWN}
+        for name, text in (texts | ({"types": held.types} if held.types else {})).items():
             _write_text(file, name, text)
         numbers = {"directed": held.directed, "classes": held.classes, "multilabel": held.multilabel}
         numbers[schema.DIGEST_BLOCK] = block
@@ -237,6 +238,7 @@ def _content_uuid(held: schema.Contents, sums: Mapping[str, NDArray[np.uint64]])
         "directed": held.directed,
         "classes": held.classes,
         "features": held.features,
+        **({"types": held.types} if held.types else {}),
         "layouts": {name: [layout.dtype.str, *layout.shape] for name, layout in held.datasets.items()},
         "digests": {schema.DIGEST + name: values.tolist() for name, values in sums.items()},
     }

@@ -10,14 +10,13 @@ from weakref import WeakSet
 
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from ..data import libraries
 from ..data.graph import Graph, SparseRows
 from ..errors import InputError
 from ..runtime import backends, mpi
 from ..runtime.watchdog import collective, watch_calls
-from .gradients import digest, sum_gradients
+from .gradients import check_alike, digest, sum_gradients
 from .graph.dist_graph import DistGraph, open_graphs
 from .graph.loading import Part, check_symmetric, load_part, sliced
 from .streaming.graph import StreamedGraph, Streaming
@@ -180,6 +179,7 @@ def _digests(graph: Graph) -> dict[str, int]:
         "the train masks": (graph.train,),
         "the val masks": (graph.val,),
         "the test masks": (graph.test,),
+        "the types": (torch.tensor(list(graph.types.encode()), dtype=torch.uint8),),
     }
     return {name: digest(*arrays) for name, arrays in fields.items()}
 
@@ -206,29 +206,6 @@ def allreduce_gradients(model: torch.nn.Module, graph: DistGraph | None = None) 
     if graph.ranks == 1:
         return
     if model not in _alike:
-        _check_alike(model, graph)
+        check_alike("allreduce_gradients", model.state_dict(keep_vars=True), graph.comm)
         _alike.add(model)
     sum_gradients([each for each in model.parameters() if each.requires_grad], graph.backend.collectives)
-
-
-def _check_alike(model: torch.nn.Module, graph: DistGraph) -> None:
-    """Raise InputError, the same on all ranks, if parameters or persistent buffers differ between ranks."""
-    parameters = {name for name, _ in model.named_parameters()}
-    tensors = {name: each for name, each in model.state_dict().items() if isinstance(each, Tensor)}
-    every = graph.comm.allgather([(name, tuple(each.shape), digest(each)) for name, each in tensors.items()])
-    for rank, theirs in enumerate(every):
-        if [each[:2] for each in theirs] != [each[:2] for each in every[0]]:
-            raise InputError(
-                f"allreduce_gradients: the model of rank {rank} has other parameters than rank 0's"
-            )
-        differing = [ours[0] for ours, first in zip(theirs, every[0], strict=True) if ours != first]
-        if any(name in parameters for name in differing):
-            raise InputError(
-                f"allreduce_gradients: the parameters of rank {rank} differ from rank 0's; "
-                "call mgg.manual_seed on all ranks before the model is made"
-            )
-        if differing:
-            raise InputError(
-                f"allreduce_gradients: the buffer {differing[0]} of rank {rank} differs from rank 0's; "
-                "mgg.nn.BatchNorm has the statistics of all ranks' rows"
-            )

@@ -6,7 +6,7 @@ step. A backward begins at a loss, where gradients of earlier ones are set aside
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ import xxhash
 from torch import Tensor
 from torch.autograd import Variable
 from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import InputError
@@ -82,6 +83,25 @@ def digest(*arrays: Any) -> int:
         found.update(f"{array.dtype} {array.shape}".encode())
         found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return found.intdigest()
+
+
+def check_alike(where: str, state: Mapping[str, Any], comm: Any) -> None:
+    """Raise InputError, the same on all ranks, if parameters or buffers differ between ranks. Collective.
+
+    state: by name; what is no tensor, and parameters without values yet, are not compared. where: begins the message.
+    """
+    tensors = {name: each for name, each in state.items() if isinstance(each, Tensor) and not is_lazy(each)}
+    mine = {name: (isinstance(each, Parameter), digest(each.detach())) for name, each in tensors.items()}
+    every = comm.allgather(mine)
+    for rank, theirs in enumerate(every):
+        both = every[0] | theirs
+        found = [(not both[name][0], name) for name in both if theirs.get(name) != every[0].get(name)]
+        if found:
+            of_buffer, name = min(found)
+            what = "buffer" if of_buffer else "parameter"
+            told = "call mgg.manual_seed on all ranks before the model is made"
+            told = "mgg.nn.BatchNorm has the statistics of all ranks' rows" if of_buffer else told
+            raise InputError(f"{where}: the {what} {name} of rank {rank} differs from rank 0's; {told}")
 
 
 def shared(

@@ -231,6 +231,7 @@ def _contents(
         multilabel=imported.multilabel,
         datasets={path: datasets[path] for path in sorted(datasets, key=_place)},
         sparse_shape=imported.sparse_shape,
+        types=imported.types,
     )
     schema.validate(imported.edges.where, held)
     return held, of_nodes

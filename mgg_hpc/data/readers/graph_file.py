@@ -112,6 +112,7 @@ def renumbered(opened: GraphFile, order: Numbers, ids: Numbers | None, *, memory
         classes=held.classes,
         multilabel=held.multilabel,
         sparse_shape=held.sparse_shape,
+        types=held.types,
         directed=held.directed,
     )
 

@@ -36,10 +36,11 @@ class _NoDropout(TorchFunctionMode):
 def check(model: Module, data: Any, ranks: int = 2, near: float = 1e-5) -> str:
     """Compare a converted model on several ranks with the model in one process: outputs, and gradients of parameters.
 
-    model: takes x, edge_index and further tensors of ``data``, a torch_geometric Data, by name, or a Data. ranks:
-    number of processes that are started; under a launcher its ranks are used. near: largest difference, of the largest
-    value. Dropout is left out; both are in training mode if the model is. Returns what was compared, as text. Raises
-    InputError if they differ, for what `convert` refuses, and for results that are not rows of the nodes.
+    model: takes x, edge_index and further tensors of ``data``, a torch_geometric Data, by name, or a Data; of a
+    HeteroData x_dict and edge_index_dict. ranks: number of processes that are started; under a launcher its ranks are
+    used. near: largest difference, of the largest value. Dropout is left out; both are in training mode if the model
+    is. Returns what was compared, as text. Raises InputError if they differ, for what `convert` refuses, and for
+    results that are not rows of the nodes.
 
     Started processes import the program, whose own code shall be under ``if __name__ == "__main__":``.
     """
@@ -64,6 +65,13 @@ def check(model: Module, data: Any, ranks: int = 2, near: float = 1e-5) -> str:
 
 def _arguments(model: Module, dtype: torch.dtype, data: Any, graph: DistGraph, whole: bool) -> dict[str, Any]:
     """Return what a model takes of a Data, or of this rank's part, with floats of a type. Raises InputError."""
+    takes = inspect.signature(model.forward).parameters
+    if graph.part.types:
+        x = data.x_dict if whole else graph.x_dict
+        index = data.edge_index_dict if whole else graph.edge_index_dict()
+        named = [name for name, each in takes.items() if each.kind == each.POSITIONAL_OR_KEYWORD]
+        given = {name: each.to(dtype) for name, each in x.items()}, index
+        return dict(zip(named or ["x_dict", "edge_index_dict"], given, strict=False))
     names = [each for each in graph.part.edge_data if f"edge_{each}" in data]
     there: dict[str, Any] = {
         "x": data.x if whole else graph.x,
@@ -73,7 +81,6 @@ def _arguments(model: Module, dtype: torch.dtype, data: Any, graph: DistGraph, w
     if data.edge_weight is not None:
         there["edge_weight"] = data.edge_weight if whole else graph.edge_weight()
     there = {name: each.to(dtype) if each.is_floating_point() else each for name, each in there.items()}
-    takes = inspect.signature(model.forward).parameters
     if takes_data(takes):
         return {"data": type(data)(**there)}
     found = {}
@@ -101,6 +108,11 @@ def _compared(model: Module, data: Any, near: float, comm: Any) -> str:
     with from_pyg(data, comm=comm, dtype=str(dtype).removeprefix("torch.")) as graph:
         with _NoDropout():
             wanted = alone(**_arguments(alone, dtype, data, graph, True))
+        if isinstance(wanted, dict):
+            some = {name: each for name, each in wanted.items() if each is not None}
+            columns = next(iter(some.values())).shape[1:]
+            whole = [some.get(name, torch.zeros(n, *columns)) for name, n in data.num_nodes_dict.items()]
+            wanted = torch.cat(whole)
         if not isinstance(wanted, Tensor) or wanted.shape[:1] != (graph.num_nodes,):
             what = f"a tensor {list(wanted.shape)}" if isinstance(wanted, Tensor) else type(wanted).__name__
             raise InputError(f"check: the model returns {what}; expected a tensor with a row for each node")
@@ -108,6 +120,7 @@ def _compared(model: Module, data: Any, near: float, comm: Any) -> str:
         converted = convert(model, graph, check=False)
         converted._conversion.drops = False  # dropout
         out = converted(**_arguments(model, dtype, data, graph, False))
+        out = graph.joined(out) if isinstance(out, dict) else out
         for each, of_rows in ((wanted, weights), (out, weights[graph.ids])):
             if each.requires_grad:
                 each.backward(of_rows)

@@ -15,7 +15,7 @@ from torch.nn import Module
 from ...errors import InputError
 from ...plan.workload import prefix_sum
 from ..graph.dist_graph import DistGraph
-from .layouts import Count, Divided, dims, divided, layout
+from .layouts import Count, Divided, Domain, dims, divided, layout
 from .running import Run
 
 ROWS = 8
@@ -43,53 +43,81 @@ def some_rows(run: Run, alone: Any, out: Any, args: Any, kwargs: Any) -> str:
     Raises InputError, the same on all ranks, if they differ.
     """
     graph, lists = run.graph, run.lists
-    if not isinstance(out, Tensor) or dims(out)[:1] != (Divided(lists.nodes),):
+    outs = {
+        name: each for name, each in (out if isinstance(out, dict) else {"": out}).items() if each is not None
+    }
+    lists_of_rows = [lists.nodes, *(each for each in lists.typed.values() if each.beyond)]
+    whole = [Divided(each) for each in lists_of_rows]
+    if not outs or not all(
+        isinstance(each, Tensor) and each.dim() and dims(each)[0] in whole for each in outs.values()
+    ):
         return "the model does not return rows of the nodes"
     if run.drew:
         return "it draws random numbers"
-    rows = np.unique(np.linspace(0, graph.num_nodes - 1, ROWS).astype(np.int64))
     most = min(MOST_EDGES, MOST_VALUES // max([1, *(columns for *_, columns in run.exchanges)]))
-    every = np.arange(graph.num_nodes) if graph.num_edges <= most else rows
-    if len(every) == len(rows) < graph.num_nodes:
+    # Of each list the items that this rank gives, and the numbers of all rows that are given, ascending.
+    given: dict[Domain, NDArray[np.int64]]
+    numbers: dict[Domain, NDArray[np.int64]]
+    if graph.num_edges <= most:
+        given = {each: np.arange(each.local) for each in (lists.edges, *lists_of_rows, *lists.typed.values())}
+        numbers = {each: np.concatenate(graph.comm.allgather(each.own)) for each in lists_of_rows}
+    else:
         for there, what in (
             (run.pooled, "it reduces all rows to one value"),
             (any(what == "sums" for _, what, _ in run.exchanges), "it sums at the sources of edges"),
             (Count.used, "it computes with the number of nodes or edges"),
+            (any(dims(each)[0] != whole[0] for each in outs.values()), "it takes several types of nodes"),
         ):
             if there:
                 return f"{what}, and the graph has more than {most:,} edges"
-    found = _around(graph, every, len(run.exchanges) + 1, most)
-    if found is None:
-        return f"the rows that {ROWS} of them depend on have more than {most:,} edges"
-    nodes, places, edges = found
-    low = int(prefix_sum(graph.counts)[graph.rank])
-    mine = nodes[(nodes >= low) & (nodes < low + graph.rows)] - low
+        found = _around(graph, _spread(np.arange(graph.num_nodes)), len(run.exchanges) + 1, most)
+        if found is None:
+            return f"the rows that {ROWS} of them depend on have more than {most:,} edges"
+        nodes, places = found
+        given = {lists.nodes: np.flatnonzero(np.isin(lists.nodes.own, nodes)), lists.edges: places}
+        numbers = {lists.nodes: nodes}
 
     def part(value: Any) -> Any:
-        """Return what this rank gives of an argument: of a tensor the rows that are needed."""
+        """Return what this rank gives of an argument: of a tensor the items that are needed, and their dimension."""
+        if isinstance(value, dict):
+            return {name: part(each) for name, each in value.items()}
         if not isinstance(value, Tensor) or (place := divided(value)) is None:
             return value if isinstance(value, (Tensor, type(None))) else NotImplemented
-        entry = dims(value)[place]
-        chosen = {lists.nodes: mine, lists.edges: places}.get(entry.domain)  # type: ignore[union-attr]
-        if chosen is None or (place and layout(value).numbers is None):
+        entry, held = dims(value)[place], layout(value).numbers
+        assert entry is not None
+        if entry.domain not in given or (held is None) != (place == 0):
             return NotImplemented
-        return [] if place else [value.detach()[torch.from_numpy(chosen)]]
+        taken = value.detach().index_select(place, torch.from_numpy(given[entry.domain]).to(value.device))
+        if isinstance(held, tuple):
+            ends = zip((each.domain for each in held), taken.cpu().numpy(), strict=True)
+            pair = np.stack([np.searchsorted(numbers[of], of.numbers[end]) for of, end in ends])
+            taken = torch.from_numpy(pair).to(value.device)
+        return taken, place
 
-    given = [part(each) for each in (*args, *kwargs.values())]
-    wanted = rows[(rows >= low) & (rows < low + graph.rows)] - low
-    parts = graph.comm.gather((given, edges, out.detach()[torch.from_numpy(wanted)].cpu()))
-    said = "" if parts is None else _differing(alone, parts, nodes, rows, len(args), list(kwargs))
+    checked, places, mine = dict[str, Any](), dict[str, Any](), dict[str, Tensor]()
+    for name, each in outs.items():
+        of: Any = dims(each)[0].domain  # type: ignore[union-attr]
+        checked[name] = _spread(numbers[of] if graph.num_edges <= most else np.arange(graph.num_nodes))
+        places[name] = np.searchsorted(numbers[of], checked[name])
+        mine[name] = each.detach()[torch.from_numpy(np.isin(of.own, checked[name])).to(each.device)].cpu()
+    parts = graph.comm.gather(([part(each) for each in (*args, *kwargs.values())], mine))
+    said = "" if parts is None else _differing(alone, parts, checked, places, len(args), list(kwargs))
     said = graph.comm.bcast(said)
-    if said.startswith("!") and Count.read and len(every) < graph.num_nodes:
+    if said.startswith("!") and Count.read and graph.num_edges > most:
         return "it reads the number of nodes or edges, and gives other values on a part of the graph"
     if said.startswith("!"):
         raise InputError(said[1:])
     return said
 
 
+def _spread(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return some of these, evenly spread."""
+    return rows[np.unique(np.linspace(0, max(0, len(rows) - 1), ROWS).astype(np.int64))[: len(rows)]]
+
+
 def _around(graph: DistGraph, rows: NDArray[np.int64], hops: int, most: int) -> Any:
-    """Return the rows within hops of others against the edges, ascending, and this rank's edges to them: their places,
-    and both ends. None with more edges than ``most``. Collective.
+    """Return the rows within hops of others against the edges, ascending, and the places of this rank's edges to them;
+    None with more edges than ``most``. Collective.
     """
     edges, low = graph.part.slice, int(prefix_sum(graph.counts)[graph.rank])
     nodes, new = rows, rows
@@ -106,38 +134,43 @@ def _around(graph: DistGraph, rows: NDArray[np.int64], hops: int, most: int) -> 
         sources = np.unique(np.concatenate(graph.comm.allgather(edges.indices[here].astype(np.int64))))
         new = np.setdiff1d(sources, nodes)
         nodes = np.union1d(nodes, new)
-    places.sort()
-    target = np.searchsorted(edges.indptr, places, side="right") - 1 + low
-    return nodes, places, np.stack([edges.indices[places].astype(np.int64), target])
+    return nodes, np.sort(places)
 
 
-def _differing(alone: Any, every: Any, nodes: Any, rows: Any, count: int, names: list[str]) -> str:
+def _joined(parts: Any) -> Any:
+    """Return an argument of what all ranks gave of it. Raises TypeError for what cannot be joined."""
+    if isinstance(parts[0], dict):
+        return {name: _joined([each[name] for each in parts]) for name in parts[0]}
+    if parts[0] is NotImplemented:
+        raise TypeError
+    return torch.cat([each for each, _ in parts], parts[0][1]) if isinstance(parts[0], tuple) else parts[0]
+
+
+def _differing(alone: Any, every: Any, rows: Any, places: Any, count: int, names: list[str]) -> str:
     """Return what is wrong with rows of all ranks, after "!"; why nothing was compared, or ""."""
-    if any(each is NotImplemented for each in every[0][0]):
-        return "its arguments are not tensors of nodes and edges"
-    index = torch.from_numpy(np.searchsorted(nodes, np.concatenate([edges for _, edges, _ in every], 1)))
-    whole = []
-    for parts in zip(*(given for given, *_ in every), strict=True):
-        rows_of = isinstance(parts[0], list)
-        whole.append(
-            torch.cat([each for (each,) in parts]) if rows_of and parts[0] else index if rows_of else parts[0]
-        )
     try:
-        wanted = alone(*whole[:count], **dict(zip(names, whole[count:], strict=True)))
+        whole = [_joined(parts) for parts in zip(*(given for given, _ in every), strict=True)]
+    except TypeError:
+        return "its arguments are not tensors of nodes and edges"
+    try:
+        out = alone(*whole[:count], **dict(zip(names, whole[count:], strict=True)))
     except Exception as error:
         return f"the model does not run on a part of the graph ({type(error).__name__}: {error})"
-    found = torch.cat([each for *_, each in every])
-    wanted = wanted[torch.from_numpy(np.searchsorted(nodes, rows))].to(found)
-    halves = torch.is_autocast_enabled(found.device.type) or found.dtype not in NEAR
-    near = (0.05 if halves else NEAR[found.dtype]) * float(wanted.abs().nan_to_num(0, 0).max())
-    apart = (found - wanted).abs()
-    same = (found == wanted) | (found.isnan() & wanted.isnan())  # infinities, and NaN of the model's own
-    apart = apart.where(~same, 0).reshape(len(rows), -1).amax(1)
-    if bool((apart <= near).all()):
-        return ""
-    row = int((~(apart <= near)).int().argmax())
-    ours, own = (each[row].flatten()[:3].tolist() for each in (found, wanted))
-    return (
-        f"!convert: of node {rows[row]} in the graph's order the converted model gives {ours}, the model itself {own}: "
-        "this is an error of mgg.convert, which mgg.explain may show; check=False goes on all the same"
-    )
+    for name, numbers in rows.items():
+        found = torch.cat([each[name] for _, each in every])
+        wanted = (out[name] if isinstance(out, dict) else out)[torch.from_numpy(places[name])].to(found)
+        halves = torch.is_autocast_enabled(found.device.type) or found.dtype not in NEAR
+        largest = wanted.abs().nan_to_num(0, 0).max() if wanted.numel() else 0
+        near = (0.05 if halves else NEAR[found.dtype]) * float(largest)
+        apart = (found - wanted).abs()
+        same = (found == wanted) | (found.isnan() & wanted.isnan())  # infinities, and NaN of the model's own
+        wrong = ~(apart.where(~same, 0) <= near).reshape(len(numbers), -1).all(1)
+        if bool(wrong.any()):
+            row = int(wrong.int().argmax())
+            ours, own = (each[row].flatten()[:3].tolist() for each in (found, wanted))
+            return (
+                f"!convert: of node {numbers[row]} in the graph's order the converted model gives {ours}, the model "
+                f"itself {own}: this is an error of mgg.convert, which mgg.explain may show; check=False goes on all "
+                "the same"
+            )
+    return ""

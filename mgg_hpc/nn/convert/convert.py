@@ -17,7 +17,7 @@ from torch.nn import Module
 from ...errors import InputError
 from ...runtime import mpi
 from ...runtime.watchdog import calling, collective
-from ..gradients import digest
+from ..gradients import check_alike, digest
 from ..graph.dist_graph import DistGraph
 from ..layers.random import DRAWS, Dropout
 from .compare import evaluating, some_rows
@@ -26,13 +26,8 @@ from .fused import fused, signature
 from .layouts import PLAIN, dims, divided, layout, over, put
 from .running import Below, Run, lists_of
 
-NODES, EDGES, INDEX, KEPT, DATA = (
-    1,
-    2,
-    4,
-    8,
-    16,
-)  # what a tensor fits; DATA times 2^i for the i-th data of edges
+# What a tensor fits; TYPED: the type that is its key; DATA times 2^i for the i-th data of edges.
+NODES, EDGES, INDEX, KEPT, TYPED, DATA = (1, 2, 4, 8, 16, 32)
 OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, where sizes do not tell
 
 
@@ -79,6 +74,8 @@ class Conversion:
             with _own_caches(dict(model.named_modules()), {}):
                 return original(model)(*args, **kwargs)
 
+        draws = model.__dict__[DRAWS].draws
+        epoch = draws.epoch
         with (
             evaluating(model),
             torch.random.fork_rng([self.graph.device] if "cuda" in self.graph.device else []),
@@ -91,6 +88,7 @@ class Conversion:
                 raise
             except Exception as error:  # on all ranks; the call itself tells, if it fails too
                 why = f"in evaluation it does not run ({type(error).__name__}: {error})"
+        draws.begin(epoch)  # a model may draw in evaluation
         if why and self.graph.rank == 0:
             warnings.warn(f"mgg.convert: no rows were compared with the model's own: {why}", stacklevel=4)
 
@@ -114,7 +112,10 @@ class Conversion:
             if fit == KEPT:
                 run.note(str(layout(each)))
             elif fit == INDEX:
-                over(each, lists.edges, 1, layout(lists.index).numbers)
+                edges: Any = lists.typed[name[1]] if lists.typed and _is_key(name) else lists.edges
+                over(each, edges, 1, layout(edges.ends()).numbers)
+            elif fit == TYPED:
+                over(each, lists.typed[name[1]])
             elif fit >= DATA:
                 layout(over(each, lists.edges)).data = lists.names[
                     (fit // DATA & -(fit // DATA)).bit_length() - 1
@@ -140,12 +141,12 @@ class Conversion:
         entry = None if place is None else dims(given)[place]
         if entry is not None and lists.own(entry.domain) and entry.size == given.shape[place]:
             return KEPT
-        if (
-            given.dtype == torch.int64
-            and given.shape == lists.index.shape
-            and torch.equal(given, lists.index)
-        ):
+        of = lists.typed.get(name[1]) if _is_key(name) else None
+        ends = (of or lists.edges).ends
+        if ends is not None and given.dtype == torch.int64 and torch.equal(given, ends()):
             return INDEX
+        if lists.typed and _is_key(name):
+            return TYPED * (of is not None and given.shape[:1] == (of.local,))
         fits = 0
         if given.dim() and len(given) == lists.edges.local:
             for i, each in enumerate(lists.names):
@@ -188,18 +189,26 @@ def takes_data(parameters: Mapping[str, inspect.Parameter]) -> bool:
     return [each.name for each in required] == ["data"]
 
 
+def _is_key(name: Any) -> bool:
+    return isinstance(name, tuple)
+
+
 def _tensors(named: Mapping[Any, Any]) -> Iterator[tuple[Any, Tensor]]:
-    """Yield tensors with their names, those in lists, dictionaries and Data among them."""
+    """Yield tensors with their names, those in lists, Data and, as (name, key), dictionaries among them."""
     left = list(named.items())
     while left:
         name, each = left.pop(0)
         if isinstance(each, Tensor):
             yield name, each
         elif isinstance(each, dict):
-            left += each.items()
+            left += [((name, key), inside) for key, inside in each.items()]
         elif isinstance(each, (list, tuple)):
             left += [(name, inside) for inside in each]
         elif type(each).__module__.partition(".")[0] == "torch_geometric" and hasattr(each, "to_dict"):
+            if hasattr(each, "node_types"):
+                raise InputError(
+                    "convert: the model takes a HeteroData; let it take x_dict and edge_index_dict"
+                )
             left += each.to_dict().items()
 
 
@@ -260,7 +269,7 @@ def convert(model: Any, graph: DistGraph, *, check: bool = True) -> Any:
     with mpi.agree(graph.comm if isinstance(graph, DistGraph) else mpi.world()):
         _check(model, graph)
         model = original(model)
-    _check_alike(model, graph)
+    check_alike("convert", {**dict(model.named_parameters()), **dict(model.named_buffers())}, graph.comm)
     kind = type(model)
     own = {"_conversion": Conversion(graph, check), "__module__": kind.__module__}
     converted = _over(type(kind.__name__, (_Converted, kind), own), model)
@@ -299,19 +308,7 @@ def _check(model: Any, graph: Any) -> None:
             wrong = "is compiled; convert first, then torch.compile"
         elif kind in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
             wrong = "divides batches between devices; give the module inside it"
+        elif kind in ("HGTConv", "HEATConv"):
+            wrong = "joins nodes of all types in one list; HANConv or to_hetero(SAGEConv or GATConv) do not"
         if wrong:
             raise InputError(f"convert: {path + ' ' if path else ''}({kind}) {wrong}")
-
-
-def _check_alike(model: Module, graph: DistGraph) -> None:
-    """Raise InputError, the same on all ranks, unless parameters and buffers are the same. Collective."""
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    made = {name: each for name, each in named.items() if not torch.nn.parameter.is_lazy(each)}
-    every = graph.comm.allgather({name: digest(each.detach()) for name, each in made.items()})
-    for rank, theirs in enumerate(every):
-        name = next((name for name in {**every[0], **theirs} if theirs.get(name) != every[0].get(name)), None)
-        if name is not None:
-            raise InputError(
-                f"convert: {name} of rank {rank} differs from rank 0's; call mgg.manual_seed on all ranks before the "
-                "model is made"
-            )

@@ -304,11 +304,11 @@ def _scattered(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
         if not sums:
             return func(x, dim, run.settled(index), src, *more, **rest)
         with run.local():
-            shape = list(x.shape)
-            shape[dim] = run.lists.extended
+            shape, entries = list(x.shape), list(dims(x))
+            numbers: Any = layout(index).numbers
+            beyond = numbers.domain.beyond
+            shape[dim], entries[dim] = beyond.local, Divided(beyond)
             start = x.new_zeros(shape)
-        entries = list(dims(x))
-        entries[dim] = Divided(run.lists.halo)
         put(start, Layout(tuple(entries)))
         total = run.folded(_sums(start, name, dim, index, src), dim % x.dim())
     elif entry and dims(x)[dim] is None and layout(index).numbers is None and sums:
@@ -492,8 +492,11 @@ def _batch_norm(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     names = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
     x, mean, var, weight, bias, training, momentum, eps, _ = _bound(args, kwargs, *names)
     found = _over(x, [each for each in range(x.dim()) if each != 1])
-    if not training or found is None:
+    if found is None:
         return NotImplemented
+    if not training:  # torch does another thing where there are no rows
+        with run.local():
+            return put(func(*args, **kwargs), Layout(dims(x)))
     over, count = found
     if count < 2:
         raise ValueError(f"Expected more than 1 value per channel when training, got {count}")

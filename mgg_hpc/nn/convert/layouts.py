@@ -28,13 +28,16 @@ class Domain:
 
     name: for messages, the same on all ranks. local: number of this rank's items. total: of all ranks' items. keys:
     uint64 [local], numbers of the items that depend neither on ranks nor on the order of rows, for random draws. parts:
-    of a concatenation. source: the list that it was chosen of. owner: of rows with a halo, the list of the rows. ends:
+    of a concatenation. source: the list that it was chosen of. owner: of rows with a halo, the list of the rows.
+    beyond: of nodes, the list of the rows with a halo. numbers: int64, the graph's numbers of the latter. ends:
     returns the ends [2, local] of edges.
     """
 
     parts: Sequence[Domain] = ()
     source: Domain | None = None
     owner: Domain | None = None
+    beyond: Domain | None = None
+    numbers: NDArray[np.int64]
     ends: Callable[[], Tensor] | None = None
 
     def __init__(
@@ -48,6 +51,11 @@ class Domain:
         if not isinstance(self._total, int):
             self._total = self._total()
         return self._total
+
+    @property
+    def own(self) -> NDArray[np.int64]:
+        """The graph's numbers of this rank's rows."""
+        return self.numbers[: self.local]
 
     @property
     def keys(self) -> NDArray[np.uint64]:
@@ -202,23 +210,8 @@ def _noted(method: Any) -> Any:
 
 
 for _name in (
-    "truediv",
-    "rtruediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "float",
-    "rfloordiv",
-    "rmod",
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "neg",
-    "lt",
-    "le",
-    "gt",
-    "ge",
+    *("truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "float"),
+    *("add", "radd", "sub", "rsub", "neg", "lt", "le", "gt", "ge"),
 ):
     setattr(Count, f"__{_name}__", _noted(getattr(int, f"__{_name}__")))
 

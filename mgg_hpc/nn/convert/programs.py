@@ -17,17 +17,8 @@ from .layouts import Divided, Layout, dims, layout, put
 from .running import Run
 
 # What messages read of all edges of a node together.
-_OF_NODES = {
-    "index",
-    "ptr",
-    "size",
-    "size_i",
-    "size_j",
-    "dim_size",
-    "edge_index",
-    "edge_index_i",
-    "edge_index_j",
-}
+_OF_NODES = {"index", "ptr", "size", "size_i", "size_j", "dim_size"}
+_OF_NODES |= {"edge_index", "edge_index_i", "edge_index_j"}
 _REDUCES = {"SumAggregation": "sum", "MeanAggregation": "mean", "MaxAggregation": "max"}
 
 

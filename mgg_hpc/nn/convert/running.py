@@ -6,6 +6,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 from weakref import WeakValueDictionary
@@ -17,12 +18,13 @@ from torch import Tag, Tensor, autograd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import InputError
+from ...plan.workload import prefix_sum
 from ...runtime import mpi
 from ...runtime.backends.arguments import RngKey
 from ...runtime.exit_code import FailedElsewhere
 from ...runtime.watchdog import calling
 from ..gradients import digest
-from ..graph.dist_graph import DistGraph, extend, fold
+from ..graph.dist_graph import DistGraph, Extension, extend, extension, fold
 from ..layers.random import Dropout, dropped
 from ..spans import first_order
 from ..workspace import accumulator, as_array
@@ -42,18 +44,54 @@ class Lists:
         index = graph.edge_index()
         self.index, self.weight = index, graph.edge_weight()
         self.names = sorted([*graph.part.edge_data, *["weight"] * (self.weight is not None)])
-        self.nodes = Domain("nodes", graph.rows, graph.num_nodes, self._ids)
+        low = int(prefix_sum(graph.counts)[graph.rank])
+        numbers = np.append(np.arange(low, low + graph.rows), graph.halo())
+        self.nodes = self._rows("nodes", graph.rows, graph.num_nodes, numbers, self._ids)
         self.edges = Domain("edges", index.shape[1], graph.num_edges, self._pairs)
-        self.extended = graph.rows + len(graph.halo())
         self.edges.ends = lambda: self.index
-        self.halo = Domain("nodes and halo", self.extended, 0, self._ids)
-        self.halo.owner = self.nodes
         over(self.index, self.edges, 1, (Numbers(self.nodes, halo=True), Numbers(self.nodes)))
+        self.typed = self._typed() if graph.part.types else {}
         self._made: WeakValueDictionary[Any, Domain] = WeakValueDictionary()
+        self._extensions = dict[Domain, Extension]()
+
+    @staticmethod
+    def _rows(name: str, rows: int, total: int, numbers: NDArray[np.int64], keys: Any) -> Domain:
+        """Return the list of rows of nodes, which has that of rows and halo. numbers: the graph's, of the latter."""
+        made, beyond = Domain(name, rows, total, keys), Domain(f"{name} and halo", len(numbers), 0, keys)
+        made.beyond, beyond.owner, made.numbers = beyond, made, numbers
+        return made
+
+    def _typed(self) -> dict[Any, Domain]:
+        """Return the lists of the types of nodes and edges by their keys."""
+        types, found = self.graph.types, dict[Any, Domain]()
+        for name, rows in types.nodes.items():
+            keys = partial(lambda rows: self._ids()[rows.cpu().numpy()], rows)
+            found[name] = self._rows(
+                f"nodes of {name}", len(rows), types.counts[name], types.numbers[name], keys
+            )
+        for key, places in types.edges.items():
+            keys = partial(lambda places: self.edges.keys[places.cpu().numpy()], places)
+            made = found[key] = Domain(f"edges of {key}", len(places), types.counts[key], keys)
+            made.ends = partial(types.index.__getitem__, key)
+            over(types.index[key], made, 1, (Numbers(found[key[0]], halo=True), Numbers(found[key[2]])))
+        return found
+
+    def extension(self, of: Domain) -> Extension | None:
+        """Return the extension of a type's rows; None for that of all rows. Collective at the first call for a type."""
+        if of is self.nodes:
+            return None
+        if of not in self._extensions:
+            plan, rows = (
+                self.graph.adjacency("edges").forward,
+                torch.from_numpy(of.own - self.nodes.numbers[0]),
+            )
+            self._extensions[of] = extension(self.graph, plan, of.numbers, rows.to(self.graph.device))
+        return self._extensions[of]
 
     def own(self, domain: Domain) -> bool:
         """Return whether a domain is one of this graph's, or was made of them."""
-        return domain in (self.nodes, self.edges) or any(each is domain for each in self._made.values())
+        given = (self.nodes, self.edges, *self.typed.values(), *self._made.values())
+        return any(each is domain for each in given)
 
     def _ids(self) -> NDArray[np.uint64]:
         ids = torch.as_tensor(self.graph.ids).cpu()
@@ -123,28 +161,29 @@ def places(of: Divided, size: int) -> NDArray[np.uint64]:
     return mixed(of.domain.keys[item], other.astype(np.uint64))
 
 
-def extended(x: Tensor, graph: DistGraph) -> Tensor:
-    """Return rows [n, F] of any type, followed by those of the halo, with gradients if they have the graph's type.
+def extended(x: Tensor, graph: DistGraph, of: Extension | None = None) -> Tensor:
+    """Return rows [n, F] of any dtype, followed by those of the halo, with gradients if they have the graph's dtype.
 
-    Whole numbers cross in pieces, exactly. Raises Refused for numbers of another floating-point type that would round.
+    of: the extension of the rows. [default: that of all rows] Whole numbers cross in pieces, exactly. Raises Refused
+    for numbers of another floating-point type that would round.
     """
     if graph.ranks == 1:
         return x
     if not x.shape[1]:
-        return extended(x.new_zeros(len(x), 1), graph)[:, :0]
+        return extended(x.new_zeros(len(x), 1), graph, of)[:, :0]
     if x.dtype == graph.dtype:
-        return extend(x, graph)
+        return extend(x, graph, of)
     if x.is_floating_point():
         if torch.promote_types(x.dtype, graph.dtype) != graph.dtype:
             raise Refused(
                 f"rows of {x.dtype} on a graph of {graph.dtype}: open the graph with dtype={str(x.dtype)[6:]!r}"
             )
-        return extend(x.to(graph.dtype), graph).to(x.dtype)
+        return extend(x.to(graph.dtype), graph, of).to(x.dtype)
     if accumulator(graph.dtype) != graph.dtype:
         raise Refused(f"{x.dtype} rows of other ranks on a graph of {graph.dtype}; open the graph in float32")
     whole = x.long()
     pieces = [(whole >> shift) & (2**PIECE - 1) for shift in range(0, 64, PIECE)]
-    parts = extend(torch.cat(pieces, 1).to(graph.dtype), graph).long().chunk(64 // PIECE, 1)
+    parts = extend(torch.cat(pieces, 1).to(graph.dtype), graph, of).long().chunk(64 // PIECE, 1)
     whole = sum(
         (part << shift for part, shift in zip(parts, range(0, 64, PIECE), strict=True)),
         torch.zeros_like(parts[0]),
@@ -347,21 +386,24 @@ class Run:
 
     def extended(self, x: Tensor, dim: int) -> Tensor:
         """Return rows of this rank's nodes, followed by those of the halo, along a dimension. Collective."""
-        return self._moved(x, dim, self.lists.halo, extended)
+        of = dims(x)[dim].domain  # type: ignore[union-attr]
+        return self._moved(x, dim, of, of.beyond, extended)
 
     def folded(self, x: Tensor, dim: int) -> Tensor:
         """Return the sums of what all ranks hold of each node, the adjoint of `extended`. Collective."""
-        return self._moved(x, dim, self.lists.nodes, _folded)
+        of = dims(x)[dim].domain.owner  # type: ignore[union-attr]
+        return self._moved(x, dim, of, of, _folded)
 
-    def _moved(self, x: Tensor, dim: int, domain: Domain, move: Any) -> Tensor:
+    def _moved(self, x: Tensor, dim: int, of: Any, domain: Any, move: Any) -> Tensor:
         self.again()
         self.sync()
         with self.local():
+            extension = self.lists.extension(of) if self.graph.ranks > 1 else None
             ahead = x.movedim(dim, 0)
             rest = ahead.shape[1:]
             width = int(np.prod(rest))
             self.exchanges.append((self.place(), "rows" if move is extended else "sums", width))
-            out = move(ahead.reshape(len(ahead), width), self.graph)
+            out = move(ahead.reshape(len(ahead), width), self.graph, extension)
             out = out.reshape(len(out), *rest).movedim(0, dim)
         entries = list(dims(x))
         entries[dim] = Divided(domain)
@@ -370,14 +412,14 @@ class Run:
     def settled(self, index: Tensor) -> Tensor:
         """Return numbers of nodes as this rank's own. Collective. Raises Refused if some on a rank are of the halo."""
         self.sync()
+        of: Any = layout(index).numbers
         with self.local():
-            rows = self.graph.rows
-            if self.graph.comm.allreduce(int(bool((index >= rows).any()))):
+            if self.graph.comm.allreduce(int(bool((index >= of.domain.local).any()))):
                 raise Refused(
                     "puts values at sources of edges, which are other ranks'; sums alone come to their owners"
                 )
             found = index.view(index.shape)
-        return put(found, Layout(dims(index), Numbers(self.lists.nodes)))
+        return put(found, Layout(dims(index), Numbers(of.domain)))
 
     def same(self, drawn: Tensor) -> None:
         """Replace random numbers by rank 0's. Collective."""
@@ -425,17 +467,17 @@ def _told(error: BaseException | None) -> str | None:
     return None if error is None else str(error) if isinstance(error, InputError) else ""
 
 
-def _folded(x: Tensor, graph: DistGraph) -> Tensor:
+def _folded(x: Tensor, graph: DistGraph, of: Extension | None = None) -> Tensor:
     if graph.ranks == 1:
         return x
     if not x.shape[1]:
-        return x[: graph.rows]
+        return x[: graph.rows if of is None else len(of.rows)]  # type: ignore[arg-type]
     whole = not x.is_floating_point()
     if not whole and torch.promote_types(x.dtype, graph.dtype) != graph.dtype:
         raise Refused(
             f"sums of {x.dtype} on a graph of {graph.dtype}: open the graph with dtype={str(x.dtype)[6:]!r}"
         )
-    found = fold(x.to(graph.dtype), graph)
+    found = fold(x.to(graph.dtype), graph, of)
     return (found.round() if whole else found).to(x.dtype)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,6 +32,7 @@ from .handle import GraphHandle
 from .loading import Part, edge_data_of, matrix_of, weighted_edges
 from .matrix import Adjacency, Unplanned
 from .transfer import planned
+from .types import EdgeType, Types
 
 TRANSFERS = ("auto", "direct", "get", "halo")
 SPLITS = ("train", "val", "test")
@@ -40,6 +42,7 @@ PUBLIC = (
     *("rank", "ranks", "comm", "device", "dtype", "adjacency", "edge_index", "edge_weight", "edge_data"),
     *("edge_values", "loss", "accuracy", "gather", "close"),
 )
+TYPED = ("types", "x_dict", "edge_index_dict", "joined")  # and of a graph that has types
 SPARE = 4  # a heap that cannot grow (OpenSHMEM's) has room for so many times two buffers of the widest rows
 
 open_graphs: list[DistGraph] = []  # in the order of opening
@@ -150,7 +153,7 @@ class DistGraph(GraphHandle):
         return super().adjacency(kind, ordered=ordered)
 
     def __dir__(self) -> list[str]:
-        return sorted([*PUBLIC, *dir(object)])
+        return sorted([*PUBLIC, *(TYPED if self.part.types else ()), *dir(object)])
 
     def __repr__(self) -> str:
         x = "" if self.x is None else f", x={list(self.x.shape)}"
@@ -245,6 +248,34 @@ class DistGraph(GraphHandle):
         values = edge_data_of(self.part, name)
         values = values.astype(np.int64) if values.dtype.name in ("uint16", "uint32", "uint64") else values
         return torch.from_numpy(values)
+
+    @functools.cached_property
+    def types(self) -> Types:
+        """This rank's nodes and edges by type, of a graph that was a HeteroData. Collective at the first call."""
+        with torch.inference_mode(False):
+            return Types(self)
+
+    @property
+    def x_dict(self) -> dict[str, Tensor]:
+        """Features of this rank's nodes by type, [n_t, F_t], of those that have some. Collective at the first call."""
+        x, columns = self.x, self.types.columns
+        if not isinstance(x, Tensor):
+            return {}
+        return {name: x[rows, : columns[name]] for name, rows in self.types.nodes.items() if columns[name]}
+
+    def edge_index_dict(self) -> dict[EdgeType, Tensor]:
+        """Return the edges to this rank's nodes by type, int64 [2, E_t]: places among the rows of both types.
+
+        Sources are numbered on in the halo, as by `edge_index`. Collective at the first call.
+        """
+        return dict(self.types.index)
+
+    def joined(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """Return rows of nodes by type [n_t, C], as a model returns them, in one tensor [n, C], as `loss` takes it.
+
+        Nodes of other types get 0. Raises InputError for other numbers of rows.
+        """
+        return self.types.joined(rows, "graph.joined")
 
     @collective("graph.loss")
     def loss(self, out: Tensor, fn: Callable[..., Tensor], split: str = "train") -> Tensor:
@@ -363,8 +394,18 @@ class DistGraph(GraphHandle):
 # Extending is a sum in which each destination has one edge. Its adjoint, which returns the gradients of the halo to
 # their owners, is the sum over the transposed plan; so both run on any backend, by any transfer.
 
-# By plan: the adjacency from rows [n] to extended rows [n + H], and int64 [P], the extended rows of each rank.
-_extensions: WeakKeyDictionary[Plan, tuple[Adjacency, NDArray[np.int64]]] = WeakKeyDictionary()
+
+class Extension(NamedTuple):
+    """adjacency: from rows [n] to extended rows. counts: int64 [P], the extended rows of each rank. rows: places of
+    those rows that are extended, the rows of a type. [default: all]
+    """
+
+    adjacency: Adjacency
+    counts: NDArray[np.int64]
+    rows: Tensor | None = None
+
+
+_extensions: WeakKeyDictionary[Plan, Extension] = WeakKeyDictionary()  # of a plan's halo
 
 
 def halo_ids(plan: Plan, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -373,20 +414,19 @@ def halo_ids(plan: Plan, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
     return plan.halo + bounds[owner]
 
 
-def _extension(graph: GraphHandle, plan: Plan) -> tuple[Adjacency, NDArray[np.int64]]:
-    """Plan the extension of rows by a plan's halo. Collective."""
+def extension(graph: GraphHandle, plan: Plan, source: NDArray[np.int64], rows: Tensor | None) -> Extension:
+    """Plan the extension by a plan's transfer. source: global numbers of the extended rows. Collective."""
     comm, backend = graph.comm, graph.backend
     if comm is None:
         raise ValueError("extend: the graph's handle was made without the communicator of its ranks (comm=)")
     bounds, rank = prefix_sum(graph.counts), graph.rank
-    source = np.append(np.arange(bounds[rank], bounds[rank + 1]), halo_ids(plan, bounds))
     indptr = np.arange(len(source) + 1)
     counts = np.array(comm.allgather(len(source)))
     extended = prefix_sum(counts)
     forward = workload.split(rank, bounds, indptr, source)
     indptr, copies, _ = exchange.transpose(comm, bounds, indptr, source, extended)
     both = Unplanned(forward, workload.split(rank, extended, indptr, copies), None, kind="extension")
-    return planned(comm, both, [plan.transfer], backend.capabilities.halo_rounds)[0], counts
+    return Extension(planned(comm, both, [plan.transfer], backend.capabilities.halo_rounds)[0], counts, rows)
 
 
 class _Copies(autograd.Function):
@@ -418,27 +458,34 @@ def _copied(
     return graph.aggregate(adjacency, rows, backward=fold)
 
 
-def _extended(graph: GraphHandle, adjacency: Adjacency | None) -> tuple[Adjacency, NDArray[np.int64]]:
-    plan = (adjacency or graph.adjacency("edges")).forward
+def _extended(graph: GraphHandle, of: Adjacency | Extension | None) -> Extension:
+    if isinstance(of, Extension):
+        return of
+    plan = (of or graph.adjacency("edges")).forward
     if plan not in _extensions:
-        _extensions[plan] = _extension(graph, plan)
+        bounds = prefix_sum(graph.counts)
+        own = np.arange(bounds[graph.rank], bounds[graph.rank + 1])
+        _extensions[plan] = extension(graph, plan, np.append(own, halo_ids(plan, bounds)), None)
     return _extensions[plan]
 
 
 @collective("mgg.extend")
-def extend(x: Tensor, graph: GraphHandle, adjacency: Adjacency | None = None) -> Tensor:
+def extend(x: Tensor, graph: GraphHandle, adjacency: Adjacency | Extension | None = None) -> Tensor:
     """Return this rank's rows x [n, F], followed by each remote row that its edges need, once: [n + H, F].
 
     Remote rows are in the order of their numbers in the graph file, as `DistGraph.edge_index` counts them. x has the
     graph's dtype. adjacency: its halo and transfer are used. [default: the graph's "edges"] Collective, and so is its
     backward.
     """
-    extended: Tensor = _Copies.apply(x, graph, *_extended(graph, adjacency), False)
+    planned, counts, rows = _extended(graph, adjacency)
+    x = x if rows is None else x.new_zeros(graph.rows, x.shape[1]).index_copy(0, rows, x)
+    extended: Tensor = _Copies.apply(x, graph, planned, counts, False)
     return extended
 
 
 @collective("mgg.extend")
-def fold(x: Tensor, graph: GraphHandle) -> Tensor:
+def fold(x: Tensor, graph: GraphHandle, of: Extension | None = None) -> Tensor:
     """Return the sums [n, F] of all ranks' copies x [n + H, F] of each row: the adjoint of `extend`. Collective."""
-    folded: Tensor = _Copies.apply(x, graph, *_extended(graph, None), True)
-    return folded
+    planned, counts, rows = _extended(graph, of)
+    folded: Tensor = _Copies.apply(x, graph, planned, counts, True)
+    return folded if rows is None else folded[rows]

@@ -25,15 +25,8 @@ from .plan_cache import PlanCache
 
 Csr = tuple[NDArray[np.int64], NDArray[np.integer]]  # indptr and indices
 
-COPIED = (
-    "name",
-    "nodes",
-    "edges",
-    "features",
-    "classes",
-    "directed",
-    "multilabel",
-)  # of a graph to its parts
+# Of a graph to its parts.
+COPIED = ("name", "nodes", "edges", "features", "classes", "directed", "multilabel", "types")
 
 
 @dataclass
@@ -54,6 +47,7 @@ class Part:
     classes: int
     directed: bool
     multilabel: bool
+    types: str
     bounds: NDArray[np.int64]
     bounds_source: str
     slice: GraphSlice

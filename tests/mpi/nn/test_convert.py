@@ -479,7 +479,7 @@ def test_the_first_call_finds_what_is_wrong(comm, opened, monkeypatch, most):
     monkeypatch.setattr(compare, "MOST_EDGES", most)
     monkeypatch.setattr(compare, "ROWS", 3)
     for factor in (1, 0.5, math.nan):
-        monkeypatch.setattr(running, "extended", lambda x, graph, factor=factor: extended(x, graph) * factor)
+        monkeypatch.setattr(running, "extended", lambda *given, factor=factor: extended(*given) * factor)
         model = mgg.convert(pyg.GATv2Conv(8, 4, add_self_loops=False).double(), graph)
         if factor == 1 or comm.size == 1:
             model(mine["x"], mine["index"])

@@ -501,8 +501,8 @@ def test_models_that_differ_between_ranks_are_refused(rng, comm):
             rolled.weight.copy_(torch.arange(4.0).roll(comm.rank))
         counted(torch.rand(5, 4) + comm.rank)
         for model, said in [
-            (other, r"rank 1 differ from rank 0's; call mgg.manual_seed"),
-            (rolled, "the parameters of rank 1 differ"),
+            (other, "rank 1 differs from rank 0's; call mgg.manual_seed"),
+            (rolled, "the parameter weight of rank 1 differs"),
             (counted, "the buffer running_mean of rank 1 differs"),
         ]:
             if comm.size > 1:
