@@ -56,6 +56,7 @@ class Above(TorchFunctionMode):
                 Count.used = Count.used or _has_counts(args)
                 out = func(*args, **kwargs)
                 _check(func, args, kwargs, out)
+            run.after((args, kwargs), out)
         except Refused as error:
             raise run.refused(error) from None
         except (RuntimeError, IndexError) as error:

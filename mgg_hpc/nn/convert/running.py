@@ -42,11 +42,11 @@ class Lists:
         index = graph.edge_index()
         self.index, self.weight = index, graph.edge_weight()
         self.names = sorted([*graph.part.edge_data, *["weight"] * (self.weight is not None)])
-        self.nodes = Domain("nodes", graph.rows, graph.num_nodes, self._ids)
-        self.edges = Domain("edges", index.shape[1], graph.num_edges, self._pairs)
+        self.nodes = Domain("nodes", graph.rows, graph.num_nodes, lambda: ids_of(graph))
+        self.edges = Domain("edges", index.shape[1], graph.num_edges, lambda: pairs(graph, index))
         self.extended = graph.rows + len(graph.halo())
-        self.edges.ends = lambda: self.index
-        self.halo = Domain("nodes and halo", self.extended, 0, self._ids)
+        self.edges.ends = lambda: index
+        self.halo = Domain("nodes and halo", self.extended, 0, lambda: ids_of(graph))
         self.halo.owner = self.nodes
         over(self.index, self.edges, 1, (Numbers(self.nodes, halo=True), Numbers(self.nodes)))
         self._made: WeakValueDictionary[Any, Domain] = WeakValueDictionary()
@@ -54,24 +54,6 @@ class Lists:
     def own(self, domain: Domain) -> bool:
         """Return whether a domain is one of this graph's, or was made of them."""
         return domain in (self.nodes, self.edges) or any(each is domain for each in self._made.values())
-
-    def _ids(self) -> NDArray[np.uint64]:
-        ids = torch.as_tensor(self.graph.ids).cpu()
-        return np.asarray(ids).astype(np.uint64)
-
-    def _pairs(self) -> NDArray[np.uint64]:
-        """Return numbers of the edges by both ends, and by place among edges of the same ends. Collective."""
-        ids = torch.as_tensor(self.graph.ids).to(self.graph.device)
-        source, target = self.index.cpu().numpy()
-        far = extended(ids[:, None], self.graph)[:, 0].cpu().numpy()[source]
-        near = ids.cpu().numpy()[target]
-        order = np.lexsort((np.arange(len(far)), far, near))
-        new = np.ones(len(far), bool)
-        new[1:] = (far[order][1:] != far[order][:-1]) | (near[order][1:] != near[order][:-1])
-        start = np.maximum.accumulate(np.where(new, np.arange(len(far)), 0)) if len(far) else order
-        place = np.empty(len(far), np.int64)
-        place[order] = np.arange(len(far)) - start
-        return mixed(mixed(mixed(far.astype(np.uint64), 1), near), place)
 
     def concatenated(self, parts: Sequence[Domain]) -> Domain:
         """Return the list that has the items of lists, one after another on each rank."""
@@ -114,6 +96,26 @@ def lists_of(graph: DistGraph) -> Lists:
     return found
 
 
+def ids_of(graph: Any) -> NDArray[np.uint64]:
+    ids = torch.as_tensor(graph.ids).cpu()
+    return np.asarray(ids).astype(np.uint64)
+
+
+def pairs(graph: Any, index: Tensor) -> NDArray[np.uint64]:
+    """Return numbers of the edges by both ends, and by place among edges of the same ends. Collective."""
+    ids = torch.as_tensor(graph.ids).to(graph.device)
+    source, target = index.cpu().numpy()
+    far = extended(ids[:, None], graph)[:, 0].cpu().numpy()[source]
+    near = ids.cpu().numpy()[target]
+    order = np.lexsort((np.arange(len(far)), far, near))
+    new = np.ones(len(far), bool)
+    new[1:] = (far[order][1:] != far[order][:-1]) | (near[order][1:] != near[order][:-1])
+    start = np.maximum.accumulate(np.where(new, np.arange(len(far)), 0)) if len(far) else order
+    place = np.empty(len(far), np.int64)
+    place[order] = np.arange(len(far)) - start
+    return mixed(mixed(mixed(far.astype(np.uint64), 1), near), place)
+
+
 def places(of: Divided, size: int) -> NDArray[np.uint64]:
     """Return numbers of the places along a divided dimension."""
     if of.plain:
@@ -123,7 +125,7 @@ def places(of: Divided, size: int) -> NDArray[np.uint64]:
     return mixed(of.domain.keys[item], other.astype(np.uint64))
 
 
-def extended(x: Tensor, graph: DistGraph) -> Tensor:
+def extended(x: Tensor, graph: Any) -> Tensor:
     """Return rows [n, F] of any type, followed by those of the halo, with gradients if they have the graph's type.
 
     Whole numbers cross in pieces, exactly. Raises Refused for numbers of another floating-point type that would round.
@@ -283,6 +285,14 @@ class Run:
                 "torch's checkpoint would compute this again on a rank by itself; call the part without it"
             )
 
+    def over(self, layer: Any, x: Tensor, more: dict[str, Any]) -> Tensor:
+        """Return the rows of a fused layer. Collective."""
+        out: Tensor = layer(x, self.graph, **more)
+        return out
+
+    def after(self, given: Any, out: Any) -> None:
+        """Take note of the arguments and the result of a function."""
+
     # ---- lists
 
     def concatenated(self, parts: Sequence[Domain]) -> Domain:
@@ -381,6 +391,8 @@ class Run:
 
     def same(self, drawn: Tensor) -> None:
         """Replace random numbers by rank 0's. Collective."""
+        if self.graph.ranks == 1:
+            return
         self.drew = True
         self.note(f"{list(drawn.shape)}")
         self.sync()
@@ -467,7 +479,7 @@ class Below(TorchDispatchMode):
         call.results = list(tensors_in((out,)))
         if not divided:
             for each in call.results:
-                if draws and run.graph.ranks > 1:
+                if draws:
                     run.same(each)
                 if draws or not known(each):
                     put(each, PLAIN)
