@@ -393,6 +393,32 @@ def test_messages_run_as_programs(comm, every):
             equal_to_pyg(comm, graph, conv, *([each[name] for name in takes] for each in (whole, mine)), way)
 
 
+class Scaled(pyg.SimpleConv):
+    """factor(x): a number by which messages are multiplied."""
+
+    def __init__(self, factor):
+        super().__init__("sum")
+        self.factor = factor
+
+    def forward(self, x, edge_index):
+        self.times = self.factor(x)
+        return super().forward(x, edge_index)
+
+    def message(self, x_j):
+        return x_j * self.times
+
+
+def test_numbers_in_messages_are_those_of_all_ranks(comm, every, opened):
+    graph, mine = opened
+    for factor in (lambda x: x.size(0) / 7, lambda x: float(x.max()), len):
+        equal_to_pyg(
+            comm, graph, Scaled(factor), [every["x"], every["index"]], [mine["x"], mine["index"]], "program"
+        )
+    if comm.size > 1:
+        with pytest.raises(mgg.InputError, match="does not do the same on all ranks: messages with"):
+            mgg.convert(Scaled(lambda x: 2.0 + comm.rank), graph, check=False)(mine["x"], mine["index"])
+
+
 @pytest.mark.parametrize(("nodes", "edges"), [(1, 0), (2, 9), (40, 300)])
 def test_relations_of_small_graphs(comm, rng, monkeypatch, nodes, edges):
     """In pieces of three rows, of odd widths; ranks without rows or edges, types without edges."""
@@ -465,7 +491,7 @@ def test_a_rank_of_one_row_or_none(comm):
     index = torch.tensor([[0, 1, 0], [1, 0, 0]])
     x = torch.linspace(-1, 1, 16, dtype=torch.float64).view(2, 8)
     with mgg.from_pyg(Data(x=x, edge_index=index), comm=comm, dtype="float64") as graph:
-        for conv in (pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4)):
+        for conv in (pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4), pyg.ChebConv(8, 4, 3)):
             torch.manual_seed(1)
             conv.double().reset_parameters()
             equal_to_pyg(comm, graph, conv, [x, index], [x[graph.ids], graph.edge_index()], "extended")
