@@ -20,6 +20,7 @@ from ...runtime.watchdog import calling, collective
 from ..gradients import check_alike, digest
 from ..graph.dist_graph import DistGraph
 from ..layers.random import DRAWS, Dropout
+from .batches import BatchRun, blocks_of
 from .compare import evaluating, some_rows
 from .functions import Above
 from .fused import fused, signature
@@ -46,13 +47,15 @@ class Conversion:
 
     def call(self, model: Module, call: Any, args: Any, kwargs: Any) -> Any:
         """Return what a call of a model returns, for this rank's rows. Collective."""
-        graph = self.graph
-        graph.check_open()
+        self.graph.check_open()
+        draws = model.__dict__[DRAWS]
+        draws.training = True
+        if blocks := blocks_of(args, kwargs):
+            with mpi.agree(blocks[0].comm):
+                return self._on_batch(BatchRun(blocks, model, draws), call, args, kwargs)
         if self.unchecked:
             self.unchecked = False
             self._check(model, call, args, kwargs)
-        draws = model.__dict__[DRAWS]
-        draws.training = True
         run = Run(self.lists, model, draws if self.drops else None, self._programs)
         try:
             self._enter(run, model, args, kwargs)
@@ -66,6 +69,15 @@ class Conversion:
         run.sync()
         self.last = run
         return out
+
+    def _on_batch(self, run: BatchRun, call: Any, args: Any, kwargs: Any) -> Any:
+        """Return the rows of a model that are the batch's own."""
+        args, kwargs = run.taken(args, kwargs)
+        with _own_caches(run.modules, {}), run.layers(), Below(run), Above(run):
+            out = call(*args, **kwargs)
+        _leave(run, out)
+        self.last = run
+        return run.leave(out)
 
     def _check(self, model: Module, call: Any, args: Any, kwargs: Any) -> None:
         """Compare rows with the model's own. Collective. Raises InputError if they differ."""

@@ -56,6 +56,7 @@ class Above(TorchFunctionMode):
                 Count.used = Count.used or _has_counts(args)
                 out = func(*args, **kwargs)
                 _check(func, args, kwargs, out)
+            run.after((args, kwargs), out)
         except Refused as error:
             raise run.refused(error) from None
         except (RuntimeError, IndexError) as error:
@@ -285,6 +286,14 @@ def _set_item(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
             own = run.settled(index)
             whole = key if isinstance(key, tuple) else (key,)
             return func(x, tuple(own if each is index else each for each in whole), value)
+    if (
+        isinstance(key, Tensor)
+        and isinstance(value, Tensor)
+        and value.numel() == 1
+        and divided(value) is not None
+    ):
+        x.index_put_((key,), value)  # torch would make a scalar of this rank's only row
+        return None
     return NotImplemented
 
 

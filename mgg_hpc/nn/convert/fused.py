@@ -250,6 +250,16 @@ def fused(run: Run) -> Iterator[None]:
             del vars(conv)[name]
 
 
+def fused_forward(run: Run, path: str, conv: Any) -> Any:
+    """Return a forward that runs a layer fused, or None if it is not fused."""
+    try:
+        _unchanged(conv)
+        return functools.partial(_forward, run, path, conv, *_FUSED[type(conv).__name__](conv))
+    except _NotFused as reason:
+        run.ways[path] = f"extended, because {reason}"
+        return None
+
+
 def _propagate(run: Run, path: str, conv: Any, edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
     out = propagated(run, conv, edge_index, kwargs)
     run.ways[path] = f"extended, because {out}" if isinstance(out, str) else "program"
@@ -273,7 +283,7 @@ def _forward(
             more |= {} if types is None else {"edge_type": _data_of(types)}
             if isinstance(layer, GATConv):
                 _shared(layer, conv, run)
-            out = layer(x, run.graph, **more)
+            out = run.over(layer, x, more)
             columns = x.shape[1] if types is not None else min(x.shape[1], out.shape[1])
             run.exchanges.append((run.named(path, conv), "rows", columns))
     if why:

@@ -25,14 +25,15 @@ _REDUCES = {"SumAggregation": "sum", "MeanAggregation": "mean", "MaxAggregation"
 class Program(Layer):
     """The messages of a layer of PyG.
 
-    parts: by the names of its message's arguments, what they are of an edge: None, a number, (end, first and last
-    column), or a name of data.
+    constants: of the last call's operations, which all ranks shall share. parts: by the names of its message's
+    arguments, what they are of an edge: None, a number, (end, first and last column), or a name of data.
     """
 
     def __init__(self, message: Callable[..., Tensor], accumulator: str) -> None:
         super().__init__()
         self.message, self.accumulator, self.parts = message, accumulator, dict[str, Any]()
         self.refused = dict[str, str]()
+        self.constants = ""
 
     def apply_edge(self, edge: Any) -> Tensor:
         given = {}
@@ -43,6 +44,11 @@ class Program(Layer):
             else:
                 given[name] = edge.data[part] if isinstance(part, str) else part
         return self.message(**given)
+
+    def _program(self, x: Any, graph: Any) -> Any:
+        program, found = super()._program(x, graph)
+        self.constants = "" if found is None else str([each[1:] for each in found.signature])
+        return program, found
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         return accum
@@ -118,4 +124,5 @@ def _run(run: Run, program: Program, x: Tensor, form: str) -> Tensor | str:
     run.exchanges.append((run.place(), "rows", x.shape[1]))
     with without_functions(), without_dispatch():
         out: Tensor = program(x, run.graph)
+    run.note(f"messages with {program.constants}")
     return put(out, Layout((Divided(run.lists.nodes), None)))

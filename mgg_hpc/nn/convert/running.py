@@ -46,9 +46,9 @@ class Lists:
         self.names = sorted([*graph.part.edge_data, *["weight"] * (self.weight is not None)])
         low = int(prefix_sum(graph.counts)[graph.rank])
         numbers = np.append(np.arange(low, low + graph.rows), graph.halo())
-        self.nodes = self._rows("nodes", graph.rows, graph.num_nodes, numbers, self._ids)
-        self.edges = Domain("edges", index.shape[1], graph.num_edges, self._pairs)
-        self.edges.ends = lambda: self.index
+        self.nodes = self._rows("nodes", graph.rows, graph.num_nodes, numbers, lambda: ids_of(graph))
+        self.edges = Domain("edges", index.shape[1], graph.num_edges, lambda: pairs(graph, index))
+        self.edges.ends = lambda: index
         over(self.index, self.edges, 1, (Numbers(self.nodes, halo=True), Numbers(self.nodes)))
         self.typed = self._typed() if graph.part.types else {}
         self._made: WeakValueDictionary[Any, Domain] = WeakValueDictionary()
@@ -65,7 +65,7 @@ class Lists:
         """Return the lists of the types of nodes and edges by their keys."""
         types, found = self.graph.types, dict[Any, Domain]()
         for name, rows in types.nodes.items():
-            keys = partial(lambda rows: self._ids()[rows.cpu().numpy()], rows)
+            keys = partial(lambda rows: ids_of(self.graph)[rows.cpu().numpy()], rows)
             found[name] = self._rows(
                 f"nodes of {name}", len(rows), types.counts[name], types.numbers[name], keys
             )
@@ -92,24 +92,6 @@ class Lists:
         """Return whether a domain is one of this graph's, or was made of them."""
         given = (self.nodes, self.edges, *self.typed.values(), *self._made.values())
         return any(each is domain for each in given)
-
-    def _ids(self) -> NDArray[np.uint64]:
-        ids = torch.as_tensor(self.graph.ids).cpu()
-        return np.asarray(ids).astype(np.uint64)
-
-    def _pairs(self) -> NDArray[np.uint64]:
-        """Return numbers of the edges by both ends, and by place among edges of the same ends. Collective."""
-        ids = torch.as_tensor(self.graph.ids).to(self.graph.device)
-        source, target = self.index.cpu().numpy()
-        far = extended(ids[:, None], self.graph)[:, 0].cpu().numpy()[source]
-        near = ids.cpu().numpy()[target]
-        order = np.lexsort((np.arange(len(far)), far, near))
-        new = np.ones(len(far), bool)
-        new[1:] = (far[order][1:] != far[order][:-1]) | (near[order][1:] != near[order][:-1])
-        start = np.maximum.accumulate(np.where(new, np.arange(len(far)), 0)) if len(far) else order
-        place = np.empty(len(far), np.int64)
-        place[order] = np.arange(len(far)) - start
-        return mixed(mixed(mixed(far.astype(np.uint64), 1), near), place)
 
     def concatenated(self, parts: Sequence[Domain]) -> Domain:
         """Return the list that has the items of lists, one after another on each rank."""
@@ -152,6 +134,26 @@ def lists_of(graph: DistGraph) -> Lists:
     return found
 
 
+def ids_of(graph: Any) -> NDArray[np.uint64]:
+    ids = torch.as_tensor(graph.ids).cpu()
+    return np.asarray(ids).astype(np.uint64)
+
+
+def pairs(graph: Any, index: Tensor) -> NDArray[np.uint64]:
+    """Return numbers of the edges by both ends, and by place among edges of the same ends. Collective."""
+    ids = torch.as_tensor(graph.ids).to(graph.device)
+    source, target = index.cpu().numpy()
+    far = extended(ids[:, None], graph)[:, 0].cpu().numpy()[source]
+    near = ids.cpu().numpy()[target]
+    order = np.lexsort((np.arange(len(far)), far, near))
+    new = np.ones(len(far), bool)
+    new[1:] = (far[order][1:] != far[order][:-1]) | (near[order][1:] != near[order][:-1])
+    start = np.maximum.accumulate(np.where(new, np.arange(len(far)), 0)) if len(far) else order
+    place = np.empty(len(far), np.int64)
+    place[order] = np.arange(len(far)) - start
+    return mixed(mixed(mixed(far.astype(np.uint64), 1), near), place)
+
+
 def places(of: Divided, size: int) -> NDArray[np.uint64]:
     """Return numbers of the places along a divided dimension."""
     if of.plain:
@@ -161,7 +163,7 @@ def places(of: Divided, size: int) -> NDArray[np.uint64]:
     return mixed(of.domain.keys[item], other.astype(np.uint64))
 
 
-def extended(x: Tensor, graph: DistGraph, of: Extension | None = None) -> Tensor:
+def extended(x: Tensor, graph: Any, of: Extension | None = None) -> Tensor:
     """Return rows [n, F] of any dtype, followed by those of the halo, with gradients if they have the graph's dtype.
 
     of: the extension of the rows. [default: that of all rows] Whole numbers cross in pieces, exactly. Raises Refused
@@ -322,6 +324,14 @@ class Run:
                 "torch's checkpoint would compute this again on a rank by itself; call the part without it"
             )
 
+    def over(self, layer: Any, x: Tensor, more: dict[str, Any]) -> Tensor:
+        """Return the rows of a fused layer. Collective."""
+        out: Tensor = layer(x, self.graph, **more)
+        return out
+
+    def after(self, given: Any, out: Any) -> None:
+        """Take note of the arguments and the result of a function."""
+
     # ---- lists
 
     def concatenated(self, parts: Sequence[Domain]) -> Domain:
@@ -423,6 +433,8 @@ class Run:
 
     def same(self, drawn: Tensor) -> None:
         """Replace random numbers by rank 0's. Collective."""
+        if self.graph.ranks == 1:
+            return
         self.drew = True
         self.note(f"{list(drawn.shape)}")
         self.sync()
@@ -509,7 +521,7 @@ class Below(TorchDispatchMode):
         call.results = list(tensors_in((out,)))
         if not divided:
             for each in call.results:
-                if draws and run.graph.ranks > 1:
+                if draws:
                     run.same(each)
                 if draws or not known(each):
                     put(each, PLAIN)

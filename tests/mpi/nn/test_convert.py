@@ -393,6 +393,32 @@ def test_messages_run_as_programs(comm, every):
             equal_to_pyg(comm, graph, conv, *([each[name] for name in takes] for each in (whole, mine)), way)
 
 
+class Scaled(pyg.SimpleConv):
+    """factor(x): a number by which messages are multiplied."""
+
+    def __init__(self, factor):
+        super().__init__("sum")
+        self.factor = factor
+
+    def forward(self, x, edge_index):
+        self.times = self.factor(x)
+        return super().forward(x, edge_index)
+
+    def message(self, x_j):
+        return x_j * self.times
+
+
+def test_numbers_in_messages_are_those_of_all_ranks(comm, every, opened):
+    graph, mine = opened
+    for factor in (lambda x: x.size(0) / 7, lambda x: float(x.max()), len):
+        equal_to_pyg(
+            comm, graph, Scaled(factor), [every["x"], every["index"]], [mine["x"], mine["index"]], "program"
+        )
+    if comm.size > 1:
+        with pytest.raises(mgg.InputError, match="does not do the same on all ranks: messages with"):
+            mgg.convert(Scaled(lambda x: 2.0 + comm.rank), graph, check=False)(mine["x"], mine["index"])
+
+
 @pytest.mark.parametrize(("nodes", "edges"), [(1, 0), (2, 9), (40, 300)])
 def test_relations_of_small_graphs(comm, rng, monkeypatch, nodes, edges):
     """In pieces of three rows, of odd widths; ranks without rows or edges, types without edges."""
@@ -465,7 +491,7 @@ def test_a_rank_of_one_row_or_none(comm):
     index = torch.tensor([[0, 1, 0], [1, 0, 0]])
     x = torch.linspace(-1, 1, 16, dtype=torch.float64).view(2, 8)
     with mgg.from_pyg(Data(x=x, edge_index=index), comm=comm, dtype="float64") as graph:
-        for conv in (pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4)):
+        for conv in (pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4), pyg.ChebConv(8, 4, 3)):
             torch.manual_seed(1)
             conv.double().reset_parameters()
             equal_to_pyg(comm, graph, conv, [x, index], [x[graph.ids], graph.edge_index()], "extended")
@@ -597,6 +623,134 @@ def test_one_rank_s_error_is_everyone_s(comm, opened):
             mgg.convert(given, graph)
     with pytest.raises(mgg.InputError, match=r"mgg\.open"):
         mgg.convert(nn.ReLU(), mine["index"])
+
+
+# ---- sampled batches
+
+
+class Stack(nn.Module):
+    """Two layers, dropout and a skip connection; past: what becomes of the rows in between."""
+
+    def __init__(self, make, past=None):
+        super().__init__()
+        self.convs, self.past = nn.ModuleList([make(), make()]), past
+
+    def forward(self, x, edge_index, edge_attr=None):
+        more = {} if edge_attr is None else {"edge_attr": edge_attr}
+        h = F.dropout(self.convs[0](x, edge_index, **more).relu(), training=self.training)
+        h = h if self.past is None else self.past(h, edge_index)
+        return self.convs[1](h, edge_index, **more) + h
+
+
+# Makes a layer [n, 8] -> [n, 8]; whether it takes edge_attr, and whether PyG computes the same on sampled edges.
+ON_BLOCKS = {
+    "GATv2Conv": (lambda: pyg.GATv2Conv(8, 8, edge_dim=3), True, True),
+    "GATConv": (lambda: pyg.GATConv(8, 4, heads=2, edge_dim=3), True, True),
+    "SAGEConv": (lambda: pyg.SAGEConv(8, 8), False, True),
+    "GINConv": (lambda: pyg.GINConv(nn.Linear(8, 8)), False, True),
+    "ResGatedGraphConv": (lambda: pyg.ResGatedGraphConv(8, 8, edge_dim=3), True, True),
+    "GCNConv": (lambda: pyg.GCNConv(8, 8), False, False),
+}
+
+
+@pytest.mark.parametrize("name", ON_BLOCKS)
+@pytest.mark.parametrize("fanouts", [[3, 4], [-1, -1]])
+def test_batches_are_pyg_s_on_the_sampled_edges(comm, every, name, fanouts):
+    """All neighbours give what the whole graph gives; fewer, what PyG gives block by block on the same edges."""
+    make, attr, same = ON_BLOCKS[name]
+    attrs = every["attr"].float()
+    data = Data(
+        x=every["x"].float(),
+        edge_index=every["index"],
+        edge_attr=attrs,
+        y=torch.zeros(len(every["x"])).long(),
+    )
+    torch.manual_seed(1)
+    model = Stack(make).double().eval()
+    with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
+        converted = mgg.convert(model, graph)
+        chosen = torch.from_numpy(np.flatnonzero(np.arange(graph.rows) % 3 == 0))
+        loader = mgg.NeighborLoader(
+            graph, fanouts, batch_size=9, input_nodes=chosen, edge_data=["attr"], seed=2
+        )
+        for batch in loader:
+            more = [[each.edge_data("attr").double() for each in batch.blocks]] * attr
+            out = converted(batch.x, batch, *more)
+            with mpi.agree(comm):
+                of_whole = model(data.x.double(), data.edge_index, *[attrs.double()] * attr)
+                alone, wanted = copy.deepcopy(model), of_whole[graph.ids][batch.rows]
+                if fanouts[0] > 0 and same:
+                    h = batch.x
+                    for place, block in enumerate(batch.blocks):
+                        last, h = (
+                            h,
+                            alone.convs[place](h, block.edge_index(), *[each[place] for each in more]),
+                        )
+                        h = (h if place else h.relu())[: block.destinations]
+                    wanted = h + last[: len(h)]
+                if fanouts[0] < 0 or same:
+                    torch.testing.assert_close(out, wanted)
+                assert out.shape == wanted.shape
+            if fanouts[0] > 0 and same:
+                ours = torch.autograd.grad(out.sin().sum(), list(model.parameters()), materialize_grads=True)
+                theirs = torch.autograd.grad(
+                    wanted.sin().sum(), list(alone.parameters()), materialize_grads=True
+                )
+                with mpi.agree(comm):
+                    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.ranks(1, 2, 4)
+def test_batches_have_the_same_losses_on_any_number_of_ranks(comm, every):
+    def losses(comm):
+        torch.manual_seed(1)
+        mgg.manual_seed(3)
+        model = Stack(lambda: pyg.GATv2Conv(8, 8, dropout=0.4)).double()
+        data = Data(x=every["x"].float(), edge_index=every["index"], y=torch.arange(len(every["x"])) % 8)
+        data.train_mask = torch.ones(len(data.x), dtype=torch.bool)
+        with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
+            converted, found = mgg.convert(model, graph), []
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for batch in mgg.NeighborLoader(graph, [3, 4], batch_size=20, shuffle=True):
+                optimizer.zero_grad()
+                found.append(batch.loss(converted(batch.x, batch)))
+                found[-1].backward()
+                optimizer.step()
+        return torch.stack(found).detach()
+
+    ours, alone = losses(comm), losses(MPI.COMM_SELF)
+    with mpi.agree(comm):
+        torch.testing.assert_close(ours, alone)
+
+
+def test_what_is_wrong_on_a_batch_is_refused(comm, every):
+    gat = lambda: pyg.GATv2Conv(8, 8)  # noqa: E731
+    refused = {
+        "degrees of both ends": Stack(lambda: pyg.SGConv(8, 8)),
+        "second propagation": Stack(lambda: pyg.GatedGraphConv(8, 2)),
+        "sums at the sources": Stack(lambda: pyg.ChebConv(8, 8, 2)),
+        "the edges of a batch itself": Stack(gat, _sum),
+        "reduces the rows of a batch": Stack(gat, lambda h, e: h - h.mean(0)),
+        r"BatchNorm1d\).*reduces": Stack(
+            lambda: pyg.GINConv(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+        ),
+        "number of rows": Stack(gat, lambda h, e: h / h.size(0)),
+        "draws random": Stack(gat, lambda h, e: h + torch.rand(8)),
+        "works along dimension 0": Stack(gat, lambda h, e: h.cumsum(0)),
+    }
+    data = Data(x=every["x"].float(), edge_index=every["index"])
+    with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
+        rows = torch.arange(graph.rows)
+        batches = {
+            count: next(iter(mgg.NeighborLoader(graph, [2] * count, batch_size=30, input_nodes=rows)))
+            for count in (1, 2, 3)
+        }
+        for said, model in refused.items():
+            with pytest.raises(mgg.InputError, match=said):
+                mgg.convert(model.double(), graph)(batches[2].x, batches[2])
+        for count, said in ((1, "more layers"), (3, "fewer layers")):
+            with pytest.raises(mgg.InputError, match=said):
+                mgg.convert(Stack(gat).double(), graph)(batches[count].x, batches[count].blocks)
 
 
 # ---- random modules
