@@ -60,14 +60,15 @@ class TieredTensor:
                 out = model(x[batch.n_id], batch.edge_index)
 
     near, peers, host: bytes, or sizes as "4G". peers = "auto" divides near between both by the expected reads and the
-    measured cost of a row of each tier. score: [N], higher for rows that are read more often, such as counts of an
-    epoch. [default: rows come as they lie, as `mgg partition --order visits` has put them] device: "cpu", or "cuda" for
-    tiers near and peers in a GPU's memory, whose kernels read the host's, and for results there. comm: communicator of
-    all ranks, which pass the same arguments and rows. [default: the launcher's, or this process alone] writable:
-    whether `update` may write rows. No row has a second copy then: all ranks are of one node and a CPU, several ranks
-    have no tier near, and rows without a tier lie in a scratch file in ``folder`` [default: the system's temporary one,
-    which may lie in memory (tmpfs)]; neither file nor array of the rows is written. Raises InputError, the same on all
-    ranks, for tiers, scores and rows that do not fit, and arguments that differ between ranks.
+    measured cost of a row of each tier. score: [N], higher for rows that are read more often: `mgg.expected_visits`, or
+    counts of an epoch. [default: rows come as they lie, as `mgg partition --order visits` has put them] device: "cpu",
+    or "cuda" for tiers near and peers in a GPU's memory, whose kernels read the host's, and for results there. comm:
+    communicator of all ranks, which pass the same arguments and rows. [default: the launcher's, or this process alone]
+    writable: whether `update` may write rows. No row has a second copy then: all ranks are of one node and a CPU,
+    several ranks have no tier near, and rows without a tier lie in a scratch file in ``folder`` [default: the system's
+    temporary one; on a tmpfs the file counts as memory]; neither file nor array of the rows is written. Raises
+    InputError, the same on all ranks, for tiers, scores and rows that do not fit, and arguments that differ between
+    ranks.
     """
 
     @collective("TieredTensor")
