@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from .nn.layers.random import manual_seed
     from .nn.sampling.loader import NeighborLoader
     from .nn.streaming.graph import Streaming
-    from .nn.tiered import TieredTensor
-    from .plan.scores import expected_visits
+    from .nn.tiered import TieredTensor, expected_visits
     from .training.checkpoints.loop import checkpointed
 
 __version__ = "0.1.0"
@@ -71,7 +70,7 @@ _PLACES = {
     "checkpointed": ("training.checkpoints.loop", "checkpointed"),
     "check": ("nn.convert.check", "check"),
     "convert": ("nn.convert.convert", "convert"),
-    "expected_visits": ("plan.scores", "expected_visits"),
+    "expected_visits": ("nn.tiered", "expected_visits"),
     "explain": ("nn.convert.fused", "explain"),
     "extend": ("nn.graph.dist_graph", "extend"),
     "from_dgl": ("nn.api", "from_dgl"),

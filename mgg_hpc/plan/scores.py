@@ -12,10 +12,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ..data import native
-from ..data.graph import csr_from_edges
 from ..errors import InputError
 
 Values = NDArray[np.float64]
@@ -125,36 +124,6 @@ def visits(
         drawn = np.ones(len(read)) if fanout < 0 else np.minimum(1.0, fanout / np.maximum(in_degree, 1))
         read = -np.expm1(_missed(read) + pull(_missed(drawn[:, None] * read)))
     return read @ (nodes / count)
-
-
-def expected_visits(
-    edge_index: ArrayLike, train: ArrayLike, num_neighbors: Sequence[int], batch_size: int
-) -> Values:
-    """Return the probability that a batch reads each node's row, float64 [N]: a score for `mgg.TieredTensor`.
-
-    edge_index: integers [2, E], sources and destinations, as PyG's; of DGL ``torch.stack(graph.edges())``. train: bool
-    [N], the training nodes. num_neighbors, batch_size: as for `mgg.NeighborLoader`, and PyG's and DGL's loaders. It is
-    computed from the edges alone, before training (SALIENT++, MLSys '23). Raises InputError for edges and masks that do
-    not fit, and without training nodes.
-    """
-    edges, mask = np.asarray(edge_index), np.asarray(train)
-    if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
-        raise InputError(f"edge_index is {edges.dtype} {list(edges.shape)}; expected integers [2, E]")
-    if mask.ndim != 1 or mask.dtype.kind != "b":
-        raise InputError(f"train is {mask.dtype} {list(mask.shape)}; expected bool [N], a mask of all nodes")
-    nodes, fanouts = len(mask), list(num_neighbors)
-    outside = (edges < 0) | (edges >= nodes)
-    if outside.any():
-        raise InputError(f"edge_index has node {edges[outside][0]}, and train is of nodes 0 to {nodes - 1}")
-    if not fanouts or any(each < -1 or each == 0 for each in fanouts):
-        raise InputError(
-            f"num_neighbors is {fanouts}; expected one for each layer, at least 1, or -1 for all"
-        )
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
-    indptr, indices, _ = csr_from_edges(*edges.astype(np.int64), nodes)
-    pull = puller(nodes, lambda: [(0, indptr, indices)])
-    return visits(pull, np.diff(indptr), mask, fanouts, batch_size, ids=np.arange(nodes))
 
 
 def _missed(chance: Values) -> Values:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from data.graphs import random_graph
 
+import mgg_hpc as mgg
 from mgg_hpc.data.graph import csr_from_edges
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import scores
@@ -120,7 +121,7 @@ def test_expected_visits_of_an_edge_list(rng):
     nodes, train, batch = 2000, rng.random(2000) < 0.5, 10
     edges = rng.integers(0, nodes, (2, 10_000))
     given = (torch.from_numpy(edges), torch.from_numpy(train)) if rng.random() < 0.5 else (edges, train)
-    found, count = scores.expected_visits(*given, [-1], batch), int(train.sum())
+    found, count = mgg.expected_visits(*given, [-1], batch), int(train.sum())
     for node in range(nodes):
         met = {node, *edges[1][edges[0] == node].tolist()}
         reach = sum(train[each] for each in met)
@@ -145,9 +146,9 @@ def test_expected_visits_of_an_edge_list(rng):
 )
 def test_edges_and_masks_without_expected_visits_are_refused(given, message):
     right = {"edge_index": [[0, 1], [1, 2]], "train": [True] * 3, "num_neighbors": [5], "batch_size": 2}
-    scores.expected_visits(**right)
+    mgg.expected_visits(**right)
     with pytest.raises(InputError, match=message):
-        scores.expected_visits(**(right | given))
+        mgg.expected_visits(**(right | given))
 
 
 def test_scores_of_training_nodes_need_some(graph):
