@@ -374,7 +374,7 @@ def expected_visits(
         )
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; it must be at least 1")
-    indptr, indices, _ = csr_from_edges(*edges.astype(np.int64), nodes)
+    indptr, indices, _ = csr_from_edges(edges[0].astype(np.int64), edges[1].astype(np.int64), nodes)
     pull = scores.puller(nodes, lambda: [(0, indptr, indices)])
     return scores.visits(pull, np.diff(indptr), mask, fanouts, batch_size, ids=np.arange(nodes))
 
