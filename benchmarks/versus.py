@@ -9,6 +9,7 @@ Both commits are compiled below build/versus, for all instruction sets. Each tur
 processes of their own. A process repeats what it times, and its least time counts. Parts:
 
     layers      processor time of forward and backward of four layers, on 100 nodes and on a million edges
+    gathers     copies by random numbers of 50,000 rows of `Rows`, 256 MiB of four ranks on one thread
     epochs      an epoch of `mgg train`
     loops       an epoch of a loop of one's own, on two ranks
     import      processor time of importing a text of --lines edges
@@ -71,6 +72,31 @@ for name, repeats in (("small", 300), ("large", 7)):
                 layer(x, graph).sum().backward()
                 taken.append(time.process_time() - began)
             found[f"{conv}, {name} graph"] = 1e3 * min(taken)
+print(json.dumps(found))
+"""
+GATHERS = """
+import importlib, json, time
+import numpy as np
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends import arguments, simulated
+old = not hasattr(arguments, "TieredRows")  # ``gather`` took rows and their bounds
+made = importlib.import_module("mgg_hpc.runtime.backends.host." + ("serial" if old else "kernels")).SerialBackend
+options, rng, found = arguments.Options(arguments.Geometry(16, 1, 1)), np.random.default_rng(0), {}
+for size in (64, 256, 1024, 4096):
+    each, format = (1 << 26) // size, RowFormat(np.dtype("f4"), size // 4)
+    world, bounds = simulated.World(4), np.arange(5) * each
+    backends = [made(rank, world, options) for rank in range(4)]
+    every = [backend.rows(np.diff(bounds), format, symmetric=True) for backend in backends]
+    for rows in every:
+        rows.local[:] = 1
+    src = (rows, bounds) if old else (arguments.TieredRows.of_ranks(rows, bounds),)
+    out, taken = np.empty((50_000, size // 4), np.float32), []
+    for _ in range(40):
+        ids = rng.integers(0, 4 * each, len(out))
+        began = time.perf_counter()
+        backends[-1].gather(*src, ids, out)
+        taken.append(time.perf_counter() - began)
+    found[f"gather, rows of {size} bytes"] = 1e3 * min(taken)
 print(json.dumps(found))
 """
 LOOP = """
@@ -168,8 +194,8 @@ def of(tree: Path, *words: object) -> tuple[str, float]:
     return done.stdout, 1e3 * used
 
 
-def layers(tree: Path) -> dict[str, float]:
-    return json.loads(of(tree, "-c", LAYERS)[0])
+def printed(script: str, tree: Path) -> dict[str, float]:
+    return json.loads(of(tree, "-c", script)[0])
 
 
 def loops(tree: Path) -> dict[str, float]:
@@ -243,7 +269,8 @@ def digests(tree: Path) -> dict[str, str]:
 
 
 PARTS: dict[str, Callable[[Path], dict[str, float]]] = {
-    "layers": layers, "epochs": epochs, "loops": loops, "import": imports, "traversals": traversals, "start": start,
+    "layers": partial(printed, LAYERS), "gathers": partial(printed, GATHERS), "epochs": epochs, "loops": loops,
+    "import": imports, "traversals": traversals, "start": start,
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .nn.layers.random import manual_seed
     from .nn.sampling.loader import NeighborLoader
     from .nn.streaming.graph import Streaming
-    from .nn.tiered import TieredTensor
+    from .nn.tiered import TieredTensor, expected_visits
     from .training.checkpoints.loop import checkpointed
 
 __version__ = "0.1.0"
@@ -42,6 +42,7 @@ __all__ = [
     "check",
     "checkpointed",
     "convert",
+    "expected_visits",
     "explain",
     "extend",
     "from_dgl",
@@ -69,6 +70,7 @@ _PLACES = {
     "checkpointed": ("training.checkpoints.loop", "checkpointed"),
     "check": ("nn.convert.check", "check"),
     "convert": ("nn.convert.convert", "convert"),
+    "expected_visits": ("nn.tiered", "expected_visits"),
     "explain": ("nn.convert.fused", "explain"),
     "extend": ("nn.graph.dist_graph", "extend"),
     "from_dgl": ("nn.api", "from_dgl"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from mmap import ALLOCATIONGRANULARITY
@@ -18,8 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ..data import schema
+from ..data.graph import csr_from_edges
 from ..data.store import open_graph
 from ..errors import InputError
+from ..plan import scores
 from ..plan.layout import RowFormat
 from ..plan.order import inverse
 from ..runtime import backends, mpi
@@ -60,14 +62,15 @@ class TieredTensor:
                 out = model(x[batch.n_id], batch.edge_index)
 
     near, peers, host: bytes, or sizes as "4G". peers = "auto" divides near between both by the expected reads and the
-    measured cost of a row of each tier. score: [N], higher for rows that are read more often, such as counts of an
-    epoch. [default: rows come as they lie, as `mgg partition --order visits` has put them] device: "cpu", or "cuda" for
-    tiers near and peers in a GPU's memory, whose kernels read the host's, and for results there. comm: communicator of
-    all ranks, which pass the same arguments and rows. [default: the launcher's, or this process alone] writable:
-    whether `update` may write rows. No row has a second copy then: all ranks are of one node and a CPU, several ranks
-    have no tier near, and rows without a tier lie in a scratch file in ``folder`` [default: the system's temporary one,
-    which may lie in memory (tmpfs)]; neither file nor array of the rows is written. Raises InputError, the same on all
-    ranks, for tiers, scores and rows that do not fit, and arguments that differ between ranks.
+    measured cost of a row of each tier. score: [N], higher for rows that are read more often: `mgg.expected_visits`, or
+    counts of an epoch. [default: rows come as they lie, as `mgg partition --order visits` has put them] device: "cpu",
+    or "cuda" for tiers near and peers in a GPU's memory, whose kernels read the host's, and for results there. comm:
+    communicator of all ranks, which pass the same arguments and rows. [default: the launcher's, or this process alone]
+    writable: whether `update` may write rows. No row has a second copy then: all ranks are of one node and a CPU,
+    several ranks have no tier near, and rows without a tier lie in a scratch file in ``folder`` [default: the system's
+    temporary one; on a tmpfs the file counts as memory]; neither file nor array of the rows is written. Raises
+    InputError, the same on all ranks, for tiers, scores and rows that do not fit, and arguments that differ between
+    ranks.
     """
 
     @collective("TieredTensor")
@@ -344,6 +347,36 @@ class TieredTensor:
         agreed = kind is None or (issubclass(kind, InputError) and not self._failed)
         if self._comm is None or agreed:
             self.close()
+
+
+def expected_visits(
+    edge_index: ArrayLike, train: ArrayLike, num_neighbors: Sequence[int], batch_size: int
+) -> NDArray[np.float64]:
+    """Return the probability that a batch reads each node's row, float64 [N]: a score for `mgg.TieredTensor`.
+
+    edge_index: integers [2, E], sources and destinations, as PyG's; of DGL ``torch.stack(graph.edges())``. train: bool
+    [N], the training nodes. num_neighbors, batch_size: as for `mgg.NeighborLoader`, and PyG's and DGL's loaders. It is
+    computed from the edges alone, before training (SALIENT++, MLSys '23). Raises InputError for edges and masks that do
+    not fit, and without training nodes.
+    """
+    edges, mask = np.asarray(edge_index), np.asarray(train)
+    if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
+        raise InputError(f"edge_index is {edges.dtype} {list(edges.shape)}; expected integers [2, E]")
+    if mask.ndim != 1 or mask.dtype.kind != "b":
+        raise InputError(f"train is {mask.dtype} {list(mask.shape)}; expected bool [N], a mask of all nodes")
+    nodes, fanouts = len(mask), list(num_neighbors)
+    outside = (edges < 0) | (edges >= nodes)
+    if outside.any():
+        raise InputError(f"edge_index has node {edges[outside][0]}, and train is of nodes 0 to {nodes - 1}")
+    if not fanouts or any(each < -1 or each == 0 for each in fanouts):
+        raise InputError(
+            f"num_neighbors is {fanouts}; expected one for each layer, at least 1, or -1 for all"
+        )
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+    indptr, indices, _ = csr_from_edges(edges[0].astype(np.int64), edges[1].astype(np.int64), nodes)
+    pull = scores.puller(nodes, lambda: [(0, indptr, indices)])
+    return scores.visits(pull, np.diff(indptr), mask, fanouts, batch_size, ids=np.arange(nodes))
 
 
 def backend_for(comm: Any, device: str, *, shared: bool) -> Backend:

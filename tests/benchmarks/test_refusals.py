@@ -33,7 +33,7 @@ pytestmark = pytest.mark.long
         ("traversal", "--device=cuda", "'--device': 'cuda' is not 'cpu'."),
         ("two_hosts", "", "Missing argument 'PROGRAM.py [ARGUMENT]...'"),
         ("versus", "nothing", "nothing: exit code 128: fatal: Needed a single revision"),
-        ("versus", "HEAD --parts=plans", "--parts plans: 'plans' is not one of layers, epochs, loops"),
+        ("versus", "HEAD --parts=plans", "--parts plans: 'plans' is not one of layers, gathers, epochs"),
         ("studies/exchanges", "transfers karate", "karate: no such graph"),
         ("studies/exchanges", "transfers rmat:5 --widths=0", "--widths 0"),
         ("studies/exchanges", "primitives rmat:5 --device=cuda --ranks=2", "--ranks has no meaning"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from data.graphs import random_graph, refused
 
 import mgg_hpc as mgg
 from mgg_hpc.data.writer import write
+from mgg_hpc.runtime.streaming import files as streaming
 from mgg_hpc.runtime.tiers import files, place
 
 ROWS = 300
@@ -306,6 +309,21 @@ def test_a_write_that_fails_names_folder_and_row(tmp_path):
                 f"the scratch file in {tmp_path}: row {row} cannot be written: No space left on device"
             ):
                 tensor.update(ids, torch.ones(3, 1))
+
+
+def test_a_scratch_file_in_memory_counts_as_memory(tmp_path, monkeypatch):
+    for folder in map(Path, ("/dev/shm", "/proc", "/", tmp_path)):
+        kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=True)
+        assert streaming.in_memory(folder) == (kind.stdout.strip() in ("tmpfs", "ramfs"))
+    monkeypatch.setattr(place.cores, "memory_available", lambda: 1000)
+    how = {"near": 160, "folder": "/dev/shm"}
+    with refused(
+        "of this node: near 160 B, the scratch file in /dev/shm, which is memory .* choose a folder"
+    ):
+        mgg.TieredTensor.zeros(221, 1, **how)
+    for folder, rows in (("/dev/shm", 220), (tmp_path, 10**6)):
+        if rows < 1000 or not streaming.in_memory(folder):
+            mgg.TieredTensor.zeros(rows, 1, near=160, folder=folder).close()
 
 
 @pytest.mark.slow

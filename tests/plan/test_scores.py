@@ -7,8 +7,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from data.graphs import random_graph
 
+import mgg_hpc as mgg
 from mgg_hpc.data.graph import csr_from_edges
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import scores
@@ -112,6 +114,41 @@ def test_visits_know_that_neighbours_are_met_together(rng):
     visits = found(np.arange(nodes))
     assert visits.sum() == pytest.approx(chance.sum(), rel=0.05)
     np.testing.assert_allclose(found(rng.permutation(nodes)), visits, rtol=1e-12)
+
+
+def test_expected_visits_of_an_edge_list(rng):
+    """With all neighbours of one layer a row is read if a training node in its reach is drawn."""
+    nodes, train, batch = 2000, rng.random(2000) < 0.5, 10
+    edges = rng.integers(0, nodes, (2, 10_000))
+    given = (torch.from_numpy(edges), torch.from_numpy(train)) if rng.random() < 0.5 else (edges, train)
+    found, count = mgg.expected_visits(*given, [-1], batch), int(train.sum())
+    for node in range(nodes):
+        met = {node, *edges[1][edges[0] == node].tolist()}
+        reach = sum(train[each] for each in met)
+        chance = 1 - math.comb(count - reach, batch) / math.comb(count, batch)
+        assert found[node] == pytest.approx(chance, abs=0.01)
+        assert (found[node] == 0) == (reach == 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"edge_index": [[0, 1]]}, r"edge_index is int64 \[1, 2\]; expected integers \[2, E\]"),
+        ({"edge_index": [[0.5], [1]]}, "edge_index is float64"),
+        ({"edge_index": [[0, 7], [1, 2]]}, "edge_index has node 7, and train is of nodes 0 to 2"),
+        ({"edge_index": [[0, 1], [1, -1]]}, "edge_index has node -1"),
+        ({"train": [0, 1]}, r"train is int64 \[2\]; expected bool \[N\]"),
+        ({"train": [False] * 3}, "has none"),
+        ({"num_neighbors": []}, r"num_neighbors is \[\]; expected one for each layer"),
+        ({"num_neighbors": [5, 0]}, "at least 1, or -1 for all"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+    ],
+)
+def test_edges_and_masks_without_expected_visits_are_refused(given, message):
+    right = {"edge_index": [[0, 1], [1, 2]], "train": [True] * 3, "num_neighbors": [5], "batch_size": 2}
+    mgg.expected_visits(**right)
+    with pytest.raises(InputError, match=message):
+        mgg.expected_visits(**(right | given))
 
 
 def test_scores_of_training_nodes_need_some(graph):

@@ -136,6 +136,18 @@ def scratch_file(folder: Path, nbytes: int = 0) -> int:
     return file
 
 
+def in_memory(folder: Path) -> bool:
+    """Return whether files of a folder take memory, as on a tmpfs; False for a folder that is not there."""
+    if not folder.exists():
+        return False
+    device = folder.stat().st_dev
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, kind = line.partition(" - ")
+        if mount.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+            return kind.split()[0] in ("tmpfs", "ramfs")
+    return False
+
+
 def _directly(file: int, *, writes: bool) -> int | None:
     """Open an open file once more with O_DIRECT; return None if its file system cannot."""
     try:

@@ -24,6 +24,7 @@ from ..backends.base import Backend
 from ..backends.host.components import aligned_zeros, padded
 from ..backends.host.kernels import SerialBackend
 from ..backends.simulated import World
+from ..streaming.files import in_memory
 from .files import FileRows, ScratchRows
 
 NEAR, PEERS, HOST, FILE, ARRAY = "near", "peers", "host", "file", "array"
@@ -249,7 +250,8 @@ class Placed:
         host = min(room[HOST], count - near - peers)
         mine = near + -(-peers // ranks)
         with agreed(self._comm):
-            self._check_room({NEAR: near, PEERS: -(-peers // ranks), HOST: host}, count if mapped else 0)
+            rows = {NEAR: near, PEERS: -(-peers // ranks), HOST: host}
+            self._check_room(rows, count if mapped else 0, count - near - peers - host)
         symmetric = (peers > 0 or auto) and ranks > 1
         if symmetric:
             (reserve or self._backend.memory.reserve)(mine * self._format.row_bytes)
@@ -265,14 +267,22 @@ class Placed:
             host = min(room[HOST], count - near - peers)
         return pool, {NEAR: near, PEERS: peers, HOST: host}
 
-    def _check_room(self, rows: dict[str, int], mapped: int) -> None:
-        """Raise InputError where tiers need more memory than there is. rows: of each rank, and of a node for HOST."""
+    def _check_room(self, rows: dict[str, int], mapped: int, rest: int) -> None:
+        """Raise InputError where tiers need more memory than there is. rows: of each rank, and of a node for HOST.
+
+        mapped: rows that have slots. rest: rows of no tier, which a scratch file on a tmpfs keeps in memory.
+        """
         nbytes = {name: count * self._format.row_bytes for name, count in rows.items()}
         mine = nbytes[NEAR] + nbytes[PEERS]
         on_host = nbytes[HOST] + mapped * np.dtype(slot_type(mapped)).itemsize
         free, ranks = self._backend.memory.free(), 1 if self._node is None else self._node.size
         if free is None:
             on_host += ranks * mine
+        advice = ""
+        if self._scratch is not None and rest and in_memory(self._scratch):
+            name = f"the scratch file in {self._scratch}, which is memory (tmpfs),"
+            nbytes[name] = rest * self._format.dim * self._format.dtype.itemsize
+            on_host, advice = on_host + nbytes[name], "; choose a folder on a disk"
         shown = ", ".join(f"{name} {sizes.shown(size)}" for name, size in nbytes.items() if size)
         each = f" ({NEAR} and {PEERS} on each of {ranks} ranks)" if ranks > 1 else ""
         if free is not None and mine > free:
@@ -282,6 +292,7 @@ class Placed:
         if on_host > (left := cores.memory_available()):
             raise InputError(
                 f"tiers need {sizes.shown(on_host)} of this node: {shown}{each}; {sizes.shown(left)} are available"
+                + advice
             )
 
     def _costs(self, pool: Rows, comm: Any) -> dict[str, float]:
