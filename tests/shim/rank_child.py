@@ -3,8 +3,7 @@
 FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch; on all ranks: "driver" pretends
 that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" also that the native module does not load,
 "far" that no pointer leads to a peer, "no sampling" leaves draws to the CPU, "old" that the GPU is of an older
-generation, "group" that gradients are summed by a process group, as on GPUs of their own, "streams" prints which stream
-gathers rows by number.
+generation, "group" that gradients are summed by a process group, as on GPUs of their own.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from mgg_hpc.runtime.backends.cuda import collectives, nvshmem
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
 from mgg_hpc.runtime.backends.cuda.context import DeviceStream
 from mgg_hpc.runtime.backends.cuda.device_arrays import DeviceArrays
-from mgg_hpc.runtime.backends.cuda.rows import Gathers
 from mgg_hpc.training import trainer
 
 library, fault, words = Path(sys.argv[1]), sys.argv[2], sys.argv[4:]
@@ -78,14 +76,6 @@ class Stopping(trainer.Trainer):
         super().step(epoch)
 
 
-def gathers(self: Gathers, context: Any, *given: Any) -> None:
-    print(f"gathered on stream {context.arrays.stream()}")
-    by_number(self, context, *given)
-
-
-by_number = Gathers.by_number
-if fault == "streams":
-    Gathers.by_number = gathers
 if fault == "far":
     cuda_rank.NvshmemPeers = lambda *given: nvshmem.NvshmemPeers(*given, lambda rank, peer: rank == peer)
 if fault == "no sampling":

@@ -197,20 +197,6 @@ def test_a_gpu_draws_the_batches_of_the_cpu(rng, trained, tmp_path, name):
         assert found[column] == wanted[column]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_rows_of_tiers_are_gathered_on_the_second_stream(trained, tmp_path, ranks):
-    """Once a batch, and evaluations' on the first one; the engine refuses rows that nothing has waited for."""
-    jobs.write_job(tmp_path, jobs.blocks(), **(batches({"name": "sage"}) | TIERS))
-    said = trained(ranks, *SHARED, fault="streams")
-    found, summary = columns(tmp_path / "runs"), summary_of(tmp_path)
-    # And batches that are made before the first epoch, to measure memory.
-    assert said.count("gathered on stream 1") >= ranks * summary["batches"] * len(found["loss"]) > 0
-    assert "gathered on stream 0" in said
-    without = [word for tier in TIERS["features"] for word in ("--set", f"features.{tier}=0")]
-    trained(ranks, *SHARED, *without)
-    assert "tiers" not in summary_of(tmp_path) and columns(tmp_path / "runs")["loss"] == found["loss"]
-
-
 @pytest.mark.long
 def test_gradients_are_summed_by_a_process_group_where_each_rank_has_a_gpu(trained, tmp_path):
     """And what cannot be recorded, here all of it, is launched each time, and said."""

@@ -334,9 +334,8 @@ class Batches:
                         waiting.append(pool.submit(sample, later))
                     try:
                         with span("sample"):
-                            blocks, rows, x = waiting.popleft().result()
-                        x = self._source.beside(blocks[0].numbers) if x is None else x
-                        batch = self.batch(blocks, rows, x, epoch, number)
+                            sampled = waiting.popleft().result()
+                        batch = self.batch(*sampled, epoch, number)
                     except InputError as error:
                         if self._source.comm.size == 1:
                             raise

@@ -286,20 +286,6 @@ class Source:
                 self.backend.gather(self._table, numbers, as_array(out))
                 return out
 
-    def beside(self, numbers: NDArray[np.int64]) -> Input | None:
-        """Return what `input` does. A GPU reads rows of tiers on its second stream, while it trains on earlier batches.
-
-        Not where a transport fetches rows, through a buffer that evaluations use on the other stream. Arguments and
-        errors as for `input`.
-        """
-        stream = self.backend.stream
-        if not isinstance(self.x, TieredFeatures) or not self.backend.capabilities.reaches_peers:
-            return self.input(numbers)
-        with stream.beside():
-            found, stamp = self.input(numbers), stream.stamp()
-        stream.wait(stamp, found)
-        return found
-
     def there(self, tensor: Tensor) -> Tensor:
         """Return a host tensor on the backend's device; copies to a GPU are asynchronous."""
         return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
