@@ -89,16 +89,13 @@ def steps(results: Results, graph: Graph, program: str, width: int, conditions: 
             raise AssertionError(f"{name}: {said}")
         return said
 
-    with workers.workspace() as folder:
+    with workers.started(conditions, results) as (processes, folder):
         inputs = {"program": program, **write_operands(graph, program, width, folder)}
-        with workers.started(conditions) as (processes, notes):
-            runs, left_out = workers.prepared(processes, "propagate", inputs, accept)
-            in_rows(runs, 2)  # warms up
-            ms = in_rows(runs, conditions.turns)
-        memory = {name: memory_mb(worker, name, inputs) for name, worker in runs.items()}
-    notes += [f"{graph.name}, {program}: {note}" for note in left_out]
-    results.notes += [note for note in notes if note not in results.notes]
-    more = {name: {"memory_mb": mb} for name, mb in memory.items()}
+        case = f"{graph.name}, {program}"
+        runs = workers.prepared(results, case, processes, "propagate", inputs, accept)
+        in_rows(runs, 2)  # warms up
+        ms = in_rows(runs, conditions.turns)
+        more = {name: {"memory_mb": memory_mb(worker, name, inputs)} for name, worker in runs.items()}
     results.compare(ms, more, graph=graph.name, edges=graph.edges, program=program)
 
 
@@ -116,7 +113,7 @@ def write_operands(graph: Graph, program: str, width: int, folder: Path) -> dict
     weights = {name: scale * rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
     np.savez(folder / "weights.npz", **weights)
     files = {"file": str(folder / "graph.h5"), "weights": str(folder / "weights.npz")}
-    return files | {name: workers.save(folder / f"{name}.npy", array) for name, array in arrays.items()}
+    return files | workers.write(folder, **arrays)
 
 
 def memory_mb(like: Worker, name: str, inputs: dict[str, Any]) -> float:

@@ -13,6 +13,7 @@ GAPBS, which prints none; a library with other results is left out. ``relative_t
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 import real_graphs
 from harness import command, options, run, workers
 from harness.plots import draw
-from harness.workers import Conditions
+from harness.workers import Conditions, Worker
 
 from mgg_hpc.data import native, writer
 from mgg_hpc.data.graph import Graph
@@ -51,14 +52,15 @@ def main(
     results, given = Results("traversal", **conditions.same()), names or ("rmat:20",)
     for name in given:
         real_graphs.check(name)
-    with workers.workspace() as folder, workers.started(conditions) as (processes, notes):
-        results.notes += notes
+    with workers.started(conditions, results) as (processes, folder):
         for name, part in product(given, parts):
             graph = real_graphs.structure(name, directed=part != "cc")
             begin = sources if part in ("bfs", "sssp") else 1
             inputs = {"part": part, "tolerance": tolerance, **inputs_of(graph, begin, folder)}
-            ms, left_out = measure(inputs, processes, folder, conditions.turns)
-            results.notes += [f"{graph.name}, {part}: {note}" for note in left_out]
+            accept = partial(accepted, part, dict[str, np.ndarray](), folder)
+            runs = workers.prepared(results, f"{graph.name}, {part}", processes, "traverse", inputs, accept)
+            taken = workers.in_turns(runs, conditions.turns)
+            ms = {name: [each / len(inputs["sources"]) for each in of] for name, of in taken.items()}
             results.compare(ms, graph=graph.name, edges=graph.edges, part=part)
             results.write(files, draw)  # what is measured stays
     results.show("graph", "part", *TIMES)
@@ -77,28 +79,16 @@ def inputs_of(graph: Graph, sources: int, folder: Path) -> dict[str, Any]:
     begin = np.random.default_rng(0).choice(senders, min(sources, len(senders)), replace=False)
     return {
         "file": str(folder / "graph.h5"),
-        "indptr": workers.save(folder / "indptr.npy", out[0]),
-        "indices": workers.save(folder / "indices.npy", out[1]),
-        "lengths": workers.save(folder / "lengths.npy", lengths[out[2]]),
+        **workers.write(folder, indptr=out[0], indices=out[1], lengths=lengths[out[2]]),
         "directed": graph.directed,
         "sources": begin.tolist(),
     }
 
 
-def measure(
-    inputs: dict[str, Any], processes: list[workers.Worker], folder: Path, turns: int
-) -> tuple[dict[str, list[float]], list[str]]:
-    """Return the milliseconds of a traversal by each run, and a note for each library that is left out."""
-    found: dict[str, np.ndarray] = {}
-
-    def accept(worker: workers.Worker, name: str) -> str:
-        found[name] = worker.result(name, folder)
-        return differing(inputs["part"], found["mgg"], found[name])
-
-    runs, notes = workers.prepared(processes, "traverse", inputs, accept)
-    count = len(inputs["sources"])
-    taken = workers.in_turns(runs, turns)
-    return {name: [each / count for each in ms] for name, ms in taken.items()}, notes
+def accepted(part: str, ours: dict[str, np.ndarray], folder: Path, worker: Worker, run: str) -> str:
+    """Compare the result of a run with ``ours["mgg"]``, which the first run sets."""
+    found = worker.result(run, folder)
+    return differing(part, ours.setdefault("mgg", found), found)
 
 
 def differing(part: str, ours: np.ndarray, theirs: np.ndarray) -> str:

@@ -1,9 +1,9 @@
 """The process of a library: python worker.py NAME THREADS PAGES DEVICE, then a request a line, and a reply to each.
 
 NAME is the name of a module in peers/, with a variant after a hyphen ("pyg-csr"). The module has a function for each
-task, which takes the task's inputs and returns the runs by name; the task "sampled.train" is the function `train` of
-peers/sampled_NAME.py. A run takes no arguments and returns an array or None, or ``(seconds, array)`` if it has a clock
-of its own. It may return a function that makes the array, if making it takes time.
+task, which takes the task's inputs and returns the runs by name. A run takes no arguments and returns an array or None,
+or ``(seconds, array)`` if it has a clock of its own. It may return a function that makes the array, if making it takes
+time.
 
     {"do": "about"}                                         -> {"about": "dgl 1.1.3"}
     {"do": "prepare", "task": "aggregate", "inputs": {...}} -> {"runs": ["dgl"]}
@@ -48,9 +48,7 @@ class Server:
 
     def prepare(self, task: str, inputs: dict[str, Any]) -> dict[str, Any]:
         self.runs, self.results = {}, {}  # what was held before is given back first
-        group, _, name = task.rpartition(".")
-        module = importlib.import_module(f"peers.{group}_{_library()}") if group else self.module
-        self.runs = getattr(module, name)(**inputs)
+        self.runs = getattr(self.module, task)(**inputs)
         return {"runs": list(self.runs)}
 
     def run(self, name: str) -> dict[str, Any]:

@@ -23,8 +23,7 @@ from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import words_of
+from mgg_hpc.tools.bench.results import Results, words_of
 
 from . import options
 
@@ -186,35 +185,41 @@ class Worker:
 
 
 @contextlib.contextmanager
-def started(same: Conditions) -> Iterator[tuple[list[Worker], list[str]]]:
+def started(same: Conditions, results: Results) -> Iterator[tuple[list[Worker], Path]]:
     """Start the processes of this package, which is the first, and of other libraries; they end with the context.
 
-    Yields the workers, and a note for each library, with its version or why it is left out.
+    Yields the workers, and a folder for their files, which is removed. ``results`` are given a note for each library:
+    its version, or why it is left out.
     """
     with contextlib.ExitStack() as stack:
-        workers, notes = [], []
+        workers = []
         for name in ("mgg", *same.peers):
             worker = stack.enter_context(Worker(name, same))
             reply = worker.need("about") if name == "mgg" else worker.ask("about")
             if "about" in reply:
                 workers.append(worker)
-                notes.append(f"{name}: {reply['about']}")
+                note(results, f"{name}: {reply['about']}")
             else:
                 why = reply.get("missing") or reply["failed"]
-                notes.append(f"{name} is left out: {why}; `make bench-peers` installs the libraries")
-        yield workers, notes
+                note(results, f"{name} is left out: {why}; `make bench-peers` installs the libraries")
+        yield workers, stack.enter_context(workspace())
+
+
+def note(results: Results, line: str) -> None:
+    """Add a note that is not there yet."""
+    if line not in results.notes:
+        results.notes.append(line)
 
 
 def prepared(
-    workers: Sequence[Worker], task: str, inputs: Mapping[str, Any], accept: Any
-) -> tuple[dict[str, Worker], list[str]]:
-    """Have workers prepare a task, and call each run once.
+    results: Results, case: str, workers: Sequence[Worker], task: str, inputs: Mapping[str, Any], accept: Any
+) -> dict[str, Worker]:
+    """Have workers prepare a task, call each run once, and return the runs by name. Raises InputError where mgg fails.
 
-    accept: takes a worker and a run's name, after its first call, and returns why the run is left out, or "".
-
-    Returns the runs by name, and a note for each that cannot take part. Raises InputError where mgg fails.
+    case: begins a note for each run that cannot take part. accept: takes a worker and a run's name, after its first
+    call, and returns why the run is left out, or "".
     """
-    runs, notes = {}, []
+    runs = {}
     for worker in workers:
         reply = worker.ask("prepare", task=task, inputs=dict(inputs))
         for run in reply.get("runs", [worker.name]):
@@ -222,10 +227,18 @@ def prepared(
             if problem and worker.name == "mgg":
                 raise InputError(f"mgg failed: {problem}")
             if problem:
-                notes.append(f"{run} is left out: {problem}")
+                note(results, f"{case}: {run} is left out: {problem}")
             else:
                 runs[run] = worker
-    return runs, notes
+    return runs
+
+
+def check_losses(losses: Mapping[str, float], apart: float) -> None:
+    """Raise AssertionError where a loss is further from mgg's than this part of the smaller one."""
+    ours = losses["mgg"]
+    for name, loss in losses.items():
+        if not abs(loss - ours) <= apart * min(loss, ours):
+            raise AssertionError(f"after as many epochs {name}'s loss is {loss:.6g}, and mgg's {ours:.6g}")
 
 
 def in_turns(runs: Mapping[str, Worker], turns: int) -> dict[str, list[float]]:
@@ -233,18 +246,16 @@ def in_turns(runs: Mapping[str, Worker], turns: int) -> dict[str, list[float]]:
     return interleaved({run: partial(worker.ms, run) for run, worker in runs.items()}, turns, pause=BREATH)
 
 
-def write_graph(graph: Graph, folder: Path, *, weighted: bool = False) -> dict[str, str | None]:
-    """Write a graph's files for workers: indptr int64 [N+1], indices int32 [E], and weight float32 [E] or None."""
-    arrays = {"indptr": graph.indptr, "indices": graph.indices.astype(np.int32, copy=False)}
-    if weighted:
-        arrays["weight"] = graphs.weights(graph)
-    return {"weight": None} | {name: save(folder / f"{name}.npy", array) for name, array in arrays.items()}
+def write(folder: Path, **arrays: np.ndarray) -> dict[str, str]:
+    """Write arrays for workers, a file each, and return the files by name."""
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return {name: str(folder / f"{name}.npy") for name in arrays}
 
 
-def save(path: Path, array: np.ndarray) -> str:
-    """Write one array; return its path in the form that workers take."""
-    np.save(path, array)
-    return str(path)
+def write_edges(graph: Graph, folder: Path) -> dict[str, str]:
+    """Write a graph's in-edges: indptr int64 [N+1], indices int32 [E]."""
+    return write(folder, indptr=graph.indptr, indices=graph.indices.astype(np.int32, copy=False))
 
 
 @contextlib.contextmanager

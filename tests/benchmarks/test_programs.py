@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:Sparse")]
 @pytest.mark.parametrize("program", ["gated", "gated-max", "typed"])
 @pytest.mark.parametrize(("library", "forms"), [("mgg", 2), ("pyg", 3)])
 def test_a_step_is_the_formula(library, forms, program, tmp_path, monkeypatch):
-    module = importlib.import_module(f"peers.programs_{library}")
+    module = importlib.import_module(f"peers.{library}")
     monkeypatch.setattr(peers, "THREADS", 1)
     graph = generate.rmat(5, 4, seed=3)
     files = runpy.run_path(str(SCRIPT))["write_operands"](graph, program, 5, tmp_path)

@@ -37,7 +37,7 @@ def test_layers_of_pyg_are_those_of_the_whole_graph(monkeypatch, rng, layer):
     import peers
 
     monkeypatch.setattr(peers, "THREADS", torch.get_num_threads())
-    from peers import sampled, sampled_pyg
+    from peers import nets, pyg
 
     graph, seeds = graphs.read("rmat:6:4"), np.arange(0, 64, 8)
     drawn = Sampler(graph.indptr, graph.indices).sample(seeds, [-1, -1], seed=0, step=0)
@@ -48,19 +48,16 @@ def test_layers_of_pyg_are_those_of_the_whole_graph(monkeypatch, rng, layer):
         num_sampled_edges=[len(first.indices), len(second.indices) - len(first.indices)],
         edge_index=torch.from_numpy(np.stack(reference.edge_list(second.indptr, second.indices))),
     )
-    one, two = sampled_pyg.SAGEConv(5, 4), sampled_pyg.SAGEConv(4, 3)
+    one, two = pyg.SAGEConv(5, 4), pyg.SAGEConv(4, 3)
     x = torch.from_numpy(rng.standard_normal((graph.nodes, 5), dtype=np.float32))
     edges = torch.from_numpy(np.stack(reference.edge_list(graph.indptr, graph.indices)))
-    net = sampled.Net([one, two], getattr(sampled_pyg, layer), lambda h, *_: h.relu())
+    net = nets.Net([one, two], getattr(pyg, layer), lambda h, i, _: h.relu() if i else h)
     torch.testing.assert_close(net(x[drawn.nodes], batch), two(one(x, edges).relu(), edges)[seeds])
 
 
-def test_each_library_has_its_fastest_run_and_the_same_loss():
+def test_each_library_has_its_fastest_run():
     import sampling
 
     ms = {"mgg": 9.0, "dgl 0": 3.0, "dgl 2": 2.0}
     runs = {name: SimpleNamespace(name=name.partition(" ")[0]) for name in ms}
     assert list(sampling.fastest(runs, ms)) == ["mgg", "dgl 2"]
-    sampling.check_losses({"mgg": 1.0, "dgl": 1.09})
-    with pytest.raises(AssertionError, match=r"pyg's loss is 1\.2000, and mgg's 1\.0000"):
-        sampling.check_losses({"mgg": 1.0, "pyg": 1.2})
