@@ -1,4 +1,4 @@
-"""benchmarks/accuracy.py, model_accuracy.py, pyg_accuracy.py and pyg_models.py on little."""
+"""benchmarks/accuracy.py, model_accuracy.py and pyg_models.py on little."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_accuracies_are_reached_or_missed(ran, tmp_path):
 
 @pytest.mark.data
 def test_accuracies_of_converted_models_stand_next_to_pygs(ran, tmp_path, data_folder):
-    done = ran("pyg_accuracy", "--cases=cora-gcn,cora-sgc", "--seeds=2", "--epochs=5", "-o", "a.json")
+    done = ran("accuracy", "--cases=pyg-cora-gcn,pyg-cora-sgc", "--seeds=2", "--epochs=5", "-o", "a.json")
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
-    assert [row["case"] for row in rows] == ["cora-gcn", "cora-sgc"], done.stderr
+    assert [row["case"] for row in rows] == ["pyg-cora-gcn", "pyg-cora-sgc"], done.stderr
     for row in rows:
         assert 15 < row["mean"] < row["published"] and abs(row["mean"] - row["pyg_mean"]) < 30
     assert rows[1]["mean"] == pytest.approx(rows[1]["pyg_mean"], abs=1)  # nothing is drawn but the weights
