@@ -34,7 +34,10 @@ def test_a_table_larger_than_memory_is_trained(ran, tmp_path):
     (row,) = rows(ran, tmp_path, "large", *how)
     assert row["ranks"] == "2" and float(row["last_loss"]) < float(row["first_loss"])
     assert 0.5 < float(row["hit_rate"]) < 1 and int(row["peak_mib"]) < 660
-    assert ran("dlrm", "large", "--ranks=1", "--memory=1M").stderr.count("the process alone takes that much") == 1
+    assert (
+        ran("dlrm", "large", "--ranks=1", "--memory=1M").stderr.count("the process alone takes that much")
+        == 1
+    )
 
 
 def test_one_process_and_the_reader_are_timed(ran, tmp_path):
