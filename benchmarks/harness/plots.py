@@ -54,12 +54,14 @@ class Bars:
             bars.append(list(dict.fromkeys(text(row[self.label]) for row in shown)))
         each = 0.14 * max(len(textwrap.wrap(name, 24)) for names in bars for name in names) + 0.12
         heights = [each * len(names) + 0.6 for names in bars]  # inches
-        shape, size = (len(grid), len(grid[0])), (WIDTH, sum(heights) + 0.8)
+        shape, size = (len(grid), max(map(len, grid))), (WIDTH, sum(heights) + 0.8)
         figure, lines = plt.subplots(*shape, sharey="row", squeeze=False, height_ratios=heights, figsize=size)
         for line, title, panels, names in zip(
             lines, panels_of(results.rows, *self.panels), grid, bars, strict=True
         ):
-            for axes, (heading, value, rows) in zip(line, panels, strict=True):
+            for axes in line[len(panels) :]:
+                axes.set_axis_off()
+            for axes, (heading, value, rows) in zip(line, panels, strict=False):
                 said = (heading or _name(value)) + _first(rows, value) if len(panels) > 1 else ""
                 above = (title if axes is line[0] else " ") if title else ""
                 axes.set_title("\n".join(filter(None, [above, said])), fontsize=9.5)

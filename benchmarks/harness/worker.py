@@ -22,6 +22,7 @@ import ctypes
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +45,7 @@ class Server:
         self.outside_bytes = 0  # of the GPU, that this process has taken without torch
 
     def about(self) -> dict[str, Any]:
-        return {"about": self.module.about()}
+        return {"about": self.module.ABOUT}
 
     def prepare(self, task: str, inputs: dict[str, Any]) -> dict[str, Any]:
         self.runs, self.results = {}, {}  # what was held before is given back first
@@ -71,9 +72,8 @@ class Server:
     def memory(self) -> dict[str, Any]:
         if cuda := peers.cuda():
             return {"peak": cuda.max_memory_allocated() + self.outside_bytes}
-        lines = Path("/proc/self/status").read_text().splitlines()
-        (line,) = [line for line in lines if line.startswith("VmHWM:")]
-        return {"peak": int(line.split()[1]) * 1024}
+        (peak,) = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+        return {"peak": int(peak) * 1024}
 
     def forget(self) -> dict[str, Any]:
         Path("/proc/self/clear_refs").write_text("5")  # of proc(5): the peak is what is resident now

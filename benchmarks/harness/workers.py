@@ -153,10 +153,14 @@ class Worker:
         assert self.process.stdin and self.process.stdout
         with contextlib.suppress(BrokenPipeError):  # then there is no reply either
             print(json.dumps({"do": do, **request}), file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        if not line:
-            raise InputError(f"{self.name} {self._end()} while it was asked to {do}; leave it out of --peers")
-        return json.loads(line)
+        if line := self.process.stdout.readline():
+            return json.loads(line)
+        code = self.process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self.errors.seek(0)
+        last = self.errors.read().strip().rpartition("\n")[2].strip()
+        how += f" ({last})" if last else ""
+        raise InputError(f"{self.name} {how} while it was asked to {do}; leave it out of --peers")
 
     def need(self, do: str, **request: Any) -> dict[str, Any]:
         """Return the reply to a request that must not fail. Raises InputError if it does."""
@@ -174,14 +178,6 @@ class Worker:
         file = folder / "result.npy"
         self.need("result", name=run, file=str(file))
         return np.load(file)
-
-    def _end(self) -> str:
-        """Return how the process ended, and its last message."""
-        code = self.process.wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self.errors.seek(0)
-        said = self.errors.read().strip().splitlines()
-        return f"{how} ({said[-1].strip()})" if said else how
 
 
 @contextlib.contextmanager

@@ -44,10 +44,7 @@ NAMES = {
     "gat": {"lin.weight": "fc.weight", "att_src": "attn_l", "att_dst": "attn_r"},
 }
 
-
-def about() -> str:
-    """Return the versions."""
-    return f"dgl {dgl.__version__} (torch {torch.__version__})"
+ABOUT = f"dgl {dgl.__version__} (torch {torch.__version__})"
 
 
 def _graph(indptr: str, indices: str, kind: torch.dtype = torch.int32) -> Any:

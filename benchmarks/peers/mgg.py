@@ -31,11 +31,7 @@ from . import nets, programs
 from .traversals import DAMPING, Task, finite
 
 BACKENDS = {"cpu": "serial", "cuda": "cuda"}
-
-
-def about() -> str:
-    """Return the version and the instruction set."""
-    return f"{mgg.__version__} ({native.load().instruction_set()})"
+ABOUT = f"{mgg.__version__} ({native.load().instruction_set()})"
 
 
 def aggregate(

@@ -35,12 +35,8 @@ CONVOLUTIONS: dict[str, Callable[[Layer], torch.nn.Module]] = {
 
 # The library by which PyG samples, or "".
 SAMPLING = "pyg-lib" if known.WITH_PYG_LIB else "torch-sparse" if known.WITH_TORCH_SPARSE else ""
-
-
-def about() -> str:
-    """Return the versions."""
-    more = f", {SAMPLING} {metadata.version(SAMPLING)}" if SAMPLING else ""
-    return f"pyg {torch_geometric.__version__} (torch {torch.__version__}{more})"
+_SAMPLER = f", {SAMPLING} {metadata.version(SAMPLING)}" if SAMPLING else ""
+ABOUT = f"pyg {torch_geometric.__version__} (torch {torch.__version__}{_SAMPLER})"
 
 
 def aggregate(**inputs: Any) -> dict[str, Callable[[], Any]]:

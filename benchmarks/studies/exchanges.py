@@ -30,16 +30,15 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness import command, options, run, study
+from harness import command, options, run
 from harness.plots import draw
 from harness.ranks import Subject, Variant
-from harness.study import BULK, DIRECT, GET, HALO, ON_CPU, ON_GPU, SHOWN
+from harness.study import BULK, DIRECT, GET, HALO, SHOWN, Study, conditions, finish, measured
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.overlap import hidden_share
 from mgg_hpc.runtime import exit_code
 from mgg_hpc.runtime.timing import spread
-from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.results import Results
 
 UNCUT = 2**30  # edges of a partition, in which no destination is split
@@ -129,39 +128,22 @@ def parts(ms: Mapping[str, list[float]], more: dict[str, dict[str, Any]], ranks:
 
 @command(__doc__)
 @click.argument("name", type=click.Choice(list(STUDIES)), metavar=f"[{'|'.join(STUDIES)}]")
-@click.argument("graph", required=False)
 @options.numbers("widths", "64", "Columns of rows.")
-@study.devices()
-@study.on_ranks()
-def main(
-    name: str,
-    graph: str | None,
-    widths: list[int],
-    device: str,
-    share: tuple[float, ...],
-    ranks: int,
-    turns: int,
-    files: tuple[Path, ...],
-    **launch_options: Any,
-) -> int | None:
-    chosen = graph or (ON_GPU if device == "cuda" else ON_CPU)
-    graphs.check(chosen)
-    if (code := study.start(ranks, device)) is not None:
-        return code
-    whole, results = study.read(chosen), Results(name)
+@measured()
+def main(name: str, widths: list[int], study: Study) -> None:
+    results = Results(name)
     for width in sorted(widths, reverse=True):  # OpenSHMEM's heap has the size of the first one's
-        for each in share:
-            subject = study.subject_of(whole, width, each, device=device, **launch_options)
-            results.same, counts = study.conditions(whole, subject)
-            ms, more = subject.measure(STUDIES[name](subject), turns)
+        for share in study.shares:
+            subject = study.subject(width, share)
+            results.same, counts = conditions(study.graph, subject)
+            ms, more = subject.measure(STUDIES[name](subject), study.turns)
             parts(ms, more, len(subject.counts))
             results.compare(ms, more, width=width, **counts)
             subject.close()
             if exit_code.is_first():
-                results.write(files, draw)  # what is measured stays, whatever ends the rest
+                results.write(study.files, draw)  # what is measured stays, whatever ends the rest
     results.rows.sort(key=lambda row: widths.index(row["width"]))
-    study.finish(results, files, ("remote_share", *SHOWN, "hidden_share", "link_mbit"))
-    return None
+    finish(results, study.files, ("remote_share", *SHOWN, "hidden_share", "link_mbit"))
 
 
 if __name__ == "__main__":
