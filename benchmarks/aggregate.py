@@ -21,7 +21,7 @@ import numpy as np
 from harness import command, options, run, workers
 from harness.plots import draw
 from harness.sums import Reference
-from harness.workers import Conditions
+from harness.workers import Comparison
 from numpy.typing import NDArray
 
 from mgg_hpc.data.graph import Graph, csr_from_edges
@@ -29,7 +29,7 @@ from mgg_hpc.plan import order
 from mgg_hpc.runtime.timing import ratios
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.aggregate import drawn_rows
-from mgg_hpc.tools.bench.results import TIMES, Results, Row, output_files
+from mgg_hpc.tools.bench.results import TIMES, Row
 
 PEERS = {"cpu": ("dgl", "torch", "pyg", "mkl", "scipy"), "cuda": ("cusparse", "torch", "pyg")}
 DTYPES = ("float32", "bfloat16", "float16")
@@ -43,19 +43,17 @@ SHOWN = (*CASE, *TIMES, "mgg_speedup")
 @options.words("dtypes", DTYPES, f"Of rows: {', '.join(DTYPES)}.", "float32")
 @options.words("orders", order.METHODS, f"Of nodes: {', '.join(order.METHODS)}.", "none")
 @click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
-@output_files()
-@workers.conditions(PEERS)
+@workers.comparison("aggregate", PEERS)
 def main(
     names: tuple[str, ...],
     widths: list[int],
     dtypes: list[str],
     orders: list[str],
     weighted: bool,
-    files: tuple[Path, ...],
-    conditions: Conditions,
+    bench: Comparison,
 ) -> None:
-    results = Results("aggregate", **conditions.same(), weighted=weighted)
-    with workers.started(conditions, results) as (processes, folder):
+    bench.results.same["weighted"] = weighted
+    with bench.started() as (processes, folder):
         for name, method in product(names, orders):
             graph = graphs.read(name)
             if method != "none":
@@ -69,19 +67,16 @@ def main(
                 reference = Reference(graph, x.astype(np.dtype(dtype)), weight)
                 inputs = {**given, "dtype": dtype, **workers.write(folder, x=x)}
                 accept = partial(differing, reference, folder)
-                runs = workers.prepared(
-                    results, f"{graph.name}, {dtype}", processes, "aggregate", inputs, accept
-                )
-                ms = workers.in_turns({"gather floor": runs["gather floor"]} | runs, conditions.turns)
+                runs = bench.prepared(f"{graph.name}, {dtype}", processes, "aggregate", inputs, accept)
+                ms = workers.in_turns({"gather floor": runs["gather floor"]} | runs, bench.turns)
                 speedups = {
                     name: {"mgg_speedup": round(ratios(taken, ms["mgg"])["median"], 4)}
                     for name, taken in ms.items()
                 }
-                results.compare(ms, speedups, **case, edges=graph.edges)
-                results.write(files, draw)  # what is measured stays, whatever ends the rest
-    results.notes += summary(results.rows)
-    results.write(files, draw)
-    results.show(*SHOWN)
+                bench.add(ms, speedups, **case, edges=graph.edges)
+    bench.results.notes += summary(bench.results.rows)
+    bench.results.write(bench.files, draw)
+    bench.results.show(*SHOWN)
 
 
 def differing(reference: Reference, folder: Path, worker: workers.Worker, run: str) -> str:

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 from harness import command, options, run, workers
-from harness.plots import draw
-from harness.workers import Conditions, Worker
+from harness.workers import Comparison, Worker
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import MODELS, WARM_UP, Shape, labelled
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
+from mgg_hpc.tools.bench.results import TIMES
 
 PEERS = {"cpu": ("dgl", "pyg", "pyg-csr"), "cuda": ("pyg", "pyg-csr")}
 # How far losses may lie apart, as a part of the smaller one: before training, with the same weights; after all epochs
@@ -47,8 +47,7 @@ SHOWN = ("graph", "model", *TIMES, "peak_mb", "loss")
 )
 @click.option("--classes", type=options.WIDTH, default=32, help="Columns of the output.")
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5)
-@output_files()
-@workers.conditions(PEERS)
+@workers.comparison("epoch", PEERS)
 def main(
     names: tuple[str, ...],
     models: list[str],
@@ -56,33 +55,30 @@ def main(
     hidden: int | None,
     classes: int,
     dropout: float,
-    files: tuple[Path, ...],
-    conditions: Conditions,
+    bench: Comparison,
 ) -> None:
-    results = Results("epoch", **conditions.same(), dropout=dropout)
-    for model in models:
+    bench.results.same["dropout"] = dropout
+    for model, name in product(models, names):
         shape = Shape.of(model, features, hidden, classes, dropout)
-        for name in names:
-            measure(results, labelled(graphs.read(name), shape), shape, conditions)
-            results.write(files, draw)
-    results.show(*SHOWN)
+        measure(bench, labelled(graphs.read(name), shape), shape)
+    bench.results.show(*SHOWN)
 
 
-def measure(results: Results, graph: Graph, shape: Shape, same: Conditions) -> None:
+def measure(bench: Comparison, graph: Graph, shape: Shape) -> None:
     """Add the rows of one case, in new processes, since a process's peak of memory does not fall again."""
-    with workers.started(same, results) as (processes, folder):
+    with bench.started() as (processes, folder):
         accept = partial(
             accepted, dict[str, float](), folder
         )  # mgg is the first, and writes the initial weights
         inputs = inputs_of(graph, shape, folder)
-        runs = workers.prepared(results, f"{shape}, {graph.name}", processes, "epoch", inputs, accept)
-        ms = workers.in_turns(runs, same.turns)
+        runs = bench.prepared(f"{shape}, {graph.name}", processes, "epoch", inputs, accept)
+        ms = workers.in_turns(runs, bench.turns)
         losses = {name: float(worker.result(name, folder)) for name, worker in runs.items()}
         peaks = {name: worker.need("memory")["peak"] / 1e6 for name, worker in runs.items()}
     apart = DROPPED_APART if shape.dropout else TRAINED_APART
     workers.check_losses(losses, GIN_APART[apart] if shape.model == "gin" else apart)
     more = {name: {"peak_mb": round(peaks[name], 1), "loss": round(losses[name], 6)} for name in ms}
-    results.compare(ms, more, graph=graph.name, nodes=graph.nodes, edges=graph.edges, model=str(shape))
+    bench.add(ms, more, graph=graph.name, nodes=graph.nodes, edges=graph.edges, model=str(shape))
 
 
 def inputs_of(graph: Graph, shape: Shape, folder: Path) -> dict[str, Any]:

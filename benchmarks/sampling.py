@@ -24,13 +24,12 @@ from typing import Any
 import click
 import numpy as np
 from harness import command, options, run, workers
-from harness.plots import draw
-from harness.workers import Conditions, Worker
+from harness.workers import Comparison, Worker
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
+from mgg_hpc.tools.bench.results import TIMES
 
 PARTS, PEERS = ("sampler", "train"), {"cpu": ("dgl", "pyg")}
 FEATURES, HIDDEN, CLASSES, DROPOUT = 128, 128, 32, 0.5
@@ -45,27 +44,27 @@ SHOWN = ("graph", "part", *TIMES, "edge_ns", "batch_edges")
 @options.numbers("fanouts", "15,10,5", "The batch's own rows first.")
 @click.option("--batch-size", type=click.IntRange(1), default=1024, help="Rows each.")
 @click.option("--batches", type=click.IntRange(1), default=64, help="Of an epoch.")
-@output_files()
-@workers.conditions(PEERS, turns=5)
+@workers.comparison("sampling", PEERS, turns=5)
 def main(
     names: tuple[str, ...],
     parts: list[str],
     fanouts: list[int],
     batch_size: int,
     batches: int,
-    files: tuple[Path, ...],
-    conditions: Conditions,
+    bench: Comparison,
 ) -> None:
-    same = {"fanouts": ",".join(map(str, fanouts)), "batch_size": batch_size, "batches": batches}
-    results = Results("sampling", **conditions.same(), **same)
+    bench.results.same |= {
+        "fanouts": ",".join(map(str, fanouts)),
+        "batch_size": batch_size,
+        "batches": batches,
+    }
     for name, part in product(names, parts):
         read = graphs.read(name)
         graph = Graph(read.name, read.indptr, read.indices, directed=read.directed)
-        with workers.started(conditions, results) as (processes, folder):
+        with bench.started() as (processes, folder):
             inputs = inputs_of(graph, part, fanouts, batch_size, batches, folder)
-            measure(results, graph, part, inputs, processes, folder, conditions.turns)
-        results.write(files, draw)
-    results.show(*SHOWN, "batch_rows", "loss")
+            measure(bench, graph, part, inputs, processes, folder)
+    bench.results.show(*SHOWN, "batch_rows", "loss")
 
 
 def inputs_of(
@@ -88,21 +87,18 @@ def inputs_of(
 
 
 def measure(
-    results: Results,
-    graph: Graph,
-    part: str,
-    inputs: dict[str, Any],
-    processes: list[Worker],
-    folder: Path,
-    turns: int,
+    bench: Comparison, graph: Graph, part: str, inputs: dict[str, Any], processes: list[Worker], folder: Path
 ) -> None:
     """Add the rows of a part. Raises AssertionError where a library's loss is another than ours."""
-    runs = workers.prepared(results, f"{part}, {graph.name}", processes, part, inputs, lambda *_: "")
+    runs = bench.prepared(f"{part}, {graph.name}", processes, part, inputs, lambda *_: "")
     warm = {name: taken for name, (taken,) in workers.in_turns(runs, 1).items()}
     if part == "train":
         runs = fastest(runs, warm)
     batches = -(-len(np.load(inputs["rows"])) // inputs["batch_size"])
-    ms = {name: [each / batches for each in taken] for name, taken in workers.in_turns(runs, turns).items()}
+    ms = {
+        name: [each / batches for each in taken]
+        for name, taken in workers.in_turns(runs, bench.turns).items()
+    }
     more = {}
     for name, taken in ms.items():
         edges, other = (round(float(each), 4) for each in runs[name].result(name, folder))
@@ -110,7 +106,7 @@ def measure(
         more[name] |= {"loss" if part == "train" else "batch_rows": other}
     if part == "train":
         workers.check_losses({name: row["loss"] for name, row in more.items()}, APART)
-    results.compare(ms, more, graph=graph.name, edges=graph.edges, part=part)
+    bench.add(ms, more, graph=graph.name, edges=graph.edges, part=part)
 
 
 def fastest(runs: dict[str, Worker], ms: dict[str, float]) -> dict[str, Worker]:

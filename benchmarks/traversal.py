@@ -22,12 +22,11 @@ import click
 import numpy as np
 import real_graphs
 from harness import command, options, run, workers
-from harness.plots import draw
-from harness.workers import Conditions, Worker
+from harness.workers import Comparison, Worker
 
 from mgg_hpc.data import native, writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
+from mgg_hpc.tools.bench.results import TIMES
 
 PARTS = ("bfs", "sssp", "cc", "pagerank")
 PEERS = {"cpu": ("gapbs", "networkit", "igraph", "scipy")}
@@ -39,31 +38,22 @@ RANKS_APART = 2e-3  # sum of differences of ranks, at tolerances of up to 1e-4
 @options.words("parts", PARTS, "Traversals.")
 @click.option("--sources", type=click.IntRange(1), default=8, help="Nodes to begin at.")
 @click.option("--tolerance", type=float, default=1e-4, help="Of PageRank.")
-@output_files()
-@workers.conditions(PEERS, turns=5)
-def main(
-    names: tuple[str, ...],
-    parts: list[str],
-    sources: int,
-    tolerance: float,
-    files: tuple[Path, ...],
-    conditions: Conditions,
-) -> None:
-    results, given = Results("traversal", **conditions.same()), names or ("rmat:20",)
+@workers.comparison("traversal", PEERS, turns=5)
+def main(names: tuple[str, ...], parts: list[str], sources: int, tolerance: float, bench: Comparison) -> None:
+    given = names or ("rmat:20",)
     for name in given:
         real_graphs.check(name)
-    with workers.started(conditions, results) as (processes, folder):
+    with bench.started() as (processes, folder):
         for name, part in product(given, parts):
             graph = real_graphs.structure(name, directed=part != "cc")
             begin = sources if part in ("bfs", "sssp") else 1
             inputs = {"part": part, "tolerance": tolerance, **inputs_of(graph, begin, folder)}
             accept = partial(accepted, part, dict[str, np.ndarray](), folder)
-            runs = workers.prepared(results, f"{graph.name}, {part}", processes, "traverse", inputs, accept)
-            taken = workers.in_turns(runs, conditions.turns)
+            runs = bench.prepared(f"{graph.name}, {part}", processes, "traverse", inputs, accept)
+            taken = workers.in_turns(runs, bench.turns)
             ms = {name: [each / len(inputs["sources"]) for each in of] for name, of in taken.items()}
-            results.compare(ms, graph=graph.name, edges=graph.edges, part=part)
-            results.write(files, draw)  # what is measured stays
-    results.show("graph", "part", *TIMES)
+            bench.add(ms, graph=graph.name, edges=graph.edges, part=part)
+    bench.results.show("graph", "part", *TIMES)
 
 
 def inputs_of(graph: Graph, sources: int, folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,9 +24,10 @@ from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.results import Results, words_of
+from mgg_hpc.tools.bench.results import Results, Row, output_files, words_of
 
 from . import options
+from .plots import draw
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = Path(".venv-peers")  # made by `make bench-peers`
@@ -34,8 +36,11 @@ BREATH = 0.01  # seconds before a worker's turn, in which threads that spin for 
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """Settings that all workers share. device: "cpu" or "cuda". pages: "huge" or "small". peers: other libraries."""
+class Comparison:
+    """This package beside other libraries: settings that all workers share, and the results.
+
+    device: "cpu" or "cuda". pages: "huge" or "small". peers: other libraries. files: of the results.
+    """
 
     device: str
     threads: int
@@ -43,22 +48,75 @@ class Conditions:
     pages: str
     environment: Path | None
     peers: list[str]
+    results: Results
+    files: tuple[Path, ...]
 
-    def same(self) -> dict[str, Any]:
-        """Return the columns of results."""
-        about = {"device": self.device, "threads": self.threads}
-        return about if self.device == "cuda" else about | {"pages": self.pages}
+    @contextlib.contextmanager
+    def started(self) -> Iterator[tuple[list[Worker], Path]]:
+        """Start the processes of this package, which is the first, and of other libraries; they end with the context.
+
+        Yields the workers, and a folder for their files, which is removed. A note for each library has its version, or
+        why it is left out.
+        """
+        with contextlib.ExitStack() as stack:
+            workers = []
+            for name in ("mgg", *self.peers):
+                worker = stack.enter_context(Worker(name, self))
+                reply = worker.need("about") if name == "mgg" else worker.ask("about")
+                if "about" in reply:
+                    workers.append(worker)
+                    self.note(f"{name}: {reply['about']}")
+                else:
+                    why = reply.get("missing") or reply["failed"]
+                    self.note(f"{name} is left out: {why}; `make bench-peers` installs the libraries")
+            yield workers, stack.enter_context(workspace())
+
+    def note(self, line: str) -> None:
+        """Add a note to the results that is not there yet."""
+        if line not in self.results.notes:
+            self.results.notes.append(line)
+
+    def prepared(
+        self, case: str, workers: Sequence[Worker], task: str, inputs: Mapping[str, Any], accept: Any
+    ) -> dict[str, Worker]:
+        """Have workers prepare a task, call each run once, and return the runs by name.
+
+        case: begins a note for each run that cannot take part. accept: takes a worker and a run's name, after its first
+        call, and returns why the run is left out, or "". Raises InputError where mgg fails.
+        """
+        runs = {}
+        for worker in workers:
+            reply = worker.ask("prepare", task=task, inputs=dict(inputs))
+            for run in reply.get("runs", [worker.name]):
+                problem = (
+                    reply.get("failed") or worker.ask("run", name=run).get("failed") or accept(worker, run)
+                )
+                if problem and worker.name == "mgg":
+                    raise InputError(f"mgg failed: {problem}")
+                if problem:
+                    self.note(f"{case}: {run} is left out: {problem}")
+                else:
+                    runs[run] = worker
+        return runs
+
+    def add(
+        self, ms: Mapping[str, Sequence[float]], more: Mapping[str, Row] | None = None, **columns: Any
+    ) -> None:
+        """Add the rows of a case (`Results.compare`), and write the files: what is measured stays."""
+        self.results.compare(ms, more, **columns)
+        self.results.write(self.files, draw)
 
 
-def conditions(peers: Mapping[str, Sequence[str]], turns: int = 9) -> Any:
-    """Return the decorator that adds the options of `Conditions`, which the command takes as one argument.
+def comparison(name: str, peers: Mapping[str, Sequence[str]], turns: int = 9) -> Any:
+    """Return the decorator that adds the options of a `Comparison`, which the command takes as ``bench``.
 
-    peers: libraries that can take part, by device.
+    name: of the results. peers: libraries that can take part, by device.
     """
     device = click.Choice(list(peers))
     pages = "Page size of all processes: 2 MiB or 4 KiB."
     environment = "Environment that has the other libraries. [default: .venv-peers]"
     added = options.together(
+        output_files(),
         click.option("--device", type=device, default="cpu", help="Processor; cuda: the first GPU."),
         options.threads("Of each library. [default: all cores]"),
         options.turns(turns),
@@ -74,9 +132,13 @@ def conditions(peers: Mapping[str, Sequence[str]], turns: int = 9) -> Any:
                 raise InputError("this benchmark runs by itself, without a launcher")
             known = peers[device]
             chosen = words_of("peers", given.pop("peers") or ",".join(known), known, none=True)
-            threads, pages = given.pop("threads") or cores.available(), given.pop("pages")
-            same = Conditions(device, threads, given.pop("turns"), pages, peers_env, chosen)
-            return command(conditions=same, **given)
+            threads, turns, pages, files = (
+                given.pop(each) for each in ("threads", "turns", "pages", "files")
+            )
+            about = {"device": device, "threads": threads or cores.available()}
+            results = Results(name, **about, **({} if device == "cuda" else {"pages": pages}))
+            bench = Comparison(device, about["threads"], turns, pages, peers_env, chosen, results, files)
+            return command(bench=bench, **given)
 
         return added(called)
 
@@ -98,7 +160,7 @@ def interpreter(environment: Path | None) -> Path:
     return Path(sys.executable)
 
 
-def variables(same: Conditions) -> dict[str, str]:
+def variables(same: Comparison) -> dict[str, str]:
     """Return the environment of every worker: threads of all their libraries, and pages.
 
     huge: NumPy and glibc ask for huge pages (madvise) for each large allocation. small: the process refuses them
@@ -118,7 +180,7 @@ class Worker:
     """The process of a library, which runs a module of peers/. Use it within ``with``."""
 
     name: str
-    same: Conditions
+    same: Comparison
     process: subprocess.Popen[str] = field(init=False, repr=False)
 
     def __enter__(self) -> Worker:
@@ -180,55 +242,6 @@ class Worker:
         return np.load(file)
 
 
-@contextlib.contextmanager
-def started(same: Conditions, results: Results) -> Iterator[tuple[list[Worker], Path]]:
-    """Start the processes of this package, which is the first, and of other libraries; they end with the context.
-
-    Yields the workers, and a folder for their files, which is removed. ``results`` are given a note for each library:
-    its version, or why it is left out.
-    """
-    with contextlib.ExitStack() as stack:
-        workers = []
-        for name in ("mgg", *same.peers):
-            worker = stack.enter_context(Worker(name, same))
-            reply = worker.need("about") if name == "mgg" else worker.ask("about")
-            if "about" in reply:
-                workers.append(worker)
-                note(results, f"{name}: {reply['about']}")
-            else:
-                why = reply.get("missing") or reply["failed"]
-                note(results, f"{name} is left out: {why}; `make bench-peers` installs the libraries")
-        yield workers, stack.enter_context(workspace())
-
-
-def note(results: Results, line: str) -> None:
-    """Add a note that is not there yet."""
-    if line not in results.notes:
-        results.notes.append(line)
-
-
-def prepared(
-    results: Results, case: str, workers: Sequence[Worker], task: str, inputs: Mapping[str, Any], accept: Any
-) -> dict[str, Worker]:
-    """Have workers prepare a task, call each run once, and return the runs by name. Raises InputError where mgg fails.
-
-    case: begins a note for each run that cannot take part. accept: takes a worker and a run's name, after its first
-    call, and returns why the run is left out, or "".
-    """
-    runs = {}
-    for worker in workers:
-        reply = worker.ask("prepare", task=task, inputs=dict(inputs))
-        for run in reply.get("runs", [worker.name]):
-            problem = reply.get("failed") or worker.ask("run", name=run).get("failed") or accept(worker, run)
-            if problem and worker.name == "mgg":
-                raise InputError(f"mgg failed: {problem}")
-            if problem:
-                note(results, f"{case}: {run} is left out: {problem}")
-            else:
-                runs[run] = worker
-    return runs
-
-
 def check_losses(losses: Mapping[str, float], apart: float) -> None:
     """Raise AssertionError where a loss is further from mgg's than this part of the smaller one."""
     ours = losses["mgg"]
@@ -237,9 +250,15 @@ def check_losses(losses: Mapping[str, float], apart: float) -> None:
             raise AssertionError(f"after as many epochs {name}'s loss is {loss:.6g}, and mgg's {ours:.6g}")
 
 
-def in_turns(runs: Mapping[str, Worker], turns: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each run in each turn."""
-    return interleaved({run: partial(worker.ms, run) for run, worker in runs.items()}, turns, pause=BREATH)
+def in_turns(runs: Mapping[str, Worker], turns: int, steps: int = 1) -> dict[str, list[float]]:
+    """Return the milliseconds of each run in each turn. steps: calls in a row, of which the median counts."""
+
+    def median(worker: Worker, run: str) -> float:
+        return statistics.median(worker.ms(run) for _ in range(steps))
+
+    return interleaved(
+        {run: partial(median, worker, run) for run, worker in runs.items()}, turns, pause=BREATH
+    )
 
 
 def write(folder: Path, **arrays: np.ndarray) -> dict[str, str]:
