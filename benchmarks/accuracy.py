@@ -41,17 +41,13 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from harness import command, options, run, workers
-from harness.processes import output
+from harness.processes import output, train
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
-from mgg_hpc import config
 from mgg_hpc.errors import FAILED
-from mgg_hpc.runtime import mpi
 from mgg_hpc.tools.bench.results import Results, Row, output_files
-from mgg_hpc.training.job import build
-from mgg_hpc.training.train import fit
 
 
 @dataclass(frozen=True)
@@ -78,10 +74,7 @@ class Case:
             "model": self.model,
             "train": self.train | {"seed": seed},
         }
-        job = build(config.from_tree(tree, "accuracy"), mpi.world())
-        history = fit(job, job.graph(), None)
-        job.backend.memory.close()
-        return 100 * history.scores.test
+        return 100 * train(folder, tree)["test_accuracy"]
 
 
 @dataclass(frozen=True)

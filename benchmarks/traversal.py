@@ -34,17 +34,14 @@ RANKS_APART = 2e-3  # sum of differences of ranks, at tolerances of up to 1e-4
 
 
 @command(__doc__)
-@click.argument("names", nargs=-1, metavar="[GRAPH]...")
+@options.graph_names("rmat:20", check=real_graphs.check)
 @options.words("parts", PARTS, "Traversals.")
 @click.option("--sources", type=click.IntRange(1), default=8, help="Nodes to begin at.")
 @click.option("--tolerance", type=float, default=1e-4, help="Of PageRank.")
 @workers.comparison("traversal", PEERS, turns=5)
 def main(names: tuple[str, ...], parts: list[str], sources: int, tolerance: float, bench: Comparison) -> None:
-    given = names or ("rmat:20",)
-    for name in given:
-        real_graphs.check(name)
     with bench.started() as (processes, folder):
-        for name, part in product(given, parts):
+        for name, part in product(names, parts):
             graph = real_graphs.structure(name, directed=part != "cc")
             begin = sources if part in ("bfs", "sssp") else 1
             inputs = {"part": part, "tolerance": tolerance, **inputs_of(graph, begin, folder)}

@@ -12,7 +12,6 @@ means, and ``training_s`` are all epochs of a run, without evaluations.
 from __future__ import annotations
 
 import csv
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -24,14 +23,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import command, run, workers
 from harness.plots import draw
-from harness.processes import output
+from harness.processes import LATEST, train
 
 from mgg_hpc import config
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
 from mgg_hpc.tools.bench.results import Results, numbers_of, output_files
 from mgg_hpc.training import sampled
-from mgg_hpc.training.run_folder import METRICS, SUMMARY
+from mgg_hpc.training.run_folder import METRICS
 
 MODES = ("full", "sampled")
 PERCENT = ("test_percent", "deviation_percent", "worst_percent", "below_full_percent")
@@ -65,7 +64,7 @@ def main(
         rows, found = results.rows, dict[str, list[dict[str, Any]]]({mode: [] for mode in MODES})
         for seed in range(seeds):
             for mode, words in by_mode.items():
-                found[mode].append(trained(job, mode, [*words, f"train.seed={seed}"]))
+                found[mode].append(trained(job, [*words, f"train.seed={seed}"]))
             results.rows = list(rows)
             add(results, job, found)
             results.write(files, draw)  # what is measured stays
@@ -83,14 +82,11 @@ def keys_of(job: Path, given: list[str], fanouts: list[int], batch_size: int | N
     return keys
 
 
-def trained(job: Path, mode: str, keys: list[str]) -> dict[str, Any]:
+def trained(job: Path, keys: list[str]) -> dict[str, Any]:
     """Train in a process; return its summary, with the seconds of all epochs. Raises InputError where it fails."""
     with workers.workspace() as folder:
-        words = [f"--set={key}" for key in (*keys, f"run.folder={folder}")]
-        train = [sys.executable, "-m", "mgg_hpc", "train", job, "--no-progress", *words]
-        output(train, f"{job}, {mode}")
-        summary: dict[str, Any] = json.loads((folder / "latest" / SUMMARY).read_text())
-        with (folder / "latest" / METRICS).open(newline="") as file:
+        summary = train(folder, job, keys=keys)
+        with (folder / LATEST / METRICS).open(newline="") as file:
             epochs = [float(each["epoch_ms"]) for each in csv.DictReader(file)]
         return summary | {"training_s": sum(epochs) / 1e3}
 
