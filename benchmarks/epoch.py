@@ -48,18 +48,10 @@ SHOWN = ("graph", "model", *TIMES, "peak_mb", "loss")
 @click.option("--classes", type=options.WIDTH, default=32, help="Columns of the output.")
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5)
 @workers.comparison("epoch", PEERS)
-def main(
-    names: tuple[str, ...],
-    models: list[str],
-    features: int,
-    hidden: int | None,
-    classes: int,
-    dropout: float,
-    bench: Comparison,
-) -> None:
-    bench.results.same["dropout"] = dropout
+def main(names: tuple[str, ...], models: list[str], bench: Comparison, **sizes: Any) -> None:
+    bench.results.same["dropout"] = sizes["dropout"]
     for model, name in product(models, names):
-        shape = Shape.of(model, features, hidden, classes, dropout)
+        shape = Shape.of(model, **sizes)
         measure(bench, labelled(graphs.read(name), shape), shape)
     bench.results.show(*SHOWN)
 

@@ -45,30 +45,19 @@ SHOWN = ("graph", "part", *TIMES, "edge_ns", "batch_edges")
 @click.option("--batch-size", type=click.IntRange(1), default=1024, help="Rows each.")
 @click.option("--batches", type=click.IntRange(1), default=64, help="Of an epoch.")
 @workers.comparison("sampling", PEERS, turns=5)
-def main(
-    names: tuple[str, ...],
-    parts: list[str],
-    fanouts: list[int],
-    batch_size: int,
-    batches: int,
-    bench: Comparison,
-) -> None:
-    bench.results.same |= {
-        "fanouts": ",".join(map(str, fanouts)),
-        "batch_size": batch_size,
-        "batches": batches,
-    }
+def main(names: tuple[str, ...], parts: list[str], bench: Comparison, **sizes: Any) -> None:
+    bench.results.same |= sizes | {"fanouts": ",".join(map(str, sizes["fanouts"]))}
     for name, part in product(names, parts):
         read = graphs.read(name)
         graph = Graph(read.name, read.indptr, read.indices, directed=read.directed)
         with bench.started() as (processes, folder):
-            inputs = inputs_of(graph, part, fanouts, batch_size, batches, folder)
+            inputs = inputs_of(graph, part, folder, **sizes)
             measure(bench, graph, part, inputs, processes, folder)
     bench.results.show(*SHOWN, "batch_rows", "loss")
 
 
 def inputs_of(
-    graph: Graph, part: str, fanouts: list[int], batch_size: int, batches: int, folder: Path
+    graph: Graph, part: str, folder: Path, *, fanouts: list[int], batch_size: int, batches: int
 ) -> dict[str, Any]:
     """Write the files of a part; return the arguments of its task (`peers.nets.Sampled`)."""
     rng = np.random.default_rng(0)

@@ -27,7 +27,7 @@ def together(*options: Any) -> Any:
 
 
 def graph_names(*default: str, check: Callable[[str], None] = graphs.check) -> Any:
-    """Add the argument ``names``, of graphs. default: names where none are given. check: raises InputError for others."""
+    """Add the argument ``names``, of graphs. default: where none are given. check: refuses other names."""
 
     def checked(_context: Any, _argument: Any, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names or default:

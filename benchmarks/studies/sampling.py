@@ -45,20 +45,10 @@ SHOWN = ("job", "variant", *PERCENT, "median_ms", "relative_time", "training_s")
 @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Of all runs.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Of each run. [default: the job's]")
 @output_files()
-def main(
-    jobs: tuple[Path, ...],
-    seeds: int,
-    fanouts: str | None,
-    batch_size: int | None,
-    settings: tuple[str, ...],
-    threads: int | None,
-    files: tuple[Path, ...],
-) -> None:
+def main(jobs: tuple[Path, ...], seeds: int, files: tuple[Path, ...], **given: Any) -> None:
     if mpi.launched():
         raise InputError("this study starts its runs itself, without a launcher")
-    hops = numbers_of("fanouts", fanouts) if fanouts else []
-    given = [*settings, *([f"run.threads={threads}"] if threads else [])]
-    keys = {job: keys_of(job, given, hops, batch_size) for job in jobs}
+    keys = {job: keys_of(job, **given) for job in jobs}
     results = Results("full and sampled training", seeds=seeds)
     for job, by_mode in keys.items():
         rows, found = results.rows, dict[str, list[dict[str, Any]]]({mode: [] for mode in MODES})
@@ -71,11 +61,15 @@ def main(
     results.show(*SHOWN)
 
 
-def keys_of(job: Path, given: list[str], fanouts: list[int], batch_size: int | None) -> dict[str, list[str]]:
+def keys_of(
+    job: Path, *, fanouts: str | None, batch_size: int | None, settings: tuple[str, ...], threads: int | None
+) -> dict[str, list[str]]:
     """Return the keys of a job's runs, by mode. Raises InputError for a job that cannot be trained in both."""
-    settings = config.load(job, tuple(given))
-    fanouts = fanouts or list(settings.train.fanouts) or sampled.fanouts_of(settings.model.layers)
-    batches = [f"train.fanouts={fanouts}", *([f"train.batch_size={batch_size}"] if batch_size else [])]
+    given = [*settings, *([f"run.threads={threads}"] if threads else [])]
+    loaded = config.load(job, tuple(given))
+    hops = numbers_of("fanouts", fanouts) if fanouts else list(loaded.train.fanouts)
+    hops = hops or sampled.fanouts_of(loaded.model.layers)
+    batches = [f"train.fanouts={hops}", *([f"train.batch_size={batch_size}"] if batch_size else [])]
     keys = {mode: [*given, f"train.mode={mode}"] for mode in MODES}
     keys["sampled"] += batches
     sampled.check(config.load(job, tuple(keys["sampled"])))
