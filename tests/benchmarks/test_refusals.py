@@ -39,7 +39,7 @@ pytestmark = pytest.mark.long
         ("studies/traversal", "nothing", "no such graph; name the folder of graphs in MGG_DATA"),
         ("studies/sampling", "missing.toml", "missing.toml: no such job file"),
         ("studies/sampling", "job.toml --fanouts=5", "train.fanouts has 1 numbers, and the model has 2"),
-        ("studies/sampling", "job.toml --set=graph.file=no.h5", "mgg train job.toml: exit code 2: mgg: error: "),
+        ("studies/sampling", "job.toml --set=graph.file=no.h5", "mgg train job.toml: exit code 2: mgg: err"),
     ],
 )
 def test_bad_input_is_one_line(ran, tmp_path, script, words, said):
