@@ -178,7 +178,6 @@ docs: setup ## the documentation as a site, with search: build/site/index.html
 
 accuracy: setup ## published accuracies of GCN, GraphSAGE, GAT and PyG's example models, ten seeds each
 	$(BIN)/python benchmarks/accuracy.py
-	$(BIN)/python benchmarks/pyg_accuracy.py
 
 bench: setup ## the figures of docs/results.md, beside the peers that are installed
 	$(BIN)/python benchmarks/aggregate.py rmat:18:16 $(wildcard $(CNR))

@@ -11,17 +11,17 @@ The gather floor reads the same rows in the same order and stores nothing. ``rel
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
 import click
 import numpy as np
 from harness import command, options, run, workers
 from harness.plots import draw
 from harness.sums import Reference
-from harness.workers import Conditions
+from harness.workers import Comparison
 from numpy.typing import NDArray
 
 from mgg_hpc.data.graph import Graph, csr_from_edges
@@ -29,7 +29,7 @@ from mgg_hpc.plan import order
 from mgg_hpc.runtime.timing import ratios
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.aggregate import drawn_rows
-from mgg_hpc.tools.bench.results import TIMES, Results, Row, output_files
+from mgg_hpc.tools.bench.results import TIMES, Row
 
 PEERS = {"cpu": ("dgl", "torch", "pyg", "mkl", "scipy"), "cuda": ("cusparse", "torch", "pyg")}
 DTYPES = ("float32", "bfloat16", "float16")
@@ -43,32 +43,48 @@ SHOWN = (*CASE, *TIMES, "mgg_speedup")
 @options.words("dtypes", DTYPES, f"Of rows: {', '.join(DTYPES)}.", "float32")
 @options.words("orders", order.METHODS, f"Of nodes: {', '.join(order.METHODS)}.", "none")
 @click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
-@output_files()
-@workers.conditions(PEERS)
+@workers.comparison("aggregate", PEERS)
 def main(
     names: tuple[str, ...],
     widths: list[int],
     dtypes: list[str],
     orders: list[str],
     weighted: bool,
-    files: tuple[Path, ...],
-    conditions: Conditions,
+    bench: Comparison,
 ) -> None:
-    results = Results("aggregate", **conditions.same(), weighted=weighted)
-    with workers.workspace() as folder, workers.started(conditions) as (processes, notes):
-        results.notes += notes
+    bench.results.same["weighted"] = weighted
+    with bench.started() as (processes, folder):
         for name, method in product(names, orders):
             graph = graphs.read(name)
             if method != "none":
                 graph = renumbered(graph, order.permutation(graph, method))
-            given = workers.write_graph(graph, folder, weighted=weighted)
+            weight = graphs.weights(graph) if weighted else None
+            given = workers.write_edges(graph, folder) | {"weight": None}
+            given |= {} if weight is None else workers.write(folder, weight=weight)
             for dtype, width in product(dtypes, widths):
                 case = {"graph": graph.name, "order": method, "dtype": dtype, "width": width}
-                measure(results, case, graph, given, processes, folder, conditions.turns)
-                results.write(files, draw)  # what is measured stays, whatever ends the rest
-    results.notes += summary(results.rows)
-    results.write(files, draw)
-    results.show(*SHOWN)
+                x = drawn_rows(graph.nodes, width, "float32")
+                reference = Reference(graph, x.astype(np.dtype(dtype)), weight)
+                inputs = {**given, "dtype": dtype, **workers.write(folder, x=x)}
+                accept = partial(differing, reference, folder)
+                runs = bench.prepared(f"{graph.name}, {dtype}", processes, "aggregate", inputs, accept)
+                ms = workers.in_turns({"gather floor": runs["gather floor"]} | runs, bench.turns)
+                speedups = {
+                    name: {"mgg_speedup": round(ratios(taken, ms["mgg"])["median"], 4)}
+                    for name, taken in ms.items()
+                }
+                bench.add(ms, speedups, **case, edges=graph.edges)
+    bench.results.notes += summary(bench.results.rows)
+    bench.results.write(bench.files, draw)
+    bench.results.show(*SHOWN)
+
+
+def differing(reference: Reference, folder: Path, worker: workers.Worker, run: str) -> str:
+    """Return how a library's sums differ from SciPy's by more than rounding, or "". Raises AssertionError for ours."""
+    wrong = "" if run == "gather floor" else reference.differing(worker.result(run, folder))
+    if wrong and worker.name == "mgg":
+        raise AssertionError(f"mgg: {wrong}")
+    return wrong
 
 
 def renumbered(graph: Graph, rows: NDArray[np.int64]) -> Graph:
@@ -105,37 +121,6 @@ def summary(rows: list[Row]) -> list[str]:
         f"{what}: geometric mean {geometric_mean(of):.2f}, {min(of):.2f} to {max(of):.2f}"
         for what, of in found.items()
     ]
-
-
-def measure(
-    results: Results,
-    case: dict[str, Any],
-    graph: Graph,
-    given: dict[str, str | None],
-    processes: list[workers.Worker],
-    folder: Path,
-    turns: int,
-) -> None:
-    """Add the rows of one case. Sums that differ from ours by more than rounding are left out, and named."""
-    x = drawn_rows(graph.nodes, case["width"], "float32")
-    inputs = {**given, "dtype": case["dtype"], "x": workers.save(folder / "x.npy", x)}
-    weight = None if given["weight"] is None else np.load(given["weight"])
-    reference = Reference(graph, x.astype(np.dtype(case["dtype"])), weight)
-
-    def accept(worker: workers.Worker, run: str) -> str:
-        wrong = "" if run == "gather floor" else reference.differing(worker.result(run, folder))
-        if wrong and worker.name == "mgg":
-            raise AssertionError(f"mgg: {wrong}")
-        return wrong
-
-    runs, notes = workers.prepared(processes, "aggregate", inputs, accept)
-    results.notes += [f"{graph.name}, {case['dtype']}: {note}" for note in notes]
-    floor_first = {"gather floor": runs["gather floor"]} | runs
-    ms = workers.in_turns(floor_first, turns)
-    speedups = {
-        name: {"mgg_speedup": round(ratios(taken, ms["mgg"])["median"], 4)} for name, taken in ms.items()
-    }
-    results.compare(ms, speedups, **case, edges=graph.edges)
 
 
 if __name__ == "__main__":

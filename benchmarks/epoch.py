@@ -13,20 +13,20 @@ All libraries begin with the same weights, and must have the same loss before th
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 from harness import command, options, run, workers
-from harness.plots import draw
-from harness.workers import Conditions, Worker
+from harness.workers import Comparison, Worker
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.errors import InputError
 from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import MODELS, WARM_UP, Shape, labelled
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
+from mgg_hpc.tools.bench.results import TIMES
 
 PEERS = {"cpu": ("dgl", "pyg", "pyg-csr"), "cuda": ("pyg", "pyg-csr")}
 # How far losses may lie apart, as a part of the smaller one: before training, with the same weights; after all epochs
@@ -47,77 +47,48 @@ SHOWN = ("graph", "model", *TIMES, "peak_mb", "loss")
 )
 @click.option("--classes", type=options.WIDTH, default=32, help="Columns of the output.")
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5)
-@output_files()
-@workers.conditions(PEERS)
-def main(
-    names: tuple[str, ...],
-    models: list[str],
-    features: int,
-    hidden: int | None,
-    classes: int,
-    dropout: float,
-    files: tuple[Path, ...],
-    conditions: Conditions,
-) -> None:
-    results = Results("epoch", **conditions.same(), dropout=dropout)
-    for model in models:
-        shape = Shape.of(model, features, hidden, classes, dropout)
-        for name in names:
-            measure(results, labelled(graphs.read(name), shape), shape, conditions)
-            results.write(files, draw)
-    results.show(*SHOWN)
+@workers.comparison("epoch", PEERS)
+def main(names: tuple[str, ...], models: list[str], bench: Comparison, **sizes: Any) -> None:
+    bench.results.same["dropout"] = sizes["dropout"]
+    for model, name in product(models, names):
+        shape = Shape.of(model, **sizes)
+        measure(bench, labelled(graphs.read(name), shape), shape)
+    bench.results.show(*SHOWN)
 
 
-def measure(results: Results, graph: Graph, shape: Shape, same: Conditions) -> None:
+def measure(bench: Comparison, graph: Graph, shape: Shape) -> None:
     """Add the rows of one case, in new processes, since a process's peak of memory does not fall again."""
-    with workers.workspace() as folder, workers.started(same) as (processes, notes):
+    with bench.started() as (processes, folder):
+        accept = partial(
+            accepted, dict[str, float](), folder
+        )  # mgg is the first, and writes the initial weights
         inputs = inputs_of(graph, shape, folder)
-        ready, untrained = dict[str, Worker](), dict[str, float]()
-        for worker in processes:  # ours is the first, and writes the initial weights
-            problem = begin(worker, inputs, folder, untrained)
-            if not problem:
-                ready[worker.name] = worker
-            elif worker.name == "mgg":
-                raise InputError(f"mgg failed: {problem}")
-            else:
-                notes.append(f"{worker.name} is left out of {shape}, {graph.name}: {problem}")
-        ms = workers.in_turns(ready, same.turns)
-        losses = {name: float(worker.result(name, folder)) for name, worker in ready.items()}
-        peaks = {name: worker.need("memory")["peak"] / 1e6 for name, worker in ready.items()}
-    check_losses(losses, shape)
+        runs = bench.prepared(f"{shape}, {graph.name}", processes, "epoch", inputs, accept)
+        ms = workers.in_turns(runs, bench.turns)
+        losses = {name: float(worker.result(name, folder)) for name, worker in runs.items()}
+        peaks = {name: worker.need("memory")["peak"] / 1e6 for name, worker in runs.items()}
+    apart = DROPPED_APART if shape.dropout else TRAINED_APART
+    workers.check_losses(losses, GIN_APART[apart] if shape.model == "gin" else apart)
     more = {name: {"peak_mb": round(peaks[name], 1), "loss": round(losses[name], 6)} for name in ms}
-    results.compare(ms, more, graph=graph.name, nodes=graph.nodes, edges=graph.edges, model=str(shape))
-    results.notes = list(dict.fromkeys([*results.notes, *notes]))
+    bench.add(ms, more, graph=graph.name, nodes=graph.nodes, edges=graph.edges, model=str(shape))
 
 
 def inputs_of(graph: Graph, shape: Shape, folder: Path) -> dict[str, Any]:
     """Write the files of a graph with labels; return the arguments of the task "epoch"."""
     writer.write(folder / "graph.h5", graph)
-    rows = {name: workers.save(folder / f"{name}.npy", getattr(graph, name)) for name in ("x", "y", "train")}
+    rows = {name: getattr(graph, name) for name in ("x", "y", "train")}
     files = {"file": str(folder / "graph.h5"), "weights": str(folder / "weights.npz")}
-    return {**workers.write_graph(graph, folder), **asdict(shape), **rows, **files}
+    return {**workers.write_edges(graph, folder), **asdict(shape), **workers.write(folder, **rows), **files}
 
 
-def begin(worker: Worker, inputs: dict[str, Any], folder: Path, untrained: dict[str, float]) -> str:
-    """Make a worker's model and warm it up; return why it is left out, or "". untrained: keeps mgg's first loss."""
-    reply = worker.ask("prepare", task="epoch", inputs=inputs)
-    if problem := reply.get("failed") or worker.ask("run", name="untrained").get("failed"):
-        return problem
-    loss = float(worker.result("untrained", folder))
+def accepted(untrained: dict[str, float], folder: Path, worker: Worker, run: str) -> str:
+    """Compare the loss before training with ``untrained["mgg"]``, and warm up; return why it is left out, or ""."""
+    loss = float(worker.result(run, folder))
     ours = untrained.setdefault("mgg", loss)
     if not abs(loss - ours) <= UNTRAINED_APART * ours:
         return f"with the same weights its loss is {loss:.6g}, and mgg's {ours:.6g}"
-    replies = (worker.ask("run", name=worker.name) for _ in range(WARM_UP))
+    replies = (worker.ask("run", name=run) for _ in range(WARM_UP))
     return next((reply["failed"] for reply in replies if "failed" in reply), "")
-
-
-def check_losses(losses: dict[str, float], shape: Shape) -> None:
-    """Raise AssertionError where a loss after the same epochs is too far from ours."""
-    ours, apart = losses["mgg"], DROPPED_APART if shape.dropout else TRAINED_APART
-    apart = GIN_APART[apart] if shape.model == "gin" else apart
-    for name, loss in losses.items():
-        if not abs(loss - ours) <= apart * min(loss, ours):
-            raise AssertionError(f"after the same epochs {name}'s loss is {loss:.6g}, and mgg's {ours:.6g}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench.results import Results, output_files
 
 RANKS, WIDTH = 4, 64  # of plans
@@ -41,13 +40,7 @@ RANKS, WIDTH = 4, 64  # of plans
 
 def ms(call: Callable[[], Any], turns: int) -> list[float]:
     """Return the milliseconds of each of so many calls."""
-
-    def once() -> float:
-        began = time.perf_counter()
-        call()
-        return 1e3 * (time.perf_counter() - began)
-
-    return interleaved({"": once}, turns)[""]
+    return [1e3 * seconds for seconds in timeit.repeat(call, number=1, repeat=turns)]
 
 
 def plan(results: Results, turns: int, graph: str, **_: object) -> None:

@@ -14,25 +14,20 @@ A turn is the median of a few steps in a row: a thread that has slept takes up t
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from harness import command, options, run, workers
-from harness.plots import draw
-from harness.workers import Conditions, Worker
+from harness.workers import Comparison, Worker
 from peers.programs import TYPES
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.runtime.timing import interleaved
 from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
+from mgg_hpc.tools.bench.results import TIMES
 
 # The norm of the difference to ours, as a part of ours. A maximum's gradients go to another edge where two messages are
 # as near to each other as rounding.
@@ -46,35 +41,17 @@ SHOWN = ("graph", "program", *TIMES, "memory_mb")
 @options.graph_names("rmat:17")
 @options.words("programs", APART, "Which.")
 @click.option("--width", type=options.WIDTH, default=128, help="Columns of rows.")
-@output_files()
-@workers.conditions(PEERS, turns=5)
-def main(
-    names: tuple[str, ...],
-    programs: list[str],
-    width: int,
-    files: tuple[Path, ...],
-    conditions: Conditions,
-) -> None:
-    results = Results("programs", **conditions.same(), width=width)
+@workers.comparison("programs", PEERS, turns=5)
+def main(names: tuple[str, ...], programs: list[str], width: int, bench: Comparison) -> None:
+    bench.results.same["width"] = width
     for name in names:
         graph = graphs.read(name)
         for program in programs:
-            steps(results, graph, program, width, conditions)
-            results.write(files, draw)  # what is measured stays, whatever ends the rest
-    results.show(*SHOWN)
+            steps(bench, graph, program, width)
+    bench.results.show(*SHOWN)
 
 
-def in_rows(runs: Mapping[str, Worker], turns: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each run in each turn: the median of a few steps in a row."""
-
-    def median(worker: Worker, name: str) -> float:
-        return statistics.median(worker.ms(name) for _ in range(STEPS))
-
-    calls = {name: partial(median, worker, name) for name, worker in runs.items()}
-    return interleaved(calls, turns, pause=workers.BREATH)
-
-
-def steps(results: Results, graph: Graph, program: str, width: int, conditions: Conditions) -> None:
+def steps(bench: Comparison, graph: Graph, program: str, width: int) -> None:
     """Add the rows of a program over a graph. A run whose results are others than ours is left out, and named."""
     expected: list[np.ndarray] = []
 
@@ -89,17 +66,13 @@ def steps(results: Results, graph: Graph, program: str, width: int, conditions: 
             raise AssertionError(f"{name}: {said}")
         return said
 
-    with workers.workspace() as folder:
+    with bench.started() as (processes, folder):
         inputs = {"program": program, **write_operands(graph, program, width, folder)}
-        with workers.started(conditions) as (processes, notes):
-            runs, left_out = workers.prepared(processes, "propagate", inputs, accept)
-            in_rows(runs, 2)  # warms up
-            ms = in_rows(runs, conditions.turns)
-        memory = {name: memory_mb(worker, name, inputs) for name, worker in runs.items()}
-    notes += [f"{graph.name}, {program}: {note}" for note in left_out]
-    results.notes += [note for note in notes if note not in results.notes]
-    more = {name: {"memory_mb": mb} for name, mb in memory.items()}
-    results.compare(ms, more, graph=graph.name, edges=graph.edges, program=program)
+        runs = bench.prepared(f"{graph.name}, {program}", processes, "propagate", inputs, accept)
+        workers.in_turns(runs, 2, STEPS)  # warms up
+        ms = workers.in_turns(runs, bench.turns, STEPS)
+        more = {name: {"memory_mb": memory_mb(worker, name, inputs)} for name, worker in runs.items()}
+    bench.add(ms, more, graph=graph.name, edges=graph.edges, program=program)
 
 
 def write_operands(graph: Graph, program: str, width: int, folder: Path) -> dict[str, str]:
@@ -116,7 +89,7 @@ def write_operands(graph: Graph, program: str, width: int, folder: Path) -> dict
     weights = {name: scale * rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
     np.savez(folder / "weights.npz", **weights)
     files = {"file": str(folder / "graph.h5"), "weights": str(folder / "weights.npz")}
-    return files | {name: workers.save(folder / f"{name}.npy", array) for name, array in arrays.items()}
+    return files | workers.write(folder, **arrays)
 
 
 def memory_mb(like: Worker, name: str, inputs: dict[str, Any]) -> float:

@@ -17,19 +17,19 @@ with and without worker processes, and in PyG an edge list or a sparse CSR tenso
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from harness import command, options, run, workers
-from harness.plots import draw
-from harness.workers import Conditions, Worker
+from harness.workers import Comparison, Worker
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
+from mgg_hpc.tools.bench.results import TIMES
 
 PARTS, PEERS = ("sampler", "train"), {"cpu": ("dgl", "pyg")}
 FEATURES, HIDDEN, CLASSES, DROPOUT = 128, 128, 32, 0.5
@@ -44,91 +44,64 @@ SHOWN = ("graph", "part", *TIMES, "edge_ns", "batch_edges")
 @options.numbers("fanouts", "15,10,5", "The batch's own rows first.")
 @click.option("--batch-size", type=click.IntRange(1), default=1024, help="Rows each.")
 @click.option("--batches", type=click.IntRange(1), default=64, help="Of an epoch.")
-@output_files()
-@workers.conditions(PEERS, turns=5)
-def main(
-    names: tuple[str, ...],
-    parts: list[str],
-    fanouts: list[int],
-    batch_size: int,
-    batches: int,
-    files: tuple[Path, ...],
-    conditions: Conditions,
-) -> None:
-    same = {"fanouts": ",".join(map(str, fanouts)), "batch_size": batch_size, "batches": batches}
-    results = Results("sampling", **conditions.same(), **same)
-    for name in names:
+@workers.comparison("sampling", PEERS, turns=5)
+def main(names: tuple[str, ...], parts: list[str], bench: Comparison, **sizes: Any) -> None:
+    bench.results.same |= sizes | {"fanouts": ",".join(map(str, sizes["fanouts"]))}
+    for name, part in product(names, parts):
         read = graphs.read(name)
         graph = Graph(read.name, read.indptr, read.indices, directed=read.directed)
-        for part in parts:
-            with workers.workspace() as folder, workers.started(conditions) as (processes, notes):
-                inputs = inputs_of(graph, part, fanouts, batch_size, batches, folder)
-                measure(results, graph, part, inputs, processes, folder, conditions.turns)
-            results.notes = list(dict.fromkeys([*notes, *results.notes]))
-            results.write(files, draw)
-    results.show(*SHOWN, "batch_rows", "loss")
+        with bench.started() as (processes, folder):
+            inputs = inputs_of(graph, part, folder, **sizes)
+            measure(bench, graph, part, inputs, processes, folder)
+    bench.results.show(*SHOWN, "batch_rows", "loss")
 
 
 def inputs_of(
-    graph: Graph, part: str, fanouts: list[int], batch_size: int, batches: int, folder: Path
+    graph: Graph, part: str, folder: Path, *, fanouts: list[int], batch_size: int, batches: int
 ) -> dict[str, Any]:
-    """Write the files of a part; return the arguments of its task (peers/sampled.py)."""
+    """Write the files of a part; return the arguments of its task (`peers.nets.Sampled`)."""
     rng = np.random.default_rng(0)
     rows = np.sort(rng.permutation(graph.nodes)[: batches * batch_size])
     inputs: dict[str, Any] = {"fanouts": fanouts, "batch_size": batch_size, "dropout": DROPOUT}
     inputs["widths"] = [FEATURES, *[HIDDEN] * (len(fanouts) - 1), CLASSES]
-    inputs |= {"graph": str(folder / "graph.h5"), "rows": workers.save(folder / "rows.npy", rows)}
+    inputs |= {"graph": str(folder / "graph.h5"), **workers.write(folder, rows=rows)}
     if part == "train":
         labels = rng.integers(CLASSES, size=graph.nodes)
         x = rng.standard_normal((graph.nodes, FEATURES), dtype=np.float32)
         x[np.arange(graph.nodes), labels] += 1  # features say a little about the labels
         graph = replace(graph, x=x, y=labels, classes=CLASSES)
-        inputs |= {name: workers.save(folder / f"{name}.npy", getattr(graph, name)) for name in ("x", "y")}
-        inputs["weights"] = str(folder / "weights.npz")
+        inputs |= {"weights": str(folder / "weights.npz"), **workers.write(folder, x=x, y=labels)}
     writer.write(folder / "graph.h5", graph)
-    given = workers.write_graph(graph, folder)
-    return inputs | {name: given[name] for name in ("indptr", "indices")}
+    return inputs | workers.write_edges(graph, folder)
 
 
 def measure(
-    results: Results,
-    graph: Graph,
-    part: str,
-    inputs: dict[str, Any],
-    processes: list[Worker],
-    folder: Path,
-    turns: int,
+    bench: Comparison, graph: Graph, part: str, inputs: dict[str, Any], processes: list[Worker], folder: Path
 ) -> None:
     """Add the rows of a part. Raises AssertionError where a library's loss is another than ours."""
-    runs, notes = workers.prepared(processes, f"sampled.{part}", inputs, lambda *_: "")
-    results.notes += [f"{part}, {graph.name}: {note}" for note in notes]
+    runs = bench.prepared(f"{part}, {graph.name}", processes, part, inputs, lambda *_: "")
     warm = {name: taken for name, (taken,) in workers.in_turns(runs, 1).items()}
     if part == "train":
         runs = fastest(runs, warm)
     batches = -(-len(np.load(inputs["rows"])) // inputs["batch_size"])
-    ms = {name: [each / batches for each in taken] for name, taken in workers.in_turns(runs, turns).items()}
+    ms = {
+        name: [each / batches for each in taken]
+        for name, taken in workers.in_turns(runs, bench.turns).items()
+    }
     more = {}
     for name, taken in ms.items():
         edges, other = (round(float(each), 4) for each in runs[name].result(name, folder))
         more[name] = {"batch_edges": edges, "edge_ns": round(float(np.median(taken)) * 1e6 / edges, 4)}
         more[name] |= {"loss" if part == "train" else "batch_rows": other}
     if part == "train":
-        check_losses({name: row["loss"] for name, row in more.items()})
-    results.compare(ms, more, graph=graph.name, edges=graph.edges, part=part)
+        workers.check_losses({name: row["loss"] for name, row in more.items()}, APART)
+    bench.add(ms, more, graph=graph.name, edges=graph.edges, part=part)
 
 
 def fastest(runs: dict[str, Worker], ms: dict[str, float]) -> dict[str, Worker]:
     """Return each library's fastest run."""
     best = {runs[name].name: name for name in sorted(runs, key=ms.__getitem__, reverse=True)}
     return {name: worker for name, worker in runs.items() if best[worker.name] == name}
-
-
-def check_losses(losses: dict[str, float]) -> None:
-    """Raise AssertionError where a loss is too far from ours."""
-    ours = losses["mgg"]
-    for name, loss in losses.items():
-        if not abs(loss - ours) <= APART * min(loss, ours):
-            raise AssertionError(f"after as many epochs {name}'s loss is {loss:.4f}, and mgg's {ours:.4f}")
 
 
 if __name__ == "__main__":

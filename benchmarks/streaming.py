@@ -1,7 +1,6 @@
 """Time training steps of graphs whose rows stream (NGra), by part.
 
     python benchmarks/streaming.py rmat:16 --folder SCRATCH -o streaming.md -o streaming.png
-    python benchmarks/streaming.py rmat:16 --folder SCRATCH --parts capped --turns 2
     python benchmarks/streaming.py rmat:15 --parts schedules,overlap -o schedules.png
     python benchmarks/streaming.py rmat:15 --parts ring --ranks 2 --threads 1
 
@@ -10,7 +9,6 @@ the features.
 
 memory: compare a step in memory with steps whose rows lie in the host's memory (read in place, or copied into chunks
 as devices do) and in files that bypass the page cache.
-capped: a GCN of 3 layers of 256 columns in 38 percent of the memory that it takes otherwise.
 schedules: NGra's orders of sums, by stage and by destination (figure 14), from a store of a given rate.
 overlap: chunks loaded ahead or on demand, at the rate at which all bytes take as long as the rest of a step; the rows
 below them show either alone.
@@ -57,12 +55,11 @@ from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.epoch import Shape, labelled
 from mgg_hpc.tools.bench.results import Results, output_files
 
-IN_MEMORY, AT_RATE = ("memory", "capped"), ("schedules", "overlap", "ring")  # parts
+PARTS = ("memory", "schedules", "overlap", "ring")
 RATES = {"schedules": 1.0, "ring": 0.5}  # GB/s of the stores of each rank
 FEATURES, CLASSES = 128, 16
 LEAST = 1 << 20  # bytes of rows that small graphs stream through
 PLAN_BYTES = 16  # for each edge of an undirected graph, as `StreamedGraph` counts plans
-CAPPED = 0.38  # of the memory that a step takes otherwise
 CASE = ("graph", "part", "program", "ranks", "gb_per_s")
 SHOWN = (*CASE[1:], "variant", "median_ms", "relative_time", "moved_mb", "chunks_mb", "sums_mb")
 SHOWN += ("storage_mb", "peak_mb", "limit_mb")
@@ -84,19 +81,17 @@ class Gcn(saga.Layer):
         return torch.relu(self.linear(accum))
 
 
-class Gated(saga.Layer):
+class Gated(Gcn):
     """Gated GCN: each edge has a gate for each column."""
 
+    kind = "edges"
+
     def __init__(self, columns: int, out: int) -> None:
-        super().__init__()
+        super().__init__(columns, out)
         self.far, self.near = Linear(columns, columns), Linear(columns, columns, bias=False)
-        self.linear = Linear(columns, out)
 
     def apply_edge(self, edge: saga.Edge) -> Tensor:
         return torch.sigmoid(self.far(edge.src) + self.near(edge.dst)) * edge.src
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return torch.relu(self.linear(accum))
 
 
 PROGRAMS = {"gcn": Gcn, "gated-gcn": Gated}
@@ -135,12 +130,8 @@ class Net:
         meter.taken()
         others, swapped = graph.pace.nbytes, graph.swapped
         self.step()
-        chunks = meter.stored_bytes
-        found = {
-            "moved": chunks + graph.pace.nbytes - others,
-            "chunks": chunks,
-            "sums": graph.swapped - swapped,
-        }
+        chunks, sums = meter.stored_bytes, graph.swapped - swapped
+        found = {"moved": chunks + graph.pace.nbytes - others, "chunks": chunks, "sums": sums}
         return {f"{kind}_mb": graph.comm.allreduce(nbytes) / 1e6 for kind, nbytes in found.items()}
 
 
@@ -154,22 +145,19 @@ class Case:
     edges: int
     threads: int
     program: str = "gcn"
-    hidden: int = FEATURES
-    layers: int = 2
 
     @property
     def limit(self) -> int:
         """plan.memory in bytes: a quarter of the features, and the plans."""
-        return max(self.nodes * self.hidden * 4 // 4, LEAST) + PLAN_BYTES * self.edges
+        return max(self.nodes * FEATURES, LEAST) + PLAN_BYTES * self.edges
 
     @contextmanager
     def opened(self, streaming: Streaming | None) -> Iterator[Net]:
         """Yield a net over the graph, with the same weights each time. Collective."""
         torch.manual_seed(1)
         with open_graph(self.path, streaming=streaming, threads=self.threads) as graph:
-            widths = [graph.num_features, *[self.hidden] * (self.layers - 1), CLASSES]
-            layers = torch.nn.ModuleList(PROGRAMS[self.program](a, b) for a, b in pairwise(widths))
-            yield Net(layers, graph)
+            made, widths = PROGRAMS[self.program], (graph.num_features, FEATURES, CLASSES)
+            yield Net(torch.nn.ModuleList(made(a, b) for a, b in pairwise(widths)), graph)
 
     @contextmanager
     def all_opened(self, variants: Mapping[str, Streaming | None]) -> Iterator[dict[str, Net]]:
@@ -188,17 +176,14 @@ def in_turns(nets: Mapping[str, Net], turns: int) -> dict[str, list[float]]:
 @contextmanager
 def written(name: str, folder: Path | None, threads: int) -> Iterator[Case]:
     """Write a named graph and a small one with features and labels for all ranks; yield its case. Collective."""
-    comm, case = mpi.world(), None
+    comm, case, shape = mpi.world(), None, Shape.of("gcn", FEATURES, None, CLASSES, 0.0)
     with ExitStack() as stack:
         with mpi.agree(comm):
             if comm.Get_rank() == 0:
                 scratch = tempfile.TemporaryDirectory(dir=folder, prefix="mgg-streaming-")
-                path, shape = (
-                    Path(stack.enter_context(scratch)),
-                    Shape.of("gcn", FEATURES, None, CLASSES, 0.0),
-                )
-                for file, graph in (("small.h5", graphs.read("rmat:8")), ("graph.h5", graphs.read(name))):
-                    writer.write(path / file, labelled(graph, shape))
+                path, graph = Path(stack.enter_context(scratch)), graphs.read(name)
+                writer.write(path / "small.h5", labelled(graphs.read("rmat:8"), shape))
+                writer.write(path / "graph.h5", labelled(graph, shape))
                 case = Case(path / "graph.h5", graph.name, graph.nodes, graph.edges, threads)
         yield comm.bcast(case)
         comm.Barrier()  # all have closed it
@@ -206,7 +191,7 @@ def written(name: str, folder: Path | None, threads: int) -> Iterator[Case]:
 
 @command(__doc__)
 @options.graph_names("rmat:17")
-@options.words("parts", (*IN_MEMORY, *AT_RATE), "Comparisons.", ",".join(IN_MEMORY))
+@options.words("parts", PARTS, "Comparisons.", "memory")
 @options.folder()
 @click.option("--rate", type=click.FloatRange(1e-3), help="GB/s of stores. [default: each part's]")
 @click.option("--ranks", type=click.IntRange(1), default=1, help="Of the part ring.")
@@ -232,9 +217,12 @@ def main(
     for name in names:
         with written(name, folder, threads) as case:
             for part in parts:
-                for program in PROGRAMS if part not in ("capped", "ring") else ["gcn"]:
-                    measure = in_memory if part in IN_MEMORY else at_rate
-                    measure(results, part, replace(case, program=program), rate, turns)
+                for program in PROGRAMS if part != "ring" else ["gcn"]:
+                    of_program = replace(case, program=program)
+                    if part == "memory":
+                        in_memory(results, of_program, turns)
+                    else:
+                        at_rate(results, part, of_program, rate, turns)
                     if first:
                         results.write(files, draw)  # what is measured stays, whatever ends the rest
     if first:
@@ -268,22 +256,20 @@ def at_rate(results: Results, part: str, case: Case, rate: float | None, turns: 
         results.add(name, taken, **same)
 
 
-def in_memory(results: Results, part: str, case: Case, _rate: float | None, turns: int) -> None:
-    """Add the rows of a part that compares with rows in memory; each variant is measured in a process of its own."""
-    if part == "capped":
-        case = replace(case, hidden=256, layers=3)
-    peak = alone(peak_of, case, None)
-    limit = int(CAPPED * peak) if part == "capped" else case.limit
-    in_place, direct = Streaming(limit), Streaming(limit, folder=case.path.parent)
-    between = {"copied into chunks": replace(in_place, copies=True)}
-    if part == "capped":
-        between = {"files, page cache": replace(direct, direct=False)}
-    same = {"graph": case.graph, "part": part, "program": case.program}
-    for name, how in {"in place": in_place, **between, "files, direct": direct}.items():
-        ms, columns = alone(beside, case, how, turns)
+def in_memory(results: Results, case: Case, turns: int) -> None:
+    """Compare with rows in memory; each variant is measured in a process of its own."""
+    peak, how = alone(peak_of, case, None), Streaming(case.limit)
+    variants = {
+        "in place": how,
+        "copied into chunks": replace(how, copies=True),
+        "files, direct": replace(how, folder=case.path.parent),
+    }
+    same = {"graph": case.graph, "part": "memory", "program": case.program}
+    for name, variant in variants.items():
+        ms, columns = alone(beside, case, variant, turns)
         if name == "in place":
             results.add("in memory", ms["memory"], ms["memory"], **same, peak_mb=peak / 1e6)
-        results.add(name, ms["stream"], ms["memory"], **same, **columns, limit_mb=limit / 1e6)
+        results.add(name, ms["stream"], ms["memory"], **same, **columns, limit_mb=case.limit / 1e6)
 
 
 def peak_of(case: Case, how: Streaming | None) -> int:
@@ -306,10 +292,8 @@ def beside(case: Case, how: Streaming, turns: int) -> tuple[dict[str, list[float
     peak = peak_of(case, how)
     with case.all_opened({"memory": None, "stream": how}) as nets:
         ms, before = in_turns(nets, turns), storage_bytes()
-        columns = nets["stream"].moved() | {
-            "storage_mb": (storage_bytes() - before) / 1e6,
-            "peak_mb": peak / 1e6,
-        }
+        columns = nets["stream"].moved()
+        columns |= {"storage_mb": (storage_bytes() - before) / 1e6, "peak_mb": peak / 1e6}
         loss, expected = nets["stream"].step(), nets["memory"].step()
     if abs(loss - expected) > 1e-5 * abs(expected):
         raise AssertionError(f"losses are {loss} and {expected}")

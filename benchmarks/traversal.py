@@ -13,6 +13,7 @@ GAPBS, which prints none; a library with other results is left out. ``relative_t
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,11 @@ import click
 import numpy as np
 import real_graphs
 from harness import command, options, run, workers
-from harness.plots import draw
-from harness.workers import Conditions
+from harness.workers import Comparison, Worker
 
 from mgg_hpc.data import native, writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
+from mgg_hpc.tools.bench.results import TIMES
 
 PARTS = ("bfs", "sssp", "cc", "pagerank")
 PEERS = {"cpu": ("gapbs", "networkit", "igraph", "scipy")}
@@ -34,34 +34,23 @@ RANKS_APART = 2e-3  # sum of differences of ranks, at tolerances of up to 1e-4
 
 
 @command(__doc__)
-@click.argument("names", nargs=-1, metavar="[GRAPH]...")
+@options.graph_names("rmat:20", check=real_graphs.check)
 @options.words("parts", PARTS, "Traversals.")
 @click.option("--sources", type=click.IntRange(1), default=8, help="Nodes to begin at.")
 @click.option("--tolerance", type=float, default=1e-4, help="Of PageRank.")
-@output_files()
-@workers.conditions(PEERS, turns=5)
-def main(
-    names: tuple[str, ...],
-    parts: list[str],
-    sources: int,
-    tolerance: float,
-    files: tuple[Path, ...],
-    conditions: Conditions,
-) -> None:
-    results, given = Results("traversal", **conditions.same()), names or ("rmat:20",)
-    for name in given:
-        real_graphs.check(name)
-    with workers.workspace() as folder, workers.started(conditions) as (processes, notes):
-        results.notes += notes
-        for name, part in product(given, parts):
+@workers.comparison("traversal", PEERS, turns=5)
+def main(names: tuple[str, ...], parts: list[str], sources: int, tolerance: float, bench: Comparison) -> None:
+    with bench.started() as (processes, folder):
+        for name, part in product(names, parts):
             graph = real_graphs.structure(name, directed=part != "cc")
             begin = sources if part in ("bfs", "sssp") else 1
             inputs = {"part": part, "tolerance": tolerance, **inputs_of(graph, begin, folder)}
-            ms, left_out = measure(inputs, processes, folder, conditions.turns)
-            results.notes += [f"{graph.name}, {part}: {note}" for note in left_out]
-            results.compare(ms, graph=graph.name, edges=graph.edges, part=part)
-            results.write(files, draw)  # what is measured stays
-    results.show("graph", "part", *TIMES)
+            accept = partial(accepted, part, dict[str, np.ndarray](), folder)
+            runs = bench.prepared(f"{graph.name}, {part}", processes, "traverse", inputs, accept)
+            taken = workers.in_turns(runs, bench.turns)
+            ms = {name: [each / len(inputs["sources"]) for each in of] for name, of in taken.items()}
+            bench.add(ms, graph=graph.name, edges=graph.edges, part=part)
+    bench.results.show("graph", "part", *TIMES)
 
 
 def inputs_of(graph: Graph, sources: int, folder: Path) -> dict[str, Any]:
@@ -77,28 +66,16 @@ def inputs_of(graph: Graph, sources: int, folder: Path) -> dict[str, Any]:
     begin = np.random.default_rng(0).choice(senders, min(sources, len(senders)), replace=False)
     return {
         "file": str(folder / "graph.h5"),
-        "indptr": workers.save(folder / "indptr.npy", out[0]),
-        "indices": workers.save(folder / "indices.npy", out[1]),
-        "lengths": workers.save(folder / "lengths.npy", lengths[out[2]]),
+        **workers.write(folder, indptr=out[0], indices=out[1], lengths=lengths[out[2]]),
         "directed": graph.directed,
         "sources": begin.tolist(),
     }
 
 
-def measure(
-    inputs: dict[str, Any], processes: list[workers.Worker], folder: Path, turns: int
-) -> tuple[dict[str, list[float]], list[str]]:
-    """Return the milliseconds of a traversal by each run, and a note for each library that is left out."""
-    found: dict[str, np.ndarray] = {}
-
-    def accept(worker: workers.Worker, name: str) -> str:
-        found[name] = worker.result(name, folder)
-        return differing(inputs["part"], found["mgg"], found[name])
-
-    runs, notes = workers.prepared(processes, "traverse", inputs, accept)
-    count = len(inputs["sources"])
-    taken = workers.in_turns(runs, turns)
-    return {name: [each / count for each in ms] for name, ms in taken.items()}, notes
+def accepted(part: str, ours: dict[str, np.ndarray], folder: Path, worker: Worker, run: str) -> str:
+    """Compare the result of a run with ``ours["mgg"]``, which the first run sets."""
+    found = worker.result(run, folder)
+    return differing(part, ours.setdefault("mgg", found), found)
 
 
 def differing(part: str, ours: np.ndarray, theirs: np.ndarray) -> str:

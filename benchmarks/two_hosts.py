@@ -82,14 +82,13 @@ class Hosts:
     """Running hosts; made by `connect`."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._pids = folder, list[int]()
         self._holders: list[subprocess.Popen[str]] = []
-        self._pids: list[int] = []
-        addresses = [f"10.77.0.{number + 1} {name}" for number, name in enumerate(NAMES)]
-        (folder / "hosts").write_text("127.0.0.1 localhost\n" + "\n".join(addresses) + "\n")
+        addresses = "".join(f"10.77.0.{number} {name}\n" for number, name in enumerate(NAMES, 1))
+        (folder / "hosts").write_text("127.0.0.1 localhost\n" + addresses)
         try:
             switch = self._hold(["--net"], _BECOME_A_SWITCH)
-            for number, name in enumerate(NAMES):
+            for number, name in enumerate(NAMES, 1):
                 self._pids.append(self._add(switch, number, name))
         except BaseException:
             self.close()
@@ -99,19 +98,12 @@ class Hosts:
         agent.write_text(_AGENT.format(cases="\n".join(cases)))
         agent.chmod(0o755)
 
-    def throttle(self, rate: str = "", delay: str = "") -> None:
-        """Limit what each host sends (tc's words: "1gbit", "50us"); "" takes the limit away.
-
-        A delay takes a kernel with netem, which small ones lack: OSError.
-        """
+    def throttle(self, rate: str) -> None:
+        """Limit what each host sends, in tc's words: "1gbit"."""
         # Room enough for packets to wait instead of being lost.
-        discipline = ["pfifo_fast"]
-        if delay:
-            discipline = ["netem", "limit", "20000", "delay", delay, *(["rate", rate] if rate else [])]
-        elif rate:
-            discipline = ["tbf", "rate", rate, "burst", "128k", "limit", "4m"]
         for pid in self._pids:
-            _inside(pid, "-n", "tc", "qdisc", "replace", "dev", "eth0", "root", *discipline)
+            shape = ("root", "tbf", "rate", rate, "burst", "128k", "limit", "4m")
+            _inside(pid, "-n", "tc", "qdisc", "replace", "dev", "eth0", *shape)
 
     def run(self, *given: Any, seconds: float = 120, **more: Any) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; arguments as of `start`.
@@ -206,7 +198,7 @@ class Hosts:
         plug = ["type", "veth", "peer", "name", "eth0", "netns", str(pid)]
         _inside(switch, "-n", "ip", "link", "add", "name", f"port{number}", *plug)
         _inside(switch, "-n", "ip", "link", "set", f"port{number}", "master", "switch", "up")
-        _inside(pid, "-n", "ip", "address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
+        _inside(pid, "-n", "ip", "address", "add", f"10.77.0.{number}/24", "dev", "eth0")
         _inside(pid, "-n", "ip", "link", "set", "eth0", "up")
         return pid
 
@@ -245,13 +237,13 @@ def connect() -> Iterator[Hosts]:
 
 @command(__doc__)
 @click.option("--rate", default="", help="Of each link, in tc's words. [default: as fast as memory]")
-@click.option("--delay", default="", help="Of each link; the kernel must have netem.")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM.py [ARGUMENT]...")
-def main(rate: str, delay: str, words: tuple[str, ...]) -> int:
+def main(rate: str, words: tuple[str, ...]) -> int:
     if lacking := missing():
         raise InputError(f"two hosts need {lacking}")
     with connect() as hosts:
-        hosts.throttle(rate, delay)
+        if rate:
+            hosts.throttle(rate)
         done = hosts.run([sys.executable, *words], env={"OMP_NUM_THREADS": "1"}, seconds=600)
     print(done.stdout, end="")
     print(done.stderr, end="", file=sys.stderr)

@@ -26,12 +26,12 @@ def together(*options: Any) -> Any:
     return add
 
 
-def graph_names(*default: str) -> Any:
-    """Add the argument ``names``: graphs that `graphs.read` knows. default: names where none are given."""
+def graph_names(*default: str, check: Callable[[str], None] = graphs.check) -> Any:
+    """Add the argument ``names``, of graphs. default: where none are given. check: refuses other names."""
 
     def checked(_context: Any, _argument: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            graphs.check(name)
+        for name in names or default:
+            check(name)
         return names or default
 
     return click.argument("names", nargs=-1, metavar="[GRAPH]...", callback=checked)

@@ -17,7 +17,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.tools.bench.results import Results, Row, text
 from mgg_hpc.tools.plots import COLOURS, INK, MAIN, MARKS, MUTED, OTHER, WIDTH, load
 
-LONGEST = 1.3  # times the longest bar: where a whisker ends that one interrupted turn made, with an arrow
+LONGEST = 1.3  # times the longest bar: where whiskers end
 UNITS = {
     "ms": " ms",
     "mb": " MB",
@@ -46,46 +46,27 @@ class Bars:
 
     def __call__(self, results: Results) -> Any:
         """Return the figure. Times that are side by side are drawn as ratios to the first one's."""
-        plt, parts = load(), panels_of(results.rows, *self.panels)
-        grid = [
-            [(heading, value, rows) for heading, rows in self.columns(part) for value in self.values]
-            for part in parts.values()
-        ]
-        labels = [textwrap.wrap(text(row[self.label]), 24) for row in results.rows]
-        left = 4.8 * max(len(line) for lines in labels for line in lines) + 12  # points
-        each = 0.14 * max(map(len, labels)) + 0.12  # inches of a bar
-        names = [
-            list(
-                dict.fromkeys(
-                    text(row[self.label]) for row in part if any(row.get(v) is not None for v in self.values)
-                )
-            )
-            for part in parts.values()
-        ]
-        several = len(grid[0]) > 1
-        titles = sum(bool(title) for title in parts)
-        height = each * sum(map(len, names)) + 0.32 * titles + (0.42 if several else 0.1) * len(grid) + 0.9
-        figure = plt.figure(figsize=(WIDTH, height))
-        wide = (72 * WIDTH - left - 12) / len(grid[0]) - 10  # points of a panel
-        figures = figure.subfigures(
-            len(grid), squeeze=False, height_ratios=[len(bars) * each + 0.6 for bars in names]
-        )
-        for sub, title, line, bars in zip(figures[:, 0], parts, grid, names, strict=True):
-            if title:
-                sub.suptitle(title, x=0.01, ha="left", fontsize=10.5)
-            for axes, (heading, value, rows) in zip(
-                sub.subplots(1, len(line), squeeze=False)[0], line, strict=True
-            ):
-                _bars(axes, rows, bars, self.label, value, ratios=several, wide=wide)
-                if several:
-                    axes.set_title((heading or _name(value)) + _first(rows, value), fontsize=9.5, color=MUTED)
-                if axes is not sub.axes[0]:
-                    axes.tick_params(labelleft=False)
+        plt, grid, bars = load(), [], []
+        for part in panels_of(results.rows, *self.panels).values():
+            columns = panels_of(part, self.across).items()
+            grid.append([(heading, value, rows) for heading, rows in columns for value in self.values])
+            shown = [row for row in part if any(row.get(value) is not None for value in self.values)]
+            bars.append(list(dict.fromkeys(text(row[self.label]) for row in shown)))
+        each = 0.14 * max(len(textwrap.wrap(name, 24)) for names in bars for name in names) + 0.12
+        heights = [each * len(names) + 0.6 for names in bars]  # inches
+        shape, size = (len(grid), max(map(len, grid))), (WIDTH, sum(heights) + 0.8)
+        figure, lines = plt.subplots(*shape, sharey="row", squeeze=False, height_ratios=heights, figsize=size)
+        for line, title, panels, names in zip(
+            lines, panels_of(results.rows, *self.panels), grid, bars, strict=True
+        ):
+            for axes in line[len(panels) :]:
+                axes.set_axis_off()
+            for axes, (heading, value, rows) in zip(line, panels, strict=False):
+                said = (heading or _name(value)) + _first(rows, value) if len(panels) > 1 else ""
+                above = (title if axes is line[0] else " ") if title else ""
+                axes.set_title("\n".join(filter(None, [above, said])), fontsize=9.5)
+                _bars(axes, rows, names, self.label, value, ratios=len(panels) > 1)
         return titled(figure, results, self.title)
-
-    def columns(self, rows: list[Row]) -> list[tuple[str, list[Row]]]:
-        """Return the headings and rows of the panels that are side by side."""
-        return list(panels_of(rows, self.across).items()) if self.across else [("", rows)]
 
 
 def panels_of(rows: Sequence[Row], *columns: str) -> dict[str, list[Row]]:
@@ -118,39 +99,30 @@ def _first(rows: Sequence[Row], value: str) -> str:
     return f"\n1× is {text(rows[0]['median_ms'])} ms" if _relative(rows, value) else ""
 
 
-def _bars(
-    axes: Any, rows: Sequence[Row], names: Sequence[str], label: str, value: str, *, ratios: bool, wide: float
-) -> None:
-    """Draw a bar for each label of ``names``. ratios: of times, these to the first one. wide: points of the panel."""
+def _bars(axes: Any, rows: Sequence[Row], names: Sequence[str], label: str, value: str, ratios: bool) -> None:
+    """Draw a bar for each label of ``names``. ratios: of times, these to the first one."""
     shown = "relative_time" if ratios and _relative(rows, value) else value
     unit = UNITS.get(shown.rpartition("_")[2], "")
-    mean = geometric_mean if unit == "×" else fmean
-    groups = {
-        name: [row for row in rows if text(row[label]) == name and row.get(shown) is not None]
-        for name in names
-    }
-    found = {name: [float(row[shown]) for row in group] for name, group in groups.items() if group}
-    first = "mgg" if "mgg" in found else next(iter(found), "")
-    lengths = {name: mean(each) for name, each in found.items()}
-    most = needed = max(lengths.values(), default=1.0) or 1.0
+    bars = []  # place, length, and where its whisker begins and ends
     for place, name in enumerate(names):
-        if name not in found:
-            continue
-        axes.barh(place, lengths[name], 0.68, color=MAIN if name == first else OTHER)
-        group, low, high = groups[name], min(found[name]), max(found[name])
-        if shown == "median_ms" and len(group) == 1:
-            low, high = group[0]["min_ms"], group[0]["max_ms"]
-        end = max(lengths[name], min(high, LONGEST * most))
-        if high > low:
-            axes.plot([low, end], [place, place], color=INK, linewidth=1)
-            axes.plot(end, place, color=INK, marker="|" if end == high else 5, markersize=5)
-        said = text(lengths[name]) + unit
-        if shown == "median_ms" and name != first and _relative(group, value):
-            said += f", {geometric_mean([row['relative_time'] for row in group]):.2f}×"
-        axes.annotate(said, (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
-        needed = max(needed, end / max(0.25, 1 - (5.2 * len(said) + 6) / wide))
+        group = [row for row in rows if text(row[label]) == name and row.get(shown) is not None]
+        if group:
+            ends = [float(row[shown]) for row in group]
+            length = geometric_mean(ends) if unit == "×" else fmean(ends)
+            if shown == "median_ms" and len(group) == 1:
+                ends = [group[0]["min_ms"], group[0]["max_ms"]]
+            bars.append((place, length, min(ends), max(ends)))
+    places, lengths, low, high = (
+        (np.array(each) for each in zip(*bars, strict=True)) if bars else [np.zeros(0)] * 4
+    )
+    most = LONGEST * lengths.max(initial=0) or 1.0
+    first = names.index("mgg") if "mgg" in names else places.min(initial=len(names))
+    colours = [MAIN if place == first else OTHER for place in places]
+    whiskers = np.maximum(0, [lengths - low, np.minimum(high, most) - lengths])
+    drawn = axes.barh(places, lengths, 0.68, xerr=whiskers, color=colours, ecolor=INK, error_kw={"lw": 1})
+    axes.bar_label(drawn, [text(length) + unit for length in lengths.tolist()], padding=4, fontsize=9)
     axes.set_yticks(range(len(names)), [textwrap.fill(name, 24) for name in names], fontsize=9)
-    axes.set(xlim=(0, needed), ylim=(len(names) - 0.45, -0.55), xticks=[])
+    axes.set(xlim=(0, most), ylim=(len(names) - 0.45, -0.55), xticks=[])
     axes.tick_params(left=False)
     axes.spines[["bottom", "left"]].set_visible(False)
 
@@ -221,19 +193,12 @@ def maps(results: Results) -> Any:
 
 def titled(figure: Any, results: Results, title: str) -> Any:
     """Return the figure with its title above, and the conditions of the measurement below."""
-    columns = {name for row in results.rows for name in row}
-    same = {
-        name: values.pop() for name in columns if len(values := {row.get(name) for row in results.rows}) == 1
-    }
-    same |= results.same
+    of_rows = {name: {row.get(name) for row in results.rows} for name in results.columns()}
+    same = {name: values.pop() for name, values in of_rows.items() if len(values) == 1} | results.same
     said = [str(same["graph"])] if "graph" in same else []
     said += [f"{text(same[name])} {name}" for name in ("nodes", "edges") if name in same]
-    threads = same.get("threads_per_rank", same.get("threads"))
-    said += [f"ranks {same['ranks']}"] if "ranks" in same else []
-    said += [f"threads {threads}"] if threads else []
-    said += [
-        f"{name} {text(same[name])}" for name in ("backend", "pages", "seeds", "sources") if name in same
-    ]
+    names = ("ranks", "threads", "threads_per_rank", "backend", "pages", "seeds", "sources")
+    said += [f"{name.replace('_', ' ')} {text(same[name])}" for name in names if name in same]
     turns = max((row.get("turns", 0) for row in results.rows), default=0)
     said += [f"medians of {turns} turns, least and most"] if turns else []
     said += [*filter(None, [results.machine.get("gpu") or results.machine["cpu"]]), results.date[:10]]
@@ -247,35 +212,31 @@ def read(path: Path) -> Results:
     try:
         if path.suffix == ".json":
             about = json.loads(path.read_text())
-            rows = about.pop("rows")
         else:
             lines = list(csv.DictReader(path.read_text().splitlines()))
             about = {name: lines[0][name] for name in ABOUT}
-            about |= {"machine": {"cpu": about.pop("cpu")}, "command": "", "notes": []}
-            rows = [
+            about["machine"] = {"cpu": about.pop("cpu")}
+            about["rows"] = [
                 {name: _typed(cell) for name, cell in line.items() if cell and name not in ABOUT}
                 for line in lines
             ]
         results = Results(about.pop("benchmark"))
-        results.date, results.machine, results.notes = (
-            about.pop("date"),
-            about.pop("machine"),
-            about.pop("notes"),
+        results.date, results.machine, results.rows = (
+            about.pop(name) for name in ("date", "machine", "rows")
         )
-        del about["command"]
     except (OSError, ValueError, LookupError) as error:
         raise InputError(f"{path}: is no table of a benchmark ({error})") from error
-    results.rows, results.same = rows, about
+    results.notes, _ = about.pop("notes", []), about.pop("command", "")
+    results.same = about
     return results
 
 
-def _typed(cell: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(cell)
-        except ValueError:
-            pass
-    return cell
+def _typed(cell: str) -> Any:
+    """Return a number, or the text where it is none."""
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
 
 
 def draw(results: Results) -> Any:

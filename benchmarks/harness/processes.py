@@ -15,6 +15,9 @@ from typing import Any
 import tomli_w
 
 from mgg_hpc.errors import InputError
+from mgg_hpc.training.run_folder import SUMMARY
+
+LATEST = Path("runs", "latest")  # in the folder that `train` is given
 
 
 def output(command: Sequence[object], what: str) -> str:
@@ -29,21 +32,27 @@ def output(command: Sequence[object], what: str) -> str:
     return done.stdout
 
 
-def train(folder: Path, tree: dict[str, dict[str, Any]], ranks: int = 1) -> dict[str, Any]:
+def train(
+    folder: Path, job: Path | dict[str, dict[str, Any]], ranks: int = 1, keys: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run `mgg train` on so many ranks; return summary.json, with "process_ms": from the start to the end of all.
 
-    folder: for the job file, to which names of files are relative, and for the runs. tree: sections of the job file.
+    folder: for the runs. job: a job file, or its sections, in which names of files are relative to ``folder``. keys:
+    SECTION.KEY=VALUE that are set in it.
 
     Raises InputError if it fails.
     """
-    sections = tree | {"run": {"folder": str(folder / "runs")} | tree.get("run", {})}
-    (folder / "job.toml").write_text(tomli_w.dumps(sections))
+    if not isinstance(job, Path):
+        (folder / "job.toml").write_text(tomli_w.dumps(job))
+        job = folder / "job.toml"
+    sets = [f"--set={key}" for key in (*keys, f"run.folder={folder / 'runs'}")]
     launch = [] if ranks == 1 else ["launch", "-n", ranks]
     began = time.perf_counter()
-    mgg = [sys.executable, "-m", "mgg_hpc", *launch, "train", folder / "job.toml", "--no-progress"]
-    output(mgg, "mgg train")
+    output(
+        [sys.executable, "-m", "mgg_hpc", *launch, "train", job, "--no-progress", *sets], f"mgg train {job}"
+    )
     seconds = time.perf_counter() - began
-    summary: dict[str, Any] = json.loads((folder / "runs" / "latest" / "summary.json").read_text())
+    summary: dict[str, Any] = json.loads((folder / LATEST / SUMMARY).read_text())
     return summary | {"process_ms": 1e3 * seconds}
 
 

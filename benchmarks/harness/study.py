@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,32 @@ ON_CPU, ON_GPU = "rmat:17:16", "uniform:20:16"
 SHOWN = ("width", *TIMES, "cpu_ms", "crossing_bytes")
 
 
+@dataclass(frozen=True)
+class Study:
+    """A graph, and how aggregations over it are measured.
+
+    device: "cpu" for the ranks of a launcher (`ranks.Subject`), "cuda" for two PEs on a GPU (`pes.Subject`). shares: of
+    rows that the second PE owns. on_ranks: backend and threads.
+    """
+
+    graph: Graph
+    device: str
+    shares: tuple[float, ...]
+    turns: int
+    files: tuple[Path, ...]
+    on_ranks: dict[str, Any]
+
+    def subject(self, width: int, share: float) -> Any:
+        """Return the graph, ready to be summed. Collective."""
+        if self.device == "cuda":
+            from . import pes
+
+            return pes.Subject(self.graph, width, share)
+        return Subject(mpi.world(), self.graph, width, **self.on_ranks)
+
+
 def on_ranks(turns: int = 9) -> Any:
-    """Add --ranks (for `start`), --threads, --backend, --turns and --output to a command."""
+    """Add --ranks, --threads, --backend, --turns and --output to a command."""
     ranks = "Number of ranks to start when run without a launcher."
     return options.together(
         click.option("--ranks", type=click.IntRange(1), default=2, help=ranks),
@@ -41,49 +67,45 @@ def on_ranks(turns: int = 9) -> Any:
     )
 
 
-def devices() -> Any:
-    """Add --device and --share to a command."""
+def measured(turns: int = 9) -> Any:
+    """Return the decorator of a study, which adds the graph, --device, --share and the options of `on_ranks`.
+
+    The command starts its ranks, unless a launcher has, and takes a `Study`. Collective. Raises InputError, the same on
+    all ranks, for a GPU under a launcher, and for given options that the device does not have.
+    """
     device, share = click.Choice(["cpu", "cuda"]), click.FloatRange(0, 1, max_open=True)
     far = "With cuda: of rows on the second PE. Repeatable."
-    return options.together(
+    added = options.together(
+        click.argument("graph", required=False),
         click.option("--device", type=device, default="cpu", help="cuda: two PEs on one GPU."),
         click.option("--share", type=share, multiple=True, default=(0.2,), help=far),
+        on_ranks(turns),
     )
 
+    def add(command: Any) -> Any:
+        @functools.wraps(command)
+        def called(
+            *, graph: str | None, device: str, share: Any, ranks: int, turns: int, files: Any, backend: str,
+            threads: int | None, **given: Any,
+        ) -> Any:  # fmt: skip
+            cuda, source = device == "cuda", click.get_current_context().get_parameter_source
+            chosen = graph or (ON_GPU if cuda else ON_CPU)
+            graphs.check(chosen)
+            for name in ("ranks", "threads", "backend") if cuda else ("share",):
+                if source(name) is ParameterSource.COMMANDLINE:
+                    raise InputError(f"--{name} has no meaning with --device {device}")
+            if cuda and mpi.launched():
+                raise InputError("--device cuda: one process plays all PEs; run it without a launcher")
+            if not cuda and ranks > 1 and not mpi.launched():
+                return launch.process_launch(ranks, sys.argv)
+            with mpi.agree(mpi.world()):
+                read = graphs.read(chosen)
+            how = {"backend": backend, "threads": threads}
+            return command(study=Study(read, device, share, turns, files, how), **given)
 
-def start(ranks: int, device: str = "cpu") -> int | None:
-    """Run this script on so many ranks, and return its exit code; None where this process is to measure.
+        return added(called)
 
-    Raises InputError for a GPU under a launcher, and for given options that the device does not have.
-    """
-    given = click.get_current_context().get_parameter_source
-    for name in ("ranks", "threads", "backend") if device == "cuda" else ("share",):
-        if given(name) is ParameterSource.COMMANDLINE:
-            raise InputError(f"--{name} has no meaning with --device {device}")
-    if device == "cuda" and mpi.launched():
-        raise InputError("--device cuda: one process plays all PEs; run it without a launcher")
-    if device == "cuda" or ranks == 1 or mpi.launched():
-        return None
-    return launch.process_launch(ranks, sys.argv)
-
-
-def read(name: str) -> Graph:
-    """Return a graph, on all ranks. Collective. Raises InputError, the same on all of them."""
-    with mpi.agree(mpi.world()):
-        return graphs.read(name)
-
-
-def subject_of(graph: Graph, width: int, share: float, *, device: str, **on_ranks: Any) -> Any:
-    """Return a graph that is ready to be summed. Collective.
-
-    device: "cpu" for the ranks of a launcher (`ranks.Subject`), "cuda" for two PEs on a GPU (`pes.Subject`).
-    share: part of the rows that the second PE owns. on_ranks: backend and threads.
-    """
-    if device == "cuda":
-        from . import pes
-
-        return pes.Subject(graph, width, share)
-    return Subject(mpi.world(), graph, width, **on_ranks)
+    return add
 
 
 def conditions(graph: Graph, subject: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,9 +1,9 @@
 """The process of a library: python worker.py NAME THREADS PAGES DEVICE, then a request a line, and a reply to each.
 
 NAME is the name of a module in peers/, with a variant after a hyphen ("pyg-csr"). The module has a function for each
-task, which takes the task's inputs and returns the runs by name; the task "sampled.train" is the function `train` of
-peers/sampled_NAME.py. A run takes no arguments and returns an array or None, or ``(seconds, array)`` if it has a clock
-of its own. It may return a function that makes the array, if making it takes time.
+task, which takes the task's inputs and returns the runs by name. A run takes no arguments and returns an array or None,
+or ``(seconds, array)`` if it has a clock of its own. It may return a function that makes the array, if making it takes
+time.
 
     {"do": "about"}                                         -> {"about": "dgl 1.1.3"}
     {"do": "prepare", "task": "aggregate", "inputs": {...}} -> {"runs": ["dgl"]}
@@ -22,6 +22,7 @@ import ctypes
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,13 +45,11 @@ class Server:
         self.outside_bytes = 0  # of the GPU, that this process has taken without torch
 
     def about(self) -> dict[str, Any]:
-        return {"about": self.module.about()}
+        return {"about": self.module.ABOUT}
 
     def prepare(self, task: str, inputs: dict[str, Any]) -> dict[str, Any]:
         self.runs, self.results = {}, {}  # what was held before is given back first
-        group, _, name = task.rpartition(".")
-        module = importlib.import_module(f"peers.{group}_{_library()}") if group else self.module
-        self.runs = getattr(module, name)(**inputs)
+        self.runs = getattr(self.module, task)(**inputs)
         return {"runs": list(self.runs)}
 
     def run(self, name: str) -> dict[str, Any]:
@@ -73,9 +72,8 @@ class Server:
     def memory(self) -> dict[str, Any]:
         if cuda := peers.cuda():
             return {"peak": cuda.max_memory_allocated() + self.outside_bytes}
-        lines = Path("/proc/self/status").read_text().splitlines()
-        (line,) = [line for line in lines if line.startswith("VmHWM:")]
-        return {"peak": int(line.split()[1]) * 1024}
+        (peak,) = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+        return {"peak": int(peak) * 1024}
 
     def forget(self) -> dict[str, Any]:
         Path("/proc/self/clear_refs").write_text("5")  # of proc(5): the peak is what is resident now

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,10 @@ from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import words_of
+from mgg_hpc.tools.bench.results import Results, Row, output_files, words_of
 
 from . import options
+from .plots import draw
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = Path(".venv-peers")  # made by `make bench-peers`
@@ -35,8 +36,11 @@ BREATH = 0.01  # seconds before a worker's turn, in which threads that spin for 
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """Settings that all workers share. device: "cpu" or "cuda". pages: "huge" or "small". peers: other libraries."""
+class Comparison:
+    """This package beside other libraries: settings that all workers share, and the results.
+
+    device: "cpu" or "cuda". pages: "huge" or "small". peers: other libraries. files: of the results.
+    """
 
     device: str
     threads: int
@@ -44,22 +48,75 @@ class Conditions:
     pages: str
     environment: Path | None
     peers: list[str]
+    results: Results
+    files: tuple[Path, ...]
 
-    def same(self) -> dict[str, Any]:
-        """Return the columns of results."""
-        about = {"device": self.device, "threads": self.threads}
-        return about if self.device == "cuda" else about | {"pages": self.pages}
+    @contextlib.contextmanager
+    def started(self) -> Iterator[tuple[list[Worker], Path]]:
+        """Start the processes of this package, which is the first, and of other libraries; they end with the context.
+
+        Yields the workers, and a folder for their files, which is removed. A note for each library has its version, or
+        why it is left out.
+        """
+        with contextlib.ExitStack() as stack:
+            workers = []
+            for name in ("mgg", *self.peers):
+                worker = stack.enter_context(Worker(name, self))
+                reply = worker.need("about") if name == "mgg" else worker.ask("about")
+                if "about" in reply:
+                    workers.append(worker)
+                    self.note(f"{name}: {reply['about']}")
+                else:
+                    why = reply.get("missing") or reply["failed"]
+                    self.note(f"{name} is left out: {why}; `make bench-peers` installs the libraries")
+            yield workers, stack.enter_context(workspace())
+
+    def note(self, line: str) -> None:
+        """Add a note to the results that is not there yet."""
+        if line not in self.results.notes:
+            self.results.notes.append(line)
+
+    def prepared(
+        self, case: str, workers: Sequence[Worker], task: str, inputs: Mapping[str, Any], accept: Any
+    ) -> dict[str, Worker]:
+        """Have workers prepare a task, call each run once, and return the runs by name.
+
+        case: begins a note for each run that cannot take part. accept: takes a worker and a run's name, after its first
+        call, and returns why the run is left out, or "". Raises InputError where mgg fails.
+        """
+        runs = {}
+        for worker in workers:
+            reply = worker.ask("prepare", task=task, inputs=dict(inputs))
+            for run in reply.get("runs", [worker.name]):
+                problem = (
+                    reply.get("failed") or worker.ask("run", name=run).get("failed") or accept(worker, run)
+                )
+                if problem and worker.name == "mgg":
+                    raise InputError(f"mgg failed: {problem}")
+                if problem:
+                    self.note(f"{case}: {run} is left out: {problem}")
+                else:
+                    runs[run] = worker
+        return runs
+
+    def add(
+        self, ms: Mapping[str, Sequence[float]], more: Mapping[str, Row] | None = None, **columns: Any
+    ) -> None:
+        """Add the rows of a case (`Results.compare`), and write the files: what is measured stays."""
+        self.results.compare(ms, more, **columns)
+        self.results.write(self.files, draw)
 
 
-def conditions(peers: Mapping[str, Sequence[str]], turns: int = 9) -> Any:
-    """Return the decorator that adds the options of `Conditions`, which the command takes as one argument.
+def comparison(name: str, peers: Mapping[str, Sequence[str]], turns: int = 9) -> Any:
+    """Return the decorator that adds the options of a `Comparison`, which the command takes as ``bench``.
 
-    peers: libraries that can take part, by device.
+    name: of the results. peers: libraries that can take part, by device.
     """
     device = click.Choice(list(peers))
     pages = "Page size of all processes: 2 MiB or 4 KiB."
     environment = "Environment that has the other libraries. [default: .venv-peers]"
     added = options.together(
+        output_files(),
         click.option("--device", type=device, default="cpu", help="Processor; cuda: the first GPU."),
         options.threads("Of each library. [default: all cores]"),
         options.turns(turns),
@@ -75,9 +132,13 @@ def conditions(peers: Mapping[str, Sequence[str]], turns: int = 9) -> Any:
                 raise InputError("this benchmark runs by itself, without a launcher")
             known = peers[device]
             chosen = words_of("peers", given.pop("peers") or ",".join(known), known, none=True)
-            threads, pages = given.pop("threads") or cores.available(), given.pop("pages")
-            same = Conditions(device, threads, given.pop("turns"), pages, peers_env, chosen)
-            return command(conditions=same, **given)
+            threads, turns, pages, files = (
+                given.pop(each) for each in ("threads", "turns", "pages", "files")
+            )
+            about = {"device": device, "threads": threads or cores.available()}
+            results = Results(name, **about, **({} if device == "cuda" else {"pages": pages}))
+            bench = Comparison(device, about["threads"], turns, pages, peers_env, chosen, results, files)
+            return command(bench=bench, **given)
 
         return added(called)
 
@@ -99,7 +160,7 @@ def interpreter(environment: Path | None) -> Path:
     return Path(sys.executable)
 
 
-def variables(same: Conditions) -> dict[str, str]:
+def variables(same: Comparison) -> dict[str, str]:
     """Return the environment of every worker: threads of all their libraries, and pages.
 
     huge: NumPy and glibc ask for huge pages (madvise) for each large allocation. small: the process refuses them
@@ -119,7 +180,7 @@ class Worker:
     """The process of a library, which runs a module of peers/. Use it within ``with``."""
 
     name: str
-    same: Conditions
+    same: Comparison
     process: subprocess.Popen[str] = field(init=False, repr=False)
 
     def __enter__(self) -> Worker:
@@ -154,10 +215,14 @@ class Worker:
         assert self.process.stdin and self.process.stdout
         with contextlib.suppress(BrokenPipeError):  # then there is no reply either
             print(json.dumps({"do": do, **request}), file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        if not line:
-            raise InputError(f"{self.name} {self._end()} while it was asked to {do}; leave it out of --peers")
-        return json.loads(line)
+        if line := self.process.stdout.readline():
+            return json.loads(line)
+        code = self.process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self.errors.seek(0)
+        last = self.errors.read().strip().rpartition("\n")[2].strip()
+        how += f" ({last})" if last else ""
+        raise InputError(f"{self.name} {how} while it was asked to {do}; leave it out of --peers")
 
     def need(self, do: str, **request: Any) -> dict[str, Any]:
         """Return the reply to a request that must not fail. Raises InputError if it does."""
@@ -176,75 +241,36 @@ class Worker:
         self.need("result", name=run, file=str(file))
         return np.load(file)
 
-    def _end(self) -> str:
-        """Return how the process ended, and its last message."""
-        code = self.process.wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self.errors.seek(0)
-        said = self.errors.read().strip().splitlines()
-        return f"{how} ({said[-1].strip()})" if said else how
+
+def check_losses(losses: Mapping[str, float], apart: float) -> None:
+    """Raise AssertionError where a loss is further from mgg's than this part of the smaller one."""
+    ours = losses["mgg"]
+    for name, loss in losses.items():
+        if not abs(loss - ours) <= apart * min(loss, ours):
+            raise AssertionError(f"after as many epochs {name}'s loss is {loss:.6g}, and mgg's {ours:.6g}")
 
 
-@contextlib.contextmanager
-def started(same: Conditions) -> Iterator[tuple[list[Worker], list[str]]]:
-    """Start the processes of this package, which is the first, and of other libraries; they end with the context.
+def in_turns(runs: Mapping[str, Worker], turns: int, steps: int = 1) -> dict[str, list[float]]:
+    """Return the milliseconds of each run in each turn. steps: calls in a row, of which the median counts."""
 
-    Yields the workers, and a note for each library, with its version or why it is left out.
-    """
-    with contextlib.ExitStack() as stack:
-        workers, notes = [], []
-        for name in ("mgg", *same.peers):
-            worker = stack.enter_context(Worker(name, same))
-            reply = worker.need("about") if name == "mgg" else worker.ask("about")
-            if "about" in reply:
-                workers.append(worker)
-                notes.append(f"{name}: {reply['about']}")
-            else:
-                why = reply.get("missing") or reply["failed"]
-                notes.append(f"{name} is left out: {why}; `make bench-peers` installs the libraries")
-        yield workers, notes
+    def median(worker: Worker, run: str) -> float:
+        return statistics.median(worker.ms(run) for _ in range(steps))
+
+    return interleaved(
+        {run: partial(median, worker, run) for run, worker in runs.items()}, turns, pause=BREATH
+    )
 
 
-def prepared(
-    workers: Sequence[Worker], task: str, inputs: Mapping[str, Any], accept: Any
-) -> tuple[dict[str, Worker], list[str]]:
-    """Have workers prepare a task, and call each run once.
-
-    accept: takes a worker and a run's name, after its first call, and returns why the run is left out, or "".
-
-    Returns the runs by name, and a note for each that cannot take part. Raises InputError where mgg fails.
-    """
-    runs, notes = {}, []
-    for worker in workers:
-        reply = worker.ask("prepare", task=task, inputs=dict(inputs))
-        for run in reply.get("runs", [worker.name]):
-            problem = reply.get("failed") or worker.ask("run", name=run).get("failed") or accept(worker, run)
-            if problem and worker.name == "mgg":
-                raise InputError(f"mgg failed: {problem}")
-            if problem:
-                notes.append(f"{run} is left out: {problem}")
-            else:
-                runs[run] = worker
-    return runs, notes
+def write(folder: Path, **arrays: np.ndarray) -> dict[str, str]:
+    """Write arrays for workers, a file each, and return the files by name."""
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return {name: str(folder / f"{name}.npy") for name in arrays}
 
 
-def in_turns(runs: Mapping[str, Worker], turns: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each run in each turn."""
-    return interleaved({run: partial(worker.ms, run) for run, worker in runs.items()}, turns, pause=BREATH)
-
-
-def write_graph(graph: Graph, folder: Path, *, weighted: bool = False) -> dict[str, str | None]:
-    """Write a graph's files for workers: indptr int64 [N+1], indices int32 [E], and weight float32 [E] or None."""
-    arrays = {"indptr": graph.indptr, "indices": graph.indices.astype(np.int32, copy=False)}
-    if weighted:
-        arrays["weight"] = graphs.weights(graph)
-    return {"weight": None} | {name: save(folder / f"{name}.npy", array) for name, array in arrays.items()}
-
-
-def save(path: Path, array: np.ndarray) -> str:
-    """Write one array; return its path in the form that workers take."""
-    np.save(path, array)
-    return str(path)
+def write_edges(graph: Graph, folder: Path) -> dict[str, str]:
+    """Write a graph's in-edges: indptr int64 [N+1], indices int32 [E]."""
+    return write(folder, indptr=graph.indptr, indices=graph.indices.astype(np.int32, copy=False))
 
 
 @contextlib.contextmanager

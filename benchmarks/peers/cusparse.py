@@ -17,13 +17,7 @@ from . import torch as peer_torch
 TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType
 NON_TRANSPOSE, INDEX_32I, BASE_ZERO, ORDER_ROW, CSR_ALG2 = 0, 2, 0, 2, 6
 Address = ctypes.c_void_p
-
-
-def about() -> str:
-    """Return the version, the algorithm, and what is done before the clock starts."""
-    return (
-        f"cuSPARSE of CUDA {torch.version.cuda}, CSR_ALG2 on row-major rows, preprocessed; its buffer is kept"
-    )
+ABOUT = f"cuSPARSE of CUDA {torch.version.cuda}, CSR_ALG2 on row-major rows, preprocessed; its buffer is kept"
 
 
 def _call(library: ctypes.CDLL, name: str, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""DGL: copy_u_sum (u_mul_e_sum with weights) on a graph in in-edge CSR alone, int32 ids; its convolutions; programs."""
+"""DGL: copy_u_sum (u_mul_e_sum with weights) on in-edge CSR alone; its convolutions, samplers and loaders; programs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import packaging.version
 import torch
+from torch import Tensor
 from torch.nn.functional import linear
 
 from . import nets, programs
-from .nets import Layer, Task
+from .nets import Layer
 from .torch import load
 
 # DGL 1.1 takes this from setuptools, which no longer brings it.
@@ -42,14 +44,12 @@ NAMES = {
     "gat": {"lin.weight": "fc.weight", "att_src": "attn_l", "att_dst": "attn_r"},
 }
 
-
-def about() -> str:
-    """Return the versions."""
-    return f"dgl {dgl.__version__} (torch {torch.__version__})"
+ABOUT = f"dgl {dgl.__version__} (torch {torch.__version__})"
 
 
-def _graph(indptr: str, indices: str) -> Any:
-    pointers, sources = load(indptr).int(), load(indices)
+def _graph(indptr: str, indices: str, kind: torch.dtype = torch.int32) -> Any:
+    """Return a graph of its in-edge CSR, whose ids have this type."""
+    pointers, sources = load(indptr).to(kind), load(indices).to(kind)
     edges = sources.new_empty(0)  # numbered as they are stored
     return dgl.graph(("csc", (pointers, sources, edges)), num_nodes=len(pointers) - 1)
 
@@ -66,28 +66,23 @@ def aggregate(
     return {"dgl": lambda: dgl.ops.u_mul_e_sum(graph, rows, edge)}
 
 
-def _state(task: Task) -> dict[str, torch.Tensor]:
+def _state(task: nets.Task, model: str) -> dict[str, Tensor]:
     """Return the initial weights under DGL's names."""
     found = {}
     for name, value in task.state.items():
-        turned = task.model == "gcn" and value.dim() == 2  # GraphConv's is [in, out]
-        found[_renamed(task.model, name)] = value.t() if turned else value
+        renamed = name
+        for theirs, here in NAMES[model].items():
+            renamed = renamed.replace(theirs, here)
+        found[renamed] = (
+            value.t() if model == "gcn" and value.dim() == 2 else value
+        )  # GraphConv's is [in, out]
     return found
 
 
-def _renamed(model: str, name: str) -> str:
-    for theirs, here in NAMES[model].items():
-        if theirs in name:
-            return name.replace(theirs, here)
-    return name
-
-
-def epoch(
-    indptr: str, indices: str, weight: None, file: object, **inputs: Any
-) -> dict[str, Callable[[], Any]]:
-    """Return the runs "dgl" and "untrained"; self loops are added before the clock starts."""
-    task = Task(**inputs)
-    graph = _graph(indptr, indices)
+def epoch(**inputs: Any) -> dict[str, Callable[[], Any]]:
+    """Return the run of `nets.epochs`; self loops are added before the clock starts."""
+    task = nets.Epoch(**inputs)
+    graph = _graph(task.indptr, task.indices)
     if task.model == "gat":
         graph = dgl.remove_self_loop(graph)
     if task.model in ("gcn", "gat"):
@@ -97,9 +92,58 @@ def epoch(
     graph.create_formats_()
     convolutions = [CONVOLUTIONS[task.model](layer) for layer in task.convolutions]
     # GATConv's outputs are [N, heads, C], and the last has one head.
-    net = nets.Net(task, convolutions, lambda layer, x: layer(graph, x).flatten(1))
-    net.load_state_dict(_state(task))
-    return nets.runs(net, task)
+    return nets.epochs(
+        task, convolutions, lambda layer, x: layer(graph, x).flatten(1), _state(task, task.model)
+    )
+
+
+def _opened(task: nets.Sampled) -> tuple[Any, Any, dict[int, Any]]:
+    """Return the graph in the form that DGL samples from, with int64 ids; its sampler; and loaders by their workers."""
+    graph, rows = _graph(task.indptr, task.indices, torch.int64).formats("csc"), load(task.rows)
+    drawing = dgl.dataloading.NeighborSampler(task.fanouts[::-1])
+    how = {"batch_size": task.batch_size, "shuffle": True}
+    loader = partial(dgl.dataloading.DataLoader, graph, rows, drawing, **how)
+    return graph, drawing, {n: loader(num_workers=n, persistent_workers=n > 0) for n in nets.WORKERS}
+
+
+def _edges(blocks: list[Any]) -> int:
+    return sum(block.num_edges() for block in blocks)
+
+
+def sampler(**inputs: Any) -> dict[str, Callable[[], Any]]:
+    """Return the runs "dgl", the sampler by itself, and "dgl loader N", with N worker processes."""
+    task = nets.Sampled(**inputs)
+    rows, (graph, drawing, loaders) = load(task.rows), _opened(task)
+
+    def alone() -> np.ndarray:
+        order = rows[torch.randperm(len(rows))]
+        return nets.means(one(part) for part in order.split(task.batch_size))
+
+    def one(part: Tensor) -> tuple[int, int]:
+        blocks = drawing.sample_blocks(graph, part)[2]
+        return _edges(blocks), blocks[0].num_src_nodes()
+
+    def loaded(loader: Any) -> np.ndarray:
+        return nets.means((_edges(blocks), len(sources)) for sources, _, blocks in loader)
+
+    return {"dgl": alone} | {f"dgl loader {n}": partial(loaded, loader) for n, loader in loaders.items()}
+
+
+def train(**inputs: Any) -> dict[str, Callable[[], Any]]:
+    """Return the runs "dgl N", epochs with N worker processes of the loader."""
+    task = nets.Sampled(**inputs)
+    features, labels, state = load(task.x), load(task.y), _state(task, "sage")
+
+    def batches(loader: Any) -> nets.Batches:
+        for sources, outputs, blocks in loader:
+            yield features[sources], labels[outputs], blocks, _edges(blocks)
+
+    def run(loader: Any) -> Callable[[], np.ndarray]:
+        convolution = partial(dgl.nn.SAGEConv, aggregator_type="mean")
+        net = nets.sage(task, convolution, lambda layer, i, h, blocks: layer(blocks[i], h), state)
+        return nets.epoch_of(net, partial(batches, loader))
+
+    return {f"dgl {n}": run(loader) for n, loader in _opened(task)[2].items()}
 
 
 def propagate(**inputs: Any) -> dict[str, programs.Run]:
@@ -115,7 +159,7 @@ def propagate(**inputs: Any) -> dict[str, programs.Run]:
     return {"dgl": task.run(step, [x, *weights.values()])}
 
 
-def _messages(program: str, graph: Any, x: torch.Tensor, **weights: torch.Tensor) -> torch.Tensor:
+def _messages(program: str, graph: Any, x: Tensor, **weights: Tensor) -> Tensor:
     if program == "typed":
         return dgl.ops.copy_u_sum(graph, programs.products(x, weights["matrix"]))
     gate = torch.sigmoid(dgl.ops.u_add_v(graph, linear(x, weights["far"]), linear(x, weights["near"])))

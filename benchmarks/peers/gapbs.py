@@ -28,10 +28,7 @@ for _name in PROGRAMS.values():
     if not (FOLDER / _name).is_file():
         raise OSError(f"{FOLDER / _name}: no such program; MGG_GAPBS names the folder of a built GAPBS")
 
-
-def about() -> str:
-    """Return its name: its programs print no version."""
-    return "gapbs"
+ABOUT = "gapbs"  # its programs print no version
 
 
 def traverse(**inputs: Any) -> dict[str, Callable[[], tuple[float, Any]]]:

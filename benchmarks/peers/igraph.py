@@ -10,10 +10,7 @@ import numpy as np
 
 from .traversals import DAMPING, Task, finite, least_nodes
 
-
-def about() -> str:
-    """Return the version and the number of threads."""
-    return f"igraph {igraph.__version__} (one thread)"
+ABOUT = f"igraph {igraph.__version__} (one thread)"
 
 
 def traverse(**inputs: Any) -> dict[str, Callable[[], Any]]:

@@ -37,10 +37,7 @@ def _load() -> ctypes.CDLL:
 _mkl = _load()
 _mkl.MKL_Set_Num_Threads(ctypes.c_int(peers.THREADS))
 
-
-def about() -> str:
-    """Return the version."""
-    return f"mkl {metadata.version('mkl')} (inspector-executor)"
+ABOUT = f"mkl {metadata.version('mkl')} (inspector-executor)"
 
 
 def _check(status: int, what: str) -> None:

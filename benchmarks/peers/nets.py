@@ -1,21 +1,24 @@
-"""The epoch of the baselines: that of `mgg train` by default, around a baseline's own convolutions."""
+"""Networks of the baselines and their training: on whole graphs as `mgg train` has it by default, and on batches."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, dropout, elu
 
 import peers
 
 from .torch import load
 
 LEARNING_RATE, WEIGHT_DECAY = 0.01, 5e-4
+WORKERS = (0, 2)  # worker processes of other libraries' loaders; 0: the library's own process samples
+Batches = Iterable[tuple[Tensor, Tensor, Any, int]]
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,31 @@ class Layer:
 
     inputs: int
     outputs: int
-    heads: int
+    heads: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """The training task: the model (`mgg_hpc.tools.bench.epoch.Shape`) and the input files.
+    """A network, and the files of a graph; weights: the initial ones, under the names of PyG's parameters."""
 
-    x float32 [N, F], y int64 [N], train bool [N]; weights: the initial ones, under the names of PyG's parameters.
+    dropout: float
+    indptr: str
+    indices: str
+    x: str = ""
+    y: str = ""
+    weights: str = ""
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Initial weights by name."""
+        return {name: torch.from_numpy(value) for name, value in np.load(self.weights).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch(Task):
+    """Training on the whole graph: the model (`mgg_hpc.tools.bench.epoch.Shape`) and its rows.
+
+    x float32 [N, F], y int64 [N], train bool [N]. file: the graph, for mgg.
     """
 
     model: str
@@ -40,11 +60,8 @@ class Task:
     layers: int
     heads: int
     classes: int
-    dropout: float
-    x: str
-    y: str
     train: str
-    weights: str
+    file: str
 
     @property
     def convolutions(self) -> list[Layer]:
@@ -53,31 +70,41 @@ class Task:
         heads = [self.heads] * (self.layers - 1) + [1]
         return [Layer(a, b // h, h) for (a, b), h in zip(itertools.pairwise(widths), heads, strict=True)]
 
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(Task):
+    """Batches of rows with sampled in-edges, and the GraphSAGE that is trained on them (benchmarks/sampling.py).
+
+    fanouts: edges to draw of each row, the batch's own rows first. widths: columns of the features, of each hidden
+    layer, and of the scores. graph: an .h5. rows: int64 [k], which batches are made of.
+    """
+
+    fanouts: list[int]
+    batch_size: int
+    widths: list[int]
+    graph: str
+    rows: str
+
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Initial weights by name."""
-        with np.load(self.weights) as file:
-            return {name: torch.from_numpy(file[name]) for name in file.files}
+    def convolutions(self) -> list[Layer]:
+        """Layers, first to last."""
+        return [Layer(*each) for each in itertools.pairwise(self.widths)]
 
 
 class Net(torch.nn.Module):
-    """Dropout and a convolution for each layer, an activation between layers. The convolutions keep their own weights.
+    """Convolutions one after the other, which keep their own weights.
 
-    call(convolution, x): a convolution over the baseline's graph.
+    ready(h, i, graph): layer i's input, after activation and dropout. layer(convolution, i, h, graph): its output.
     """
 
-    def __init__(
-        self, task: Task, convolutions: Sequence[torch.nn.Module], call: Callable[[Any, Tensor], Tensor]
-    ) -> None:
+    def __init__(self, convolutions: Iterable[torch.nn.Module], layer: Any, ready: Any) -> None:
         super().__init__()
-        self.convs, self.dropout, self.call = torch.nn.ModuleList(convolutions), task.dropout, call
-        self.activation = torch.nn.functional.elu if task.model == "gat" else torch.relu
+        self.convs, self.layer, self.ready = torch.nn.ModuleList(convolutions), layer, ready
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the class scores [N, C]."""
+    def forward(self, x: Tensor, graph: Any = None) -> Tensor:
+        """Return the class scores [N, C], or those of a batch's own rows."""
         for i, convolution in enumerate(self.convs):
-            x = self.activation(x) if i else x
-            x = self.call(convolution, torch.nn.functional.dropout(x, self.dropout, self.training))
+            x = self.layer(convolution, i, self.ready(x, i, graph), graph)
         return x
 
 
@@ -94,35 +121,70 @@ class Perceptron(torch.nn.Module):
         return self.lins[1](self.lins[0](x).relu())
 
 
-def adam(convolutions: Sequence[torch.nn.Module]) -> torch.optim.Adam:
-    """Return an Adam optimiser in which only the first layer's weights decay, as in `mgg train`."""
-    first, *rest = convolutions
-    groups: list[dict[str, Any]] = [{"params": first.parameters(), "weight_decay": WEIGHT_DECAY}]
-    groups += [{"params": each.parameters()} for each in rest]
-    return torch.optim.Adam(groups, lr=LEARNING_RATE)
+def trained(net: Net, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, graph: Any, rows: Any) -> float:
+    """Take a step: forward, loss over the labels y of these rows of the output, backward; return the loss."""
+    optimizer.zero_grad()
+    loss = cross_entropy(net(x, graph)[rows], y)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
 
 
-def runs(net: Net, task: Task) -> dict[str, Callable[[], Any]]:
-    """Return the run of the library's name, a step (forward, loss, backward, Adam) that returns its loss.
+def epochs(
+    task: Epoch, convolutions: Sequence[torch.nn.Module], call: Callable[[Any, Tensor], Tensor], state: Any
+) -> dict[str, Callable[[], Any]]:
+    """Return the run of the library's name: the first call returns the loss before training, as `untrained` of mgg.
 
-    The run "untrained" returns the mean loss of the rows that do not train, without dropout.
+    Each further call is an epoch, and returns its loss; only the first layer's weights decay, as in `mgg train`.
+    call(convolution, x): a convolution over the library's graph. state: the initial weights by the library's names.
     """
+    activation = elu if task.model == "gat" else torch.relu
+    net = Net(
+        convolutions,
+        lambda convolution, i, h, graph: call(convolution, h),
+        lambda h, i, graph: dropout(activation(h) if i else h, task.dropout, net.training),
+    )
+    net.load_state_dict(state)
+    net.to(peers.DEVICE)
     features, labels, train = (load(file) for file in (task.x, task.y, task.train))
     chosen, others = train.nonzero().flatten(), (~train).nonzero().flatten()
-    net.to(peers.DEVICE)
-    optimizer = adam(list(net.convs))
+    groups = [
+        {"params": each.parameters(), "weight_decay": 0.0 if i else WEIGHT_DECAY}
+        for i, each in enumerate(net.convs)
+    ]
+    optimizer = torch.optim.Adam(groups, lr=LEARNING_RATE)
 
-    def step() -> np.ndarray:
+    def losses() -> Iterator[np.ndarray]:
+        with torch.no_grad():
+            net.eval()
+            loss = cross_entropy(net(features)[others], labels[others]).item()
         net.train()
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(net(features)[chosen], labels[chosen])
-        loss.backward()
-        optimizer.step()
-        return np.array(loss.item())
+        while True:
+            yield np.array(loss)
+            loss = trained(net, optimizer, features, labels[chosen], None, chosen)
 
-    @torch.no_grad()
-    def untrained() -> np.ndarray:
-        net.eval()
-        return np.array(torch.nn.functional.cross_entropy(net(features)[others], labels[others]).item())
+    return {peers.NAME: losses().__next__}
 
-    return {peers.NAME: step, "untrained": untrained}
+
+def sage(task: Sampled, convolution: Any, layer: Any, state: dict[str, Tensor]) -> Net:
+    """Return the GraphSAGE of a task, whose ReLU and dropout are torch's. convolution: takes columns in and out."""
+    made = [convolution(each.inputs, each.outputs) for each in task.convolutions]
+    net = Net(made, layer, lambda h, i, _: torch.dropout(h.relu(), task.dropout, True) if i else h)
+    net.load_state_dict(state)
+    return net
+
+
+def means(batches: Iterable[tuple[float, float]]) -> np.ndarray:
+    """Return the means over batches of their sampled edges, and of their input rows or losses; [2]."""
+    return np.array(list(batches), dtype=np.float64).mean(axis=0)
+
+
+def epoch_of(net: Net, batches: Callable[[], Batches]) -> Callable[[], np.ndarray]:
+    """Return a callable that runs one epoch and returns (mean sampled edges, mean loss).
+
+    batches: yields each batch's input rows, labels of its own rows, form that the net takes, and number of edges.
+    """
+    optimizer = torch.optim.Adam(net.parameters(), lr=LEARNING_RATE)
+    return lambda: means(
+        (edges, trained(net, optimizer, x, y, batch, slice(None))) for x, y, batch, edges in batches()
+    )

@@ -14,10 +14,7 @@ from .traversals import DAMPING, Task, finite, least_nodes
 
 nk.setNumberOfThreads(peers.THREADS)
 
-
-def about() -> str:
-    """Return the version."""
-    return f"networkit {nk.__version__}"
+ABOUT = f"networkit {nk.__version__}"
 
 
 def traverse(**inputs: Any) -> dict[str, Callable[[], Any]]:
@@ -29,9 +26,6 @@ def traverse(**inputs: Any) -> dict[str, Callable[[], Any]]:
     task = Task(**inputs)
     graph = _graph(task)
 
-    def search(kind: Any) -> Callable[[], Any]:
-        return task.run(lambda at: kind(graph, at, False).run(), lambda found: finite(found.getDistances()))
-
     def pagerank(_: int) -> Any:
         sinks = nk.centrality.SinkHandling
         spread = sinks.DistributeSinks if task.directed else sinks.NoSinkHandling
@@ -39,17 +33,23 @@ def traverse(**inputs: Any) -> dict[str, Callable[[], Any]]:
         found.norm = nk.centrality.Norm.L1_NORM
         return found.run()
 
-    def ranks(found: Any) -> np.ndarray:
-        scores = np.asarray(found.scores())
-        return scores / scores.sum()
+    def components(found: Any) -> np.ndarray:
+        labels = np.empty(task.nodes, np.int64)
+        for number, members in enumerate(found.getComponents()):
+            labels[members] = number
+        return least_nodes(labels)
 
-    if task.part == "cc":
-        components = nk.components.ParallelConnectedComponents
-        run = task.run(lambda _: components(graph).run(), lambda found: _least_nodes(found, task.nodes))
-        return {"networkit": run}
-    if task.part == "pagerank":
-        return {"networkit": task.run(pagerank, ranks)}
-    return {"networkit": search(nk.distance.BFS if task.part == "bfs" else nk.distance.Dijkstra)}
+    calls: dict[str, tuple[Callable[[int], Any], Callable[[Any], np.ndarray]]] = {
+        "bfs": (lambda at: nk.distance.BFS(graph, at, False).run(), _distances),
+        "sssp": (lambda at: nk.distance.Dijkstra(graph, at, False).run(), _distances),
+        "cc": (lambda _: nk.components.ParallelConnectedComponents(graph).run(), components),
+        "pagerank": (pagerank, lambda found: np.asarray(found.scores()) / np.sum(found.scores())),
+    }
+    return {"networkit": task.run(*calls[task.part])}
+
+
+def _distances(found: Any) -> np.ndarray:
+    return finite(found.getDistances())
 
 
 def _graph(task: Task) -> nk.Graph:
@@ -57,10 +57,3 @@ def _graph(task: Task) -> nk.Graph:
     ends, weighted = (source.astype(np.uint64), destination.astype(np.uint64)), task.part == "sssp"
     given = (length.astype(np.float64), ends) if weighted else ends
     return nk.graph.GraphFromCoo(given, n=task.nodes, directed=task.directed, weighted=weighted)
-
-
-def _least_nodes(found: Any, nodes: int) -> np.ndarray:
-    labels = np.empty(nodes, np.int64)
-    for number, members in enumerate(found.getComponents()):
-        labels[members] = number
-    return least_nodes(labels)

@@ -9,10 +9,7 @@ import numpy as np
 import scipy
 from scipy import sparse
 
-
-def about() -> str:
-    """Return the version and the number of threads."""
-    return f"scipy {scipy.__version__} (one thread)"
+ABOUT = f"scipy {scipy.__version__} (one thread)"
 
 
 def operands(

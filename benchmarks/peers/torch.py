@@ -14,10 +14,7 @@ import peers
 torch.set_num_threads(peers.THREADS)
 warnings.filterwarnings("ignore", category=UserWarning)  # sparse CSR counts as beta
 
-
-def about() -> str:
-    """Return the version, and whether torch has MKL."""
-    return f"torch {torch.__version__} (MKL: {'yes' if torch.backends.mkl.is_available() else 'no'})"
+ABOUT = f"torch {torch.__version__} (MKL: {'yes' if torch.backends.mkl.is_available() else 'no'})"
 
 
 def load(file: str) -> torch.Tensor:

@@ -25,13 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import command, options, run
 from harness.ranks import Subject
-from harness.study import ON_CPU, ON_GPU, conditions, devices, finish, on_ranks, read, start, subject_of
+from harness.study import Study, conditions, finish, measured
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.tune import Knob, Search
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Geometry, rows_ahead
-from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.results import TIMES, Results
 
 Setting = tuple[int, ...]  # ps, dist, wpb
@@ -48,45 +47,27 @@ SHOWN = ("ps", "dist", "wpb", *TIMES, "over_best_percent")
 
 
 @command(__doc__)
-@click.argument("graph", required=False)
 @click.option("--width", type=options.WIDTH, default=64, help="Columns of rows.")
 @click.option("--transfer", type=click.Choice(["direct", "get", "halo"]), default="direct")
-@devices()
-@on_ranks(turns=5)
-def main(
-    graph: str | None,
-    width: int,
-    transfer: str,
-    ranks: int,
-    turns: int,
-    files: tuple[Path, ...],
-    device: str,
-    share: tuple[float, ...],
-    **launch_options: Any,
-) -> int | None:
-    chosen = graph or (ON_GPU if device == "cuda" else ON_CPU)
-    graphs.check(chosen)
-    if (code := start(ranks, device)) is not None:
-        return code
-    whole = read(chosen)
-    subject = subject_of(whole, width, share[0], device=device, **launch_options)
+@measured(turns=5)
+def main(width: int, transfer: str, study: Study) -> None:
+    subject = study.subject(width, study.shares[0])
     with mpi.agree(mpi.world()):
-        if transfer == "halo" and device == "cpu":
+        if transfer == "halo" and study.device == "cpu":
             raise InputError(
                 "--transfer halo: on CPUs a halo's work is not cut by settings; take direct or get"
             )
         if transfer == "direct" and not subject.reaches_peers:
             raise InputError("--transfer direct: no pointer reaches the other ranks' rows; take get or halo")
-    results = Results("design space", **conditions(whole, subject)[0], width=width, transfer=transfer)
-    space = Space(subject, transfer, turns)
+    results = Results("design space", **conditions(study.graph, subject)[0], width=width, transfer=transfer)
+    space = Space(subject, transfer, study.turns)
     found = space.search()
     space.measure(results, settings_of_maps(space.knobs, found.start, found.best), found.start)
     for number, step in enumerate(found.steps):
         results.add(f"search: {step.knob}", [1e3 * step.seconds], **columns(step.setting), step=number)
     space.measure_again(results, found)
     subject.close()
-    finish(results, files, SHOWN)
-    return None
+    finish(results, study.files, SHOWN)
 
 
 class Space:

@@ -8,9 +8,8 @@
 
 partitioning: destinations that are split, or summed whole. A thread claims a block of ps x wpb edges at once; a
 destination of more than four blocks is a hub, whose parts threads share. interleaving: local rows are summed while
-remote ones arrive, after that, or by separate threads (on a GPU: gets `dist` stages ahead, or one). primitives: the
-calls by which a remote row is asked for (on a GPU gets differ in the rows of a stage, `ps`). transfers: each transfer,
-and the parts of a halo, each without the other:
+remote ones arrive, after that, or by separate threads. primitives: the calls by which a remote row is asked for.
+transfers, also on a GPU: each transfer, and the parts of a halo, each without the other:
 
     hidden share = (sums + exchange - halo) / min(sums, exchange)
 
@@ -30,16 +29,15 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness import command, options, run, study
+from harness import command, options, run
 from harness.plots import draw
 from harness.ranks import Subject, Variant
-from harness.study import BULK, DIRECT, GET, HALO, ON_CPU, ON_GPU, SHOWN
+from harness.study import BULK, DIRECT, GET, HALO, SHOWN, Study, conditions, finish, measured
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.overlap import hidden_share
 from mgg_hpc.runtime import exit_code
 from mgg_hpc.runtime.timing import spread
-from mgg_hpc.tools.bench import graphs
 from mgg_hpc.tools.bench.results import Results
 
 UNCUT = 2**30  # edges of a partition, in which no destination is split
@@ -57,8 +55,6 @@ def pointers(subject: Any) -> dict[str, Variant]:
 
 def partitioning(subject: Any) -> Mapping[str, Variant]:
     """Return the variants of cutting the work of CPUs."""
-    if not isinstance(subject, Subject):
-        raise InputError("partitioning: measured on CPUs only")
     usual = subject.geometry
     small, tiny, one, whole = (replace(usual, ps=ps, wpb=1) for ps in (256, 16, 1, UNCUT))
     transfer = "direct" if subject.reaches_peers else "get"
@@ -74,9 +70,6 @@ def partitioning(subject: Any) -> Mapping[str, Variant]:
 def interleaving(subject: Any) -> Mapping[str, Variant]:
     """Return the variants of summing local and remote rows."""
     usual, found = subject.geometry, {HALO: subject.variant("halo"), BULK: subject.variant("bulk")}
-    if not isinstance(subject, Subject):
-        late = subject.cut("get", replace(usual, dist=1))
-        return found | {GET: subject.variant("get"), "get: one stage ahead (dist 1)": late}
     found["halo, local and remote on separate threads"] = subject.separate("halo")
     if direct := pointers(subject):
         found |= direct
@@ -88,14 +81,11 @@ def interleaving(subject: Any) -> Mapping[str, Variant]:
 def primitives(subject: Any) -> Mapping[str, Variant]:
     """Return the variants of asking for remote rows."""
     usual = subject.geometry
-    if not isinstance(subject, Subject):
-        sizes = {f"get: {ps} rows of a stage": replace(usual, ps=ps) for ps in sorted({1, 2, usual.ps})}
-    else:
-        sizes = {
-            "get: rows of one destination at a time": replace(usual, ps=1, wpb=1),
-            "get: rows of 64 edges at a time": replace(usual, ps=64, wpb=1),
-            f"get: rows of {usual.ps * usual.wpb:,} edges at a time": usual,
-        }
+    sizes = {
+        "get: rows of one destination at a time": replace(usual, ps=1, wpb=1),
+        "get: rows of 64 edges at a time": replace(usual, ps=64, wpb=1),
+        f"get: rows of {usual.ps * usual.wpb:,} edges at a time": usual,
+    }
     gets = {name: subject.cut("get", geometry) for name, geometry in sizes.items()}
     return pointers(subject) | gets | {HALO: subject.variant("halo"), BULK: subject.variant("bulk")}
 
@@ -129,39 +119,24 @@ def parts(ms: Mapping[str, list[float]], more: dict[str, dict[str, Any]], ranks:
 
 @command(__doc__)
 @click.argument("name", type=click.Choice(list(STUDIES)), metavar=f"[{'|'.join(STUDIES)}]")
-@click.argument("graph", required=False)
 @options.numbers("widths", "64", "Columns of rows.")
-@study.devices()
-@study.on_ranks()
-def main(
-    name: str,
-    graph: str | None,
-    widths: list[int],
-    device: str,
-    share: tuple[float, ...],
-    ranks: int,
-    turns: int,
-    files: tuple[Path, ...],
-    **launch_options: Any,
-) -> int | None:
-    chosen = graph or (ON_GPU if device == "cuda" else ON_CPU)
-    graphs.check(chosen)
-    if (code := study.start(ranks, device)) is not None:
-        return code
-    whole, results = study.read(chosen), Results(name)
+@measured()
+def main(name: str, widths: list[int], study: Study) -> None:
+    if study.device == "cuda" and name != "transfers":
+        raise InputError(f"{name}: measured on CPUs only")
+    results = Results(name)
     for width in sorted(widths, reverse=True):  # OpenSHMEM's heap has the size of the first one's
-        for each in share:
-            subject = study.subject_of(whole, width, each, device=device, **launch_options)
-            results.same, counts = study.conditions(whole, subject)
-            ms, more = subject.measure(STUDIES[name](subject), turns)
+        for share in study.shares:
+            subject = study.subject(width, share)
+            results.same, counts = conditions(study.graph, subject)
+            ms, more = subject.measure(STUDIES[name](subject), study.turns)
             parts(ms, more, len(subject.counts))
             results.compare(ms, more, width=width, **counts)
             subject.close()
             if exit_code.is_first():
-                results.write(files, draw)  # what is measured stays, whatever ends the rest
+                results.write(study.files, draw)  # what is measured stays, whatever ends the rest
     results.rows.sort(key=lambda row: widths.index(row["width"]))
-    study.finish(results, files, ("remote_share", *SHOWN, "hidden_share", "link_mbit"))
-    return None
+    finish(results, study.files, ("remote_share", *SHOWN, "hidden_share", "link_mbit"))
 
 
 if __name__ == "__main__":

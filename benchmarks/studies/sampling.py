@@ -12,7 +12,6 @@ means, and ``training_s`` are all epochs of a run, without evaluations.
 from __future__ import annotations
 
 import csv
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -24,14 +23,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import command, run, workers
 from harness.plots import draw
-from harness.processes import output
+from harness.processes import LATEST, train
 
 from mgg_hpc import config
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
 from mgg_hpc.tools.bench.results import Results, numbers_of, output_files
 from mgg_hpc.training import sampled
-from mgg_hpc.training.run_folder import METRICS, SUMMARY
+from mgg_hpc.training.run_folder import METRICS
 
 MODES = ("full", "sampled")
 PERCENT = ("test_percent", "deviation_percent", "worst_percent", "below_full_percent")
@@ -46,51 +45,42 @@ SHOWN = ("job", "variant", *PERCENT, "median_ms", "relative_time", "training_s")
 @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Of all runs.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Of each run. [default: the job's]")
 @output_files()
-def main(
-    jobs: tuple[Path, ...],
-    seeds: int,
-    fanouts: str | None,
-    batch_size: int | None,
-    settings: tuple[str, ...],
-    threads: int | None,
-    files: tuple[Path, ...],
-) -> None:
+def main(jobs: tuple[Path, ...], seeds: int, files: tuple[Path, ...], **given: Any) -> None:
     if mpi.launched():
         raise InputError("this study starts its runs itself, without a launcher")
-    hops = numbers_of("fanouts", fanouts) if fanouts else []
-    given = [*settings, *([f"run.threads={threads}"] if threads else [])]
-    keys = {job: keys_of(job, given, hops, batch_size) for job in jobs}
+    keys = {job: keys_of(job, **given) for job in jobs}
     results = Results("full and sampled training", seeds=seeds)
     for job, by_mode in keys.items():
         rows, found = results.rows, dict[str, list[dict[str, Any]]]({mode: [] for mode in MODES})
         for seed in range(seeds):
             for mode, words in by_mode.items():
-                found[mode].append(trained(job, mode, [*words, f"train.seed={seed}"]))
+                found[mode].append(trained(job, [*words, f"train.seed={seed}"]))
             results.rows = list(rows)
             add(results, job, found)
             results.write(files, draw)  # what is measured stays
     results.show(*SHOWN)
 
 
-def keys_of(job: Path, given: list[str], fanouts: list[int], batch_size: int | None) -> dict[str, list[str]]:
+def keys_of(
+    job: Path, *, fanouts: str | None, batch_size: int | None, settings: tuple[str, ...], threads: int | None
+) -> dict[str, list[str]]:
     """Return the keys of a job's runs, by mode. Raises InputError for a job that cannot be trained in both."""
-    settings = config.load(job, tuple(given))
-    fanouts = fanouts or list(settings.train.fanouts) or sampled.fanouts_of(settings.model.layers)
-    batches = [f"train.fanouts={fanouts}", *([f"train.batch_size={batch_size}"] if batch_size else [])]
+    given = [*settings, *([f"run.threads={threads}"] if threads else [])]
+    loaded = config.load(job, tuple(given))
+    hops = numbers_of("fanouts", fanouts) if fanouts else list(loaded.train.fanouts)
+    hops = hops or sampled.fanouts_of(loaded.model.layers)
+    batches = [f"train.fanouts={hops}", *([f"train.batch_size={batch_size}"] if batch_size else [])]
     keys = {mode: [*given, f"train.mode={mode}"] for mode in MODES}
     keys["sampled"] += batches
     sampled.check(config.load(job, tuple(keys["sampled"])))
     return keys
 
 
-def trained(job: Path, mode: str, keys: list[str]) -> dict[str, Any]:
+def trained(job: Path, keys: list[str]) -> dict[str, Any]:
     """Train in a process; return its summary, with the seconds of all epochs. Raises InputError where it fails."""
     with workers.workspace() as folder:
-        words = [f"--set={key}" for key in (*keys, f"run.folder={folder}")]
-        train = [sys.executable, "-m", "mgg_hpc", "train", job, "--no-progress", *words]
-        output(train, f"{job}, {mode}")
-        summary: dict[str, Any] = json.loads((folder / "latest" / SUMMARY).read_text())
-        with (folder / "latest" / METRICS).open(newline="") as file:
+        summary = train(folder, job, keys=keys)
+        with (folder / LATEST / METRICS).open(newline="") as file:
             epochs = [float(each["epoch_ms"]) for each in csv.DictReader(file)]
         return summary | {"training_s": sum(epochs) / 1e3}
 

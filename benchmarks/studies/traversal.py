@@ -33,7 +33,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import real_graphs
-from harness import command, pcie_requests, run, workers
+from harness import command, options, pcie_requests, run, workers
 from harness.plots import draw
 
 from mgg_hpc.data import writer
@@ -60,14 +60,14 @@ VARIANTS = {
 
 
 @command(__doc__)
-@click.argument("names", nargs=-1, metavar="[GRAPH]...")
+@options.graph_names("rmat:16", "uniform:16", check=real_graphs.check)
 @click.option("--sources", type=click.IntRange(1), default=16, help="Nodes to begin at.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="cuda: time searches.")
 @output_files()
 def main(names: tuple[str, ...], sources: int, device: str, files: tuple[Path, ...]) -> None:
     if mpi.launched():
         raise InputError("this study runs by itself, without a launcher")
-    graphs = [real_graphs.structure(name, directed=True) for name in names or ("rmat:16", "uniform:16")]
+    graphs = [real_graphs.structure(name, directed=True) for name in names]
     comm = mpi.world()
     cuda = device == "cuda"
     chosen = backends.choose("cuda", comm) if cuda else backends.choose_cpu("serial", comm)

@@ -1,4 +1,4 @@
-"""Counts of requests against lists that are read byte by byte."""
+"""Counts of requests beside figures of papers; tests/shim compares them with the loads of kernels."""
 
 from __future__ import annotations
 
@@ -7,37 +7,6 @@ import pytest
 from harness import pcie_requests
 
 from mgg_hpc.data import generate
-
-
-def counted(first: int, last: int, item: int, reads: str) -> list[int]:
-    """Requests of one list, by sets of sectors."""
-    found = [0, 0, 0, 0]
-    if reads == "strided":
-        found[0] = len({e * item // 32 for e in range(first, last)})
-        return found
-    if reads == "shifted":
-        whole = next(e for e in range(first, last + 128) if e * item % 128 == 0 or e == last)
-        parts = (counted(first, whole, item, "merged"), counted(whole, last, item, "merged"))
-        return [sum(each) for each in zip(*parts, strict=True)]
-    begin = first - first % (128 // item) if reads == "aligned" else first
-    for at in range(begin, last, 32):
-        sectors = {e * item // 32 for e in range(max(at, first), min(at + 32, last))}
-        for line in {sector // 4 for sector in sectors}:
-            found[len({each for each in sectors if each // 4 == line}) - 1] += 1
-    return found
-
-
-@pytest.mark.parametrize("item", [2, 4, 8, 16])
-@pytest.mark.parametrize("reads", [*pcie_requests.READS, "shifted"])
-def test_lists(rng, item, reads):
-    length = rng.integers(0, 200, 150)
-    first = rng.integers(0, 1 << 20, 150)
-    found = pcie_requests.count(first, first + length, item, reads)
-    wanted = [counted(a, a + n, item, reads) for a, n in zip(first.tolist(), length.tolist(), strict=True)]
-    assert np.array_equal(found, np.sum(wanted, axis=0))
-    assert pcie_requests.requested_bytes(found) == sum(
-        size * count for size, count in zip((32, 64, 96, 128), found, strict=True)
-    )
 
 
 def test_a_row_of_the_paper():
