@@ -85,7 +85,7 @@ def columns(phases: Phases, batches: int) -> Row:
         "x": round(plan.on_device / plan.on_cpu, 3) if plan.on_cpu else math.inf,
         **{f"{name}_buffer": size for name, size in zip(("cpu", "gpu"), plan.buffers, strict=True)},
         **{f"{name}_only_s": round(each, 2) for name, each in zip(("cpu", "gpu"), static, strict=True)},
-        "sequential_s": round(batches * (phases.each + phases.copy + phases.train), 2),
+        "sequential_s": round(batches * (phases.cpu + phases.copy + phases.train), 2),
         "epoch_s": round(plan.seconds, 3),
         "speedup": round(min(static) / plan.seconds, 3),
         "over_bound": round(plan.seconds / hybrid.bound(phases, batches), 4),
