@@ -364,7 +364,17 @@ def expected_visits(
         raise InputError(f"edge_index is {edges.dtype} {list(edges.shape)}; expected integers [2, E]")
     if mask.ndim != 1 or mask.dtype.kind != "b":
         raise InputError(f"train is {mask.dtype} {list(mask.shape)}; expected bool [N], a mask of all nodes")
-    nodes, fanouts = len(mask), list(num_neighbors)
+    try:
+        nodes, fanouts, batch = (
+            len(mask),
+            list(map(operator.index, num_neighbors)),
+            operator.index(batch_size),
+        )
+    except TypeError:
+        raise InputError(
+            f"num_neighbors is {num_neighbors!r}, and batch_size {batch_size!r}; expected whole numbers: a list of one "
+            "for each layer, and one"
+        ) from None
     outside = (edges < 0) | (edges >= nodes)
     if outside.any():
         raise InputError(f"edge_index has node {edges[outside][0]}, and train is of nodes 0 to {nodes - 1}")
@@ -372,11 +382,11 @@ def expected_visits(
         raise InputError(
             f"num_neighbors is {fanouts}; expected one for each layer, at least 1, or -1 for all"
         )
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+    if batch < 1:
+        raise InputError(f"batch_size is {batch}; it must be at least 1")
     indptr, indices, _ = csr_from_edges(edges[0].astype(np.int64), edges[1].astype(np.int64), nodes)
     pull = scores.puller(nodes, lambda: [(0, indptr, indices)])
-    return scores.visits(pull, np.diff(indptr), mask, fanouts, batch_size, ids=np.arange(nodes))
+    return scores.visits(pull, np.diff(indptr), mask, fanouts, batch, ids=np.arange(nodes))
 
 
 def backend_for(comm: Any, device: str, *, shared: bool) -> Backend:

@@ -101,7 +101,7 @@ class Watchdog:
             checked += passed
             # A check that comes late means that this process was stopped meanwhile, by Ctrl-Z or a suspended job.
             if passed > max(2 * pause, 1.0):
-                self._since += passed - pause
+                self._since = min(self._since + passed - pause, checked)
             if checked - self._since < limit:
                 continue
             stuck = f"rank {self._rank} has made no progress for {limit:g} s"

@@ -148,6 +148,8 @@ def _check_job(path: Path, settings: Settings, asked: Request) -> None:
     )
     if not _is_file(Path(name)):
         raise InputError(f"{path}: {key} {name}: no such file")
+    if asked.gpus and settings.dlrm.memory:
+        raise InputError(f"{path}: dlrm.memory is for tables on CPUs; leave it out, or --gpus")
     if asked.gpus and backend in ("serial", "shm", "shmem"):
         raise InputError(
             f'{path}: run.backend = "{backend}" is for CPUs; leave out --gpus, or set it to "cuda"'

@@ -224,7 +224,9 @@ def area(comm: Any, margins: NDArray[Any], y: NDArray[Any]) -> float:
     held = [np.unique(margins[y == each], return_counts=True) for each in (0, 1)]
     sample = np.concatenate([value[:: len(value) // SAMPLED + 1] for value, _ in held])
     every = np.sort(np.concatenate(comm.allgather(sample)))
-    cuts = every[len(every) * np.arange(1, comm.size) // comm.size] if len(every) else margins[:0]
+    if not len(every):
+        return 0.0
+    cuts = every[len(every) * np.arange(1, comm.size) // comm.size]
     zeros, ones = (
         [
             send(comm, each, np.diff(np.searchsorted(value, cuts), prepend=0, append=len(value)))

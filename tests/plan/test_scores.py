@@ -141,7 +141,10 @@ def test_expected_visits_of_an_edge_list(rng):
         ({"train": [False] * 3}, "has none"),
         ({"num_neighbors": []}, r"num_neighbors is \[\]; expected one for each layer"),
         ({"num_neighbors": [5, 0]}, "at least 1, or -1 for all"),
+        ({"num_neighbors": 5}, "num_neighbors is 5, and batch_size 2; expected whole numbers"),
+        ({"num_neighbors": [2.5]}, r"num_neighbors is \[2.5\]"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"batch_size": 1.5}, "batch_size 1.5; expected whole numbers"),
     ],
 )
 def test_edges_and_masks_without_expected_visits_are_refused(given, message):

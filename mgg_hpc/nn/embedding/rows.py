@@ -22,8 +22,8 @@ from ...errors import InputError
 from ...runtime import backends, cores, mpi
 from ...runtime.backends.arguments import TieredRows
 from ...runtime.exchange import send, sent
-from ...runtime.streaming.files import scratch_file, write
-from ...runtime.tiers.place import agreed
+from ...runtime.streaming.files import in_memory, scratch_file, write
+from ...runtime.tiers.place import NEAR, agreed, bytes_of
 from ..tiered import DEVICES, TieredTensor, backend_for
 from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
 from .optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
@@ -141,10 +141,18 @@ class ShardedRows:
                     f"to place {self.count:,} rows of embeddings by score needs {sizes.shown(need)} on this node, and "
                     f"{sizes.shown(left)} are available; use more nodes, or fewer rows"
                 )
+        ratio = wide.itemsize // self.dtype.itemsize
+        self._ahead = columns * ratio
+        width = self._ahead + -(-self.dim // ratio) * ratio  # so that the optimiser's columns are aligned
         with backends.closed_on_error(self.backend.memory.close), agreed(self.comm):
-            ratio = wide.itemsize // self.dtype.itemsize
-            self._ahead = columns * ratio
-            width = self._ahead + -(-self.dim // ratio) * ratio  # so that the optimiser's columns are aligned
+            whole = int(np.diff(self.bounds).max()) * width * self.dtype.itemsize
+            held = here * (whole if in_memory(self._folder) else min(whole, bytes_of(NEAR, near)))
+            if here > 1 and held > (left := cores.memory_available()):  # each rank's tiers are its own
+                raise InputError(
+                    f"embedding rows in tiers need {sizes.shown(held)} of this node, with near={near!r} on each of "
+                    f"{here} ranks and scratch files in {self._folder}; {sizes.shown(left)} are available"
+                )
+        with backends.closed_on_error(self.backend.memory.close), agreed(self.comm):
             given = None if score is None else score(self.first, self.last)
             how = {"near": near, "score": given, "folder": self._folder, "comm": alone}
             self.tiers = TieredTensor.zeros(self.last - self.first, width, self.dtype, **how)
