@@ -239,7 +239,7 @@ def _of_types(where: str, data: Any, notes: list[str]) -> tuple[Any, str]:
             store[name] = of if store is labelled[0] else of.new_full((count, *of.shape[1:]), none)
     nodes = [[each._key, each.num_nodes, width] for each, width in zip(stores, columns, strict=True)]
     types = json.dumps({"nodes": nodes, "edges": data.edge_types})
-    joined = made.to_homogeneous(add_node_type=False)
+    joined = made.to_homogeneous(add_node_type=False, dummy_values=False)
     some = {key for each in data.stores for key in each.keys()} - {*joined.keys(), "num_nodes"}  # noqa: SIM118
     _leave_out(notes, "attribute{}", [f"{key} (of some types, or of other columns)" for key in sorted(some)])
     return joined, types

@@ -131,6 +131,7 @@ class BatchRun(Run):
             for path, conv in convs.items():
                 del vars(conv)["forward"]
                 vars(conv).update({} if kept[path] is None else {"forward": kept[path]})
+            self.lists.halo.owner = None  # they would keep each other, and the blocks, in memory
             for index, _ in self.lists.made.values():
                 vars(index).clear()  # else its layout, which has it, keeps it in memory
 
@@ -173,15 +174,22 @@ class BatchRun(Run):
         return mine
 
     def over(self, layer: Any, x: Tensor, more: dict[str, Any]) -> Tensor:
+        try:
+            self._check_right(x)
+        except Refused as error:
+            raise self.refused(error) from None
         block = self.blocks[self.block]
         out: Tensor = layer(x[: block.rows], block, **more)
-        return torch.nn.functional.pad(out, (0, 0, 0, len(x) - len(out)))
+        out = torch.nn.functional.pad(out, (0, 0, 0, len(x) - len(out)))
+        setattr(out, _DEPTH, self.block + 1)
+        return out
 
     def _depth(self, tensor: Tensor) -> int:
         if layout(tensor) is PLAIN:
             return 0
         unknown = len(self.blocks) + 1
-        of_base = 0 if tensor._base is None else getattr(tensor._base, _DEPTH, 0)
+        base = tensor._base
+        of_base = 0 if base is None or layout(base) is PLAIN else getattr(base, _DEPTH, 0)
         return max(of_base, getattr(tensor, _DEPTH, unknown))
 
     def after(self, given: Any, out: Any) -> None:
@@ -195,7 +203,7 @@ class BatchRun(Run):
             ):
                 depth = max(depth, self.block + 1)
             for one in (each, each._base):
-                if one is not None and layout(each) is not PLAIN:
+                if one is not None and PLAIN not in (layout(each), layout(one)):
                     setattr(one, _DEPTH, max(depth, getattr(one, _DEPTH, 0)))
 
     def leave(self, out: Any) -> Any:
@@ -205,9 +213,12 @@ class BatchRun(Run):
                 "convert: the model computes with the number of rows or edges, of which a batch has some"
             )
         if isinstance(out, (list, tuple)):
-            return type(out)(map(self.leave, out))
+            found = list(map(self.leave, out))
+            return type(out)(*found) if hasattr(out, "_fields") else type(out)(found)
         if isinstance(out, dict):
             return {name: self.leave(each) for name, each in out.items()}
+        if not isinstance(out, (Tensor, int, float, str, type(None))):
+            raise InputError(f"convert: on a batch a model returns tensors; this is a {type(out).__name__}")
         if not isinstance(out, Tensor) or layout(out) is PLAIN:
             return out
         if dims(out)[:1] != (Divided(self.lists.nodes),):
@@ -225,14 +236,18 @@ class BatchRun(Run):
     # ---- what would need other ranks, or rows that are not right
 
     def extended(self, x: Tensor, dim: int) -> Tensor:
-        if self._depth(x) > self.block:
-            raise Refused(
-                "takes by sources what is summed over the same block's edges, as degrees of both ends, or a second "
-                "propagation; a block has but the edges of its destinations"
-            )
+        self._check_right(x)
         with self.local():
             out = x.view_as(x)
         return over(out, self.lists.halo, dim, layout(x).numbers)
+
+    def _check_right(self, x: Tensor) -> None:
+        """Raise Refused unless a layer of the model runs, and the rows of all sources of its block are right."""
+        if self.block >= len(self.blocks) or self._depth(x) > self.block:
+            raise Refused(
+                "needs rows of neighbours outside of this block, as of their degrees, a second propagation, or edges "
+                "that a layer returned; use the whole graph"
+            )
 
     def folded(self, x: Tensor, dim: int) -> Tensor:
         raise Refused("sums at the sources of edges, of which a block has some alone")

@@ -723,10 +723,44 @@ def test_batches_have_the_same_losses_on_any_number_of_ranks(comm, every):
         torch.testing.assert_close(ours, alone)
 
 
+class Nested(pyg.MessagePassing):
+    """Two layers within a layer, which has one block."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([pyg.SAGEConv(8, 8), pyg.SAGEConv(8, 8)])
+
+    def forward(self, x, edge_index):
+        return self.convs[1](self.convs[0](x, edge_index).relu(), edge_index)
+
+
+class Returned(nn.Module):
+    """Passes on the edges that the first layer returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(pyg.GATv2Conv(8, 8, add_self_loops=False) for _ in range(2))
+
+    def forward(self, x, edge_index):
+        h, (edges, _) = self.convs[0](x, edge_index, return_attention_weights=True)
+        return self.convs[1](h, edges)
+
+
+class Whole(nn.Module):
+    """Returns an object."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg.GATv2Conv(8, 8)
+
+    def forward(self, x, edge_index):
+        return Data(x=self.conv(x, edge_index))
+
+
 def test_what_is_wrong_on_a_batch_is_refused(comm, every):
     gat = lambda: pyg.GATv2Conv(8, 8)  # noqa: E731
     refused = {
-        "degrees of both ends": Stack(lambda: pyg.SGConv(8, 8)),
+        "as of their degrees": Stack(lambda: pyg.SGConv(8, 8)),
         "second propagation": Stack(lambda: pyg.GatedGraphConv(8, 2)),
         "sums at the sources": Stack(lambda: pyg.ChebConv(8, 8, 2)),
         "the edges of a batch itself": Stack(gat, _sum),
@@ -751,6 +785,13 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         for count, said in ((1, "more layers"), (3, "fewer layers")):
             with pytest.raises(mgg.InputError, match=said):
                 mgg.convert(Stack(gat).double(), graph)(batches[count].x, batches[count].blocks)
+        for model, said in (
+            (Nested(), "rows of neighbours outside"),
+            (Returned(), "edges that a layer returned"),
+            (Whole(), "returns tensors; this is a Data"),
+        ):
+            with pytest.raises(mgg.InputError, match=said):
+                mgg.convert(model.double(), graph)(batches[1].x, batches[1])
 
 
 # ---- random modules
