@@ -29,7 +29,7 @@ _DEPTH = "_mgg_depth"  # attribute of tensors
 
 
 class _OfBlocks:
-    """What a forward gets in place of edges, or of data of edges, and passes to layers."""
+    """Stands for the edges of all blocks, or data of them, until a layer takes those of its block."""
 
     def __init__(self, of: Sequence[Any], run: BatchRun) -> None:
         self.of, self.run = of, run
@@ -66,7 +66,7 @@ class _BatchLists(Lists):
         self.made = dict[int, tuple[Tensor, Domain]]()
 
     def turn(self, number: int) -> None:
-        """Let the edges be those of a block."""
+        """Make a block's edges those of the layers that run now."""
         if number not in self.made:
             index = self.blocks[number].edge_index()
             edges = Domain(
@@ -250,10 +250,10 @@ class BatchRun(Run):
             )
 
     def folded(self, x: Tensor, dim: int) -> Tensor:
-        raise Refused("sums at the sources of edges, of which a block has some alone")
+        raise Refused("sums at the sources of edges, and a block has only some of their edges")
 
     def settled(self, index: Tensor) -> Tensor:
-        raise Refused("puts values at the sources of edges, of which a block has some alone")
+        raise Refused("puts values at the sources of edges, and a block has only some of their edges")
 
     def summed(self, part: Tensor) -> Tensor:
         raise Refused("reduces the rows of a batch, of which each rank has its own")

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily as without_dispat
 
 from ...errors import InputError
 from ..saga.layer import Layer
-from .layouts import Divided, Layout, dims, layout, put
+from .layouts import PLAIN, Divided, Layout, dims, layout, put
 from .running import Run
 
 # What messages read of all edges of a node together.
@@ -25,15 +25,16 @@ _REDUCES = {"SumAggregation": "sum", "MeanAggregation": "mean", "MaxAggregation"
 class Program(Layer):
     """The messages of a layer of PyG.
 
-    constants: of the last call's operations, which all ranks shall share. parts: by the names of its message's
-    arguments, what they are of an edge: None, a number, (end, first and last column), or a name of data.
+    constants, read: numbers and tensors of the last call's operations, which all ranks shall share. parts: by the
+    names of its message's arguments, what they are of an edge: None, a number, (end, first and last column), or a name
+    of data.
     """
 
     def __init__(self, message: Callable[..., Tensor], accumulator: str) -> None:
         super().__init__()
         self.message, self.accumulator, self.parts = message, accumulator, dict[str, Any]()
         self.refused = dict[str, str]()
-        self.constants = ""
+        self.constants, self.read = "", list[Tensor]()
 
     def apply_edge(self, edge: Any) -> Tensor:
         given = {}
@@ -48,6 +49,7 @@ class Program(Layer):
     def _program(self, x: Any, graph: Any) -> Any:
         program, found = super()._program(x, graph)
         self.constants = "" if found is None else str([each[1:] for each in found.signature])
+        self.read = [] if found is None else found.tensors
         return program, found
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
@@ -118,7 +120,11 @@ def _run(run: Run, program: Program, x: Tensor, form: str) -> Tensor | str:
         program.refused |= {form: why} if why else {}
     if form in program.refused:
         return program.refused[form]
+    if any(layout(each) is not PLAIN for each in program.read):
+        return "its messages read rows of nodes or edges that are not their arguments"
     run.again()
+    for each in program.read:
+        run.met(each)
     run.note(f"a program of {run.place()}, {list(x.shape[1:])}")
     run.sync()
     run.exchanges.append((run.place(), "rows", x.shape[1]))

@@ -135,6 +135,7 @@ def lists_of(graph: DistGraph) -> Lists:
 
 
 def ids_of(graph: Any) -> NDArray[np.uint64]:
+    """Return the user's ids of this rank's rows."""
     ids = torch.as_tensor(graph.ids).cpu()
     return np.asarray(ids).astype(np.uint64)
 

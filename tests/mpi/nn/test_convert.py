@@ -408,6 +408,11 @@ class Scaled(pyg.SimpleConv):
         return x_j * self.times
 
 
+class Summed(Scaled):
+    def message(self, x_j):
+        return x_j * self.times.sum()
+
+
 def test_numbers_in_messages_are_those_of_all_ranks(comm, every, opened):
     graph, mine = opened
     for factor in (lambda x: x.size(0) / 7, lambda x: float(x.detach().max()), len):
@@ -417,6 +422,8 @@ def test_numbers_in_messages_are_those_of_all_ranks(comm, every, opened):
     if comm.size > 1:
         with pytest.raises(mgg.InputError, match="does not do the same on all ranks: messages with"):
             mgg.convert(Scaled(lambda x: 2.0 + comm.rank), graph, check=False)(mine["x"], mine["index"])
+        with pytest.raises(mgg.InputError, match="does not do the same on all ranks: taking a tensor"):
+            mgg.convert(Summed(lambda x: x), graph, check=False)(mine["x"], mine["index"])
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(1, 0), (2, 9), (40, 300)])
