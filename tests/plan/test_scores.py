@@ -119,7 +119,8 @@ def test_visits_know_that_neighbours_are_met_together(rng):
 def test_expected_visits_of_an_edge_list(rng):
     """With all neighbours of one layer a row is read if a training node in its reach is drawn."""
     nodes, train, batch = 2000, rng.random(2000) < 0.5, 10
-    edges = rng.integers(0, nodes, (2, 10_000))
+    edges = np.stack(np.divmod(rng.choice(nodes * nodes, 10_000, replace=False), nodes))
+    edges = edges[:, edges[0] != edges[1]]
     given = (torch.from_numpy(edges), torch.from_numpy(train)) if rng.random() < 0.5 else (edges, train)
     found, count = mgg.expected_visits(*given, [-1], batch), int(train.sum())
     for node in range(nodes):

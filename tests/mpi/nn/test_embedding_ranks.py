@@ -147,7 +147,7 @@ def test_rows_and_bytes_that_cross_are_those_of_the_batch(comm, rng):
 def test_memory_of_tiers_is_that_of_all_ranks_of_a_node(comm, monkeypatch, folder):
     """Also of scratch files, on a tmpfs."""
     monkeypatch.setattr("mgg_hpc.runtime.cores.memory_available", lambda: 64 << 20)
-    near, rows = ("1M", 400_000) if folder else ("30M", 800_000)
+    near, rows = ("1M", 400_000) if folder else (f"{96 // comm.size}M", 800_000)
     how = {"near": near, "optimizer": mgg.nn.SGD(0.1), "comm": comm, "folder": folder or None}
     with pytest.raises(InputError, match=f"of this node, with near='{near}' on each of {comm.size} ranks"):
         mgg.nn.ShardedEmbeddingBag(rows, 64, **how)
