@@ -22,10 +22,10 @@ def check_inputs(
     clicks: bool = False,
     **_: Any,
 ) -> None:
-    """Raise InputError for a job, a run or a graph file that is missing or wrong, before torch and MPI are loaded.
+    """Raise InputError for a job, run or graph file that is missing or wrong, before torch and MPI are loaded.
 
-    Ranks that are started already find it later, and agree on it. graph: another graph than the job's.
-    clicks: as for `config.load`.
+    It does nothing on ranks of a launcher, which check the files later and raise the error together. graph: a
+    graph to use instead of the job's. clicks: as for `config.load`.
     """
     from .. import config
     from ..data.clicks.store import open_clicks
@@ -58,7 +58,7 @@ def new(graph: Path, output: Path | None, force: bool) -> None:
 
 
 def _shown(command: Any) -> Any:
-    """Add the options of what a training shows to a command."""
+    """Add the options of what a training prints to a command."""
     bar = option(
         "--progress/--no-progress",
         default=None,
@@ -110,8 +110,9 @@ def train(
 ) -> int:
     """Train the model of a job file on this rank, or on all ranks of mpirun or srun.
 
-    With --seeds each seed has a folder of runs, seed-N, in the job's run.folder. The same command goes on where it was
-    stopped, and adds seeds where it asks for more; mgg resume goes on with one.
+    With --seeds K the job is trained with the seeds train.seed, train.seed + 1 and so on; runs of seed N are in
+    the folder seed-N below the job's run.folder. The same command continues after an interruption, and with a
+    larger K it trains the seeds that are missing. mgg resume continues the run of one seed.
     """
     from ..runtime import signals
 
@@ -153,10 +154,10 @@ def train(
 )
 @_shown
 def resume(run: Path, overrides: tuple[str, ...], progress: bool | None, verbose: bool) -> int:
-    """Go on with a run from its newest checkpoint that is sound, on this rank, or on all ranks of mpirun or srun.
+    """Continue a run from its newest undamaged checkpoint, on this rank, or on all ranks of mpirun or srun.
 
-    On as many ranks as before, and with the same threads, torch and processor, all results are those of a run that was
-    never stopped, bit by bit; on another number of ranks, up to rounding.
+    On as many ranks as before, and with the same threads, torch and processor, all results are bitwise equal to
+    those of a run that was never stopped; on another number of ranks, they are equal up to rounding.
     """
     from ..runtime import signals
 
@@ -202,10 +203,10 @@ def resume(run: Path, overrides: tuple[str, ...], progress: bool | None, verbose
 @option("--what", default="class,probability,embedding", help="Which of these to write, separated by commas.")
 @overriding("Override a key of the run's job.")
 def predict(run: Path | None, output: Path, **options: Any) -> int:
-    """Write classes, probabilities and embeddings of a trained run, in the user's numbering of nodes.
+    """Write classes, probabilities and embeddings that a trained model predicts, in the user's order of nodes.
 
-    A table (.csv, .parquet) has the columns id, class, probability_0 and so on. A name that ends in .npy gives one such
-    file; or several, out.class.npy and so on, where several arrays are written.
+    A table (.csv, .parquet) has the columns id, class, probability_0 and so on. With the ending .npy one array
+    is written to one file; several are written to out.class.npy and so on.
     """
     given = [bool(options[name]) for name in ("model", "module", "graph")]
     if not all(given) if run is None else any(given[:2]):
@@ -277,10 +278,11 @@ def submit(jobs: tuple[Path, ...], overrides: tuple[str, ...], dry_run: bool, **
 @overriding("Override a key of the job file.")
 @option("--transfers", default="all", help="Which to try, separated by commas. [default: all that run here]")
 def tune(job: Path, overrides: tuple[str, ...], transfers: str) -> int:
-    """Train a few epochs with each transfer while ps, dist and wpb are searched, on all ranks of mpirun or srun.
+    """Search for the fastest transfers, ps, dist and wpb while training a few epochs with each transfer.
 
-    Nothing of that training is kept. What was found goes to the user's cache folder, where "mgg train" finds it, on as
-    many ranks of the same kind of machine; the last lines are for the job file.
+    Runs on this rank, or on all ranks of mpirun or srun. The trained model is discarded. The settings that were
+    found are stored in the user's cache folder, where "mgg train" finds them if it runs on as many ranks of the
+    same kind of machine; the last lines printed can be copied to the job file.
     """
     from ..runtime import signals
 
@@ -297,7 +299,7 @@ def tune(job: Path, overrides: tuple[str, ...], transfers: str) -> int:
 )
 @argument("folder", type=Existing, default="runs")
 def runs(folder: Path) -> None:
-    """List the runs below a folder, each with its model, graph, scores and time. [default: runs]"""
+    """List the runs below FOLDER, each with its model, graph, scores and time. [default: runs]"""
     from ..tools.runs import process_runs
 
     process_runs(folder)
@@ -325,10 +327,11 @@ def runs(folder: Path) -> None:
     help="Find the least rows that must cross, which reads the graph and matches its remote edges.",
 )
 def report(runs: tuple[Path, ...], output: Path | None, force: bool, least: bool) -> None:
-    """Write one page of HTML about a run, or about several side by side. It needs no network, and has no scripts.
+    """Write one page of HTML about a run, or about several side by side.
 
-    RUNS are folders that `mgg train` made, or the folders above them, which stand for the latest run. A run that has
-    not ended is shown as far as it has come. A timeline needs a run with --profile. It needs matplotlib.
+    The page needs no network and no scripts. RUNS are folders that `mgg train` made, or the folders above them,
+    which stand for their latest run. A run that has not ended is shown up to its last epoch. The timeline needs
+    a run with --profile. This command needs matplotlib.
     """
     from ..tools.report.page import process_report
 
@@ -358,9 +361,10 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool, least: bool
 @option("--json", "json_path", type=Output, help="Write JSON to this file.")
 @option("--force", is_flag=True, help="Replace the JSON file if it exists.")
 def model(graph: Path, **options: Any) -> None:
-    """Count what each of many ranks would move by each transfer, and predict a training epoch.
+    """Count the rows and bytes that many ranks would move with each transfer, and predict an epoch's time.
 
-    The graph is divided as a job divides it, and one rank's nodes are read at a time: a laptop counts for any cluster.
+    The graph is divided as a job divides it, and one rank's nodes are read at a time, so that a laptop suffices
+    for any cluster.
     """
     from ..tools.estimate import process_model
 

@@ -1,4 +1,4 @@
-"""`mgg traverse`: the options of traversals."""
+"""The command `mgg traverse` and its options."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _shared(command: Any) -> Any:
 
 
 def _from_sources(command: Any) -> Any:
-    """Add the options of where traversals begin."""
+    """Add the options that choose the nodes at which traversals begin."""
     options = (
         option(
             "--source",
@@ -91,9 +91,10 @@ def traverse() -> None:
 @_shared
 @_from_sources
 def bfs(**options: Any) -> int:
-    """Search in breadth first: /parent and /depth of each node, -1 where it is not reached.
+    """Search breadth-first: /parent and /depth of each node, -1 if it is not reached.
 
-    With several sources arrays have a column for each, and columns of tables end with the source.
+    With several sources the arrays have a column for each; in tables the source ends the column's name
+    (depth_7).
     """
     return _process("bfs", options)
 
@@ -125,7 +126,7 @@ def sssp(**options: Any) -> int:
 @_shared
 @_repeated
 def cc(**options: Any) -> int:
-    """Find the connected components of an undirected graph: /component, the least node of each node's."""
+    """Find connected components of an undirected graph: /component, the smallest node in a node's component."""
     return _process("cc", options)
 
 

@@ -21,10 +21,11 @@ SLACK = 1 << 20  # more than an HDF5 file's metadata takes
 def check_output(
     path: Path, *, force: bool, inputs: Iterable[Path] = (), endings: Sequence[str] = ()
 ) -> Path:
-    """Return the path of an output with links resolved.
+    """Check that an output can be written, and return its path with links resolved.
 
-    inputs: files that are read. endings: of the names that it may have. [default: any] Raises InputError if it exists
-    (unless ``force``), is an input, has another ending, is not a regular file, or is not in a writable folder.
+    inputs: files that are read. endings: the endings that its name may have. [default: any] Raises InputError
+    if it exists (unless ``force``), is an input, has another ending, is not a regular file, or is not in a
+    writable folder.
     """
     target = path.resolve()
     if endings and path.suffix not in endings:
@@ -129,7 +130,11 @@ def _claim(temporary: Path, size: int, mode: int | None) -> None:
 
 @contextmanager
 def _full_device(path: Path) -> Iterator[None]:
-    """Raise InputError for errors of a full device (HDF5 raises RuntimeError on closing a file)."""
+    """Within ``with``, turn errors of writing to a full device into InputError.
+
+    They may be OSError, or RuntimeError, which HDF5 raises on closing a file. path: the output, for the
+    message.
+    """
     try:
         yield
     except (OSError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Graph files, read in slices; digests are compared and values checked as they are read."""
+"""Read graph files in slices, comparing digests and checking values as they are read."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ READ_LIMIT = 1 << 30  # bytes of a system call; Linux reads 2 GiB less a page at
 class CheckedFile:
     """Reads the datasets of a file through a descriptor, which `close` closes.
 
-    The descriptor refers to the same file when another process replaces the path. Data that differ
-    from their digest are an error at the end of a ``with`` block of `compared`, so that a check within it can name a
-    wrong value first.
+    The descriptor refers to the same file even if another process replaces the path. Reads with `checked` or
+    `blocks` belong in a ``with`` block of `compared`: data that differ from their digest raise an error at its
+    end, so that a check of values within it can raise its own, more precise error first.
 
     Attributes:
         where: name of the file in messages.
-        spans: layout and offset of each dataset by path, digests included.
-        digest_block: bytes of a block that has a digest.
+        spans: layout and offset of each dataset by path, including the datasets of digests.
+        digest_block: number of bytes of a dataset that share one digest.
     """
 
     def __init__(self, descriptor: int, where: str, header: Header) -> None:
@@ -49,24 +49,27 @@ class CheckedFile:
 
     @contextmanager
     def compared(self) -> Iterator[None]:
-        """Raise InputError after the body for the first digest that differed in its `checked` and `blocks`."""
+        """Return a context for `checked` and `blocks` that raises InputError at its end if data are damaged.
+
+        If a digest differed in any of these reads, the error names the first block that did.
+        """
         self._fault = None  # a body that raised may have left one
         yield
         self._raise_fault()
 
     def read(self, path: str, lo: int, hi: int) -> np.ndarray:
-        """Return entries lo .. hi-1 of a dataset, unchecked."""
+        """Return entries lo .. hi-1 of a dataset, without comparing digests."""
         span = self.spans[path]
         values = np.empty((hi - lo, *span.layout.shape[1:]), span.layout.dtype)
         self._fill(values.view(np.uint8).reshape(-1), span.offset + lo * span.layout.row_bytes)
         return values
 
     def stored(self, path: str) -> np.ndarray:
-        """Return all entries of a dataset, unchecked."""
+        """Return all entries of a dataset, without comparing digests."""
         return self.read(path, 0, self.spans[path].layout.shape[0])
 
     def checked(self, path: str, lo: int, hi: int) -> np.ndarray:
-        """Return entries lo .. hi-1 of a dataset, compared with their digests."""
+        """Return entries lo .. hi-1 of a dataset, and compare their digests (see `compared`)."""
         layout = self.spans[path].layout
         try:
             values = np.empty((hi - lo, *layout.shape[1:]), layout.dtype)
@@ -80,10 +83,11 @@ class CheckedFile:
         return values
 
     def blocks(self, path: str, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-        """Read entries lo .. hi-1 in order into the arrays of ``into``; compare digests, and yield each full array.
+        """Read entries lo .. hi-1 of a dataset into the arrays of ``into``, and yield each when it is full.
 
-        Arrays are contiguous, of the dataset's type. The last one is filled and yielded up to the entries that are
-        left. Each byte is read once, together with the rest of the first and last entries' digest blocks.
+        Digests are compared (see `compared`). Arrays are contiguous, of the dataset's dtype. Of the last array,
+        only the part that was filled is yielded. Each byte is read once, including the rest of the first and
+        last digest block.
         """
         if lo == hi:
             return
@@ -131,9 +135,9 @@ class CheckedFile:
                 self._raise_fault()
 
     def copy(self, path: str, into: int, at: int) -> None:
-        """Copy the bytes of a dataset, unchecked, to byte ``at`` of another file, in the kernel if possible.
+        """Copy the bytes of a dataset to another file, without comparing digests, in the kernel if possible.
 
-        into: descriptor of that file. Raises InputError if this file has become shorter.
+        into: descriptor of the other file. at: offset there. Raises InputError if this file has become shorter.
         """
         span = self.spans[path]
         done, size = 0, span.layout.nbytes
@@ -157,7 +161,7 @@ class CheckedFile:
             raise InputError(self._fault)
 
     def _damage(self, path: str, number: int) -> str:
-        """Return the message for a digest block that differs."""
+        """Return the error message for a digest that differs. number: number of its block in the dataset."""
         layout, block = self.spans[path].layout, self.digest_block
         last = min((number + 1) * block, layout.nbytes) - 1
         entries = f"{number * block // layout.row_bytes} .. {last // layout.row_bytes}"
@@ -167,7 +171,10 @@ class CheckedFile:
         )
 
     def _fill(self, data: NDArray[np.uint8], offset: int) -> None:
-        """Read bytes of the file. Raises InputError if it has become shorter."""
+        """Fill ``data`` with the file's bytes from ``offset`` on.
+
+        Raises InputError if the file has become shorter.
+        """
         view, done = data.data, 0
         while done < len(data):
             read = os.preadv(self._descriptor, [view[done : done + READ_LIMIT]], offset + done)
@@ -180,10 +187,10 @@ class CheckedFile:
 
 @dataclass(frozen=True, eq=False)
 class GraphSlice:
-    """Rows lo .. hi-1 of a graph file, n = hi - lo, with the fields of `Graph`, None for data that the file lacks.
+    """Rows lo .. hi-1 of a graph file (n = hi - lo), with the fields of `Graph`.
 
-    ``indptr`` [n + 1] and the offsets of sparse ``x`` start with 0; ``indices`` are row numbers of the whole graph.
-    ids: original ids of the rows, int64 [n].
+    Data that the file lacks are None. ``indptr``, [n + 1], and the offsets of sparse ``x`` start with 0;
+    ``indices`` are row numbers of the whole graph. ids: original ids of the rows, int64 [n].
     """
 
     indptr: np.ndarray
@@ -250,9 +257,9 @@ class GraphFile(CheckedFile):
         """Return rows lo .. hi-1.
 
         Args:
-            dense: read dense features. (`feature_blocks` reads them block by block.)
+            dense: True to read dense features. (`feature_blocks` reads them block by block.)
             edge_data: names of the edge data to read. [default: all]
-            edges: read edges and their data; ``indptr`` is read in any case.
+            edges: True to read edges and their data; ``indptr`` is read in any case.
 
         Raises InputError for a wrong value, or a block whose digest differs.
         """
@@ -294,10 +301,10 @@ class GraphFile(CheckedFile):
         return GraphSlice(indptr, indices, weight, None, None, None, None, None, ids)
 
     def feature_blocks(self, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-        """Read dense features of rows lo .. hi-1 in order into the arrays of ``into``, and yield each full array.
+        """Read dense features of rows lo .. hi-1 into the arrays of ``into``, and yield each when it is full.
 
-        Arrays are contiguous, [rows, F] of x_dtype; the last one is filled and yielded up to the rows that are left.
-        Raises InputError as `slice` does; for a digest that differs, after the last array was yielded.
+        Arrays are contiguous, [rows, F] of x_dtype. Of the last array, only the part that was filled is
+        yielded. Raises InputError as `slice` does; for a digest that differs, after the last array was yielded.
         """
         self._check_rows(lo, hi)
         row = lo
@@ -322,7 +329,8 @@ class GraphFile(CheckedFile):
     def proved_undirected(self) -> bool:
         """Return True if the writer found the reverse of every edge, and the digests of the edges are still the same.
 
-        Edges that were changed since differ from these digests when they are read.
+        The edges themselves are not read. If they were changed, they differ from these digests when they are
+        read.
         """
         return not self.directed and self._proof == self.edge_digest()
 
@@ -354,9 +362,10 @@ class GraphFile(CheckedFile):
     def _csr(
         self, csr: schema.Csr, lo: int, hi: int, limit: int, paths: Iterable[str]
     ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray | None]]:
-        """Return offsets that start with 0, ids (checked to be below ``limit``) and values of rows lo .. hi-1 of a CSR.
+        """Return offsets, ids and values of rows lo .. hi-1 of a CSR, checked.
 
-        paths: datasets of values, one an id; None is returned for those that the file does not have.
+        Offsets are shifted to start with 0. limit: ids must be less. paths: datasets with one value per id; for
+        those that the file lacks, None is returned.
         """
         indptr = self._offsets(csr, lo, hi)
         begin, end = int(indptr[0]), int(indptr[-1])

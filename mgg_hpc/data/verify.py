@@ -1,4 +1,4 @@
-"""Check that a graph is sound, in memory or in a file: all values in slices of bounded memory, then digests."""
+"""Check that a graph, in memory or in a file, is valid: all values, in slices of bounded size, then digests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .store import open_graph
 from .symmetry import EdgeSlice, unpaired_edge
 
 Progress = Callable[[int, int], None]  # (done, total), in bytes or any other unit
-Count = Callable[[int], None]  # adds a number of bytes to those that have been checked
+Count = Callable[[int], None]  # called with the number of bytes that were checked since the last call
 
 SLICE_BYTES = 16 << 20  # bytes of one dataset that are read at a time
 SLICE_ROWS = 1 << 19  # rows of indptr that are read at a time
@@ -48,7 +48,7 @@ class ArraySource:
 
 
 def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> list[str]:
-    """Check a graph file and return one line for each fact that holds.
+    """Check a graph file, and return a sentence for each property that was found to hold.
 
     progress: called with (done, total) in bytes. Raises InputError for the first wrong value, which it names with its
     row; if there is none, for the first block whose digest differs.
@@ -72,7 +72,7 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> li
 
 
 def check(source: Source, progress: Progress | None = None) -> list[str]:
-    """Check all values of a graph and return one line for each fact that holds.
+    """Check all values of a graph, and return a sentence for each property that was found to hold.
 
     progress: called with (done, total) in bytes. Raises InputError for the first wrong value.
     """
@@ -121,7 +121,7 @@ def edge_slices(source: Source) -> Iterator[EdgeSlice]:
 def undirected_if_symmetric(graph: Graph, where: str) -> Graph:
     """Return the same graph, marked as undirected if the reverse of each edge is stored.
 
-    Raises InputError, beginning with ``where``, if the graph is not sound.
+    Raises InputError if a value of the graph is wrong. where: name of the graph in the message.
     """
     source = ArraySource(graph, where)
     check(source)
@@ -139,13 +139,19 @@ def _slices(source: Source, path: str, count: Count) -> Iterator[tuple[int, np.n
 
 
 def _check_entries(source: Source, csr: schema.Csr, path: str, count: Count) -> None:
-    """Check that the values of a CSR's entries are finite."""
+    """Check that the values of a CSR, the dataset ``path``, are finite.
+
+    Raises InputError that names the row.
+    """
     for entry, values in _slices(source, path, count):
         checks.entries_finite(source.where, path, values, position=entry, row_of=_row_of(source, csr))
 
 
 def _check_csr(source: Source, csr: schema.Csr, limit: int, count: Count) -> str:
-    """Check a CSR's offsets, ids (below ``limit``) and values if stored; return the fact about its offsets."""
+    """Check the offsets of a CSR, its ids (0 .. limit - 1), and that its values, if stored, are finite.
+
+    Returns the sentence about the offsets for the report. Raises InputError for the first wrong value.
+    """
     nodes, held, where = source.contents.nodes, source.contents.datasets, source.where
     total = held[csr.indices].shape[0]
     for row in range(0, nodes, SLICE_ROWS):
@@ -160,7 +166,7 @@ def _check_csr(source: Source, csr: schema.Csr, limit: int, count: Count) -> str
 
 
 def _row_of(source: Source, csr: schema.Csr) -> Callable[[int], int]:
-    """Return a function that finds the row of an entry. It reads all offsets, and is called for an error only."""
+    """Return a function that finds the row of an entry of a CSR, for error messages: it reads all offsets."""
 
     def row_of(entry: int) -> int:
         offsets = source.read(csr.indptr, 0, source.contents.nodes + 1)
@@ -250,7 +256,7 @@ def _check_names(source: Source, count: Count) -> list[str]:
 
 
 def _check_permutation(source: Source, count: Count) -> list[str]:
-    """Check that each original id occurs exactly once: N ids in range, no duplicates (one byte a node in memory)."""
+    """Check that each original id occurs exactly once. Needs one byte of memory per node."""
     if schema.PERMUTATION not in source.contents.datasets:
         return []
     nodes = source.contents.nodes

@@ -1,7 +1,7 @@
 """Count the rows that each rank of a job would sum and move, reading one rank's slice of the graph at a time.
 
-Plans are made for one rank after another, and only their sizes kept: this takes the time and memory of one rank's
-plans.
+Plans are made for one rank after another, and only their sizes are kept, so that memory is needed for one
+rank's plans only.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ Tally = NDArray[np.int64]  # [2, K]: distinct values, and how often each occurs
 
 @dataclass(frozen=True, eq=False)
 class RankCounts:
-    """Counts of one rank's part of an aggregation over P ranks, with a halo in W rounds.
+    """Counts of one rank's part of an aggregation over P ranks, with a halo exchange in W rounds.
 
-    rows: number of the rank's rows. edges: int64 [P], by the owner of the source. halo: int64 [W, P], distinct remote
-    rows by round and owner. uses: Tally of the numbers of edges that use each remote row; local_uses: the same for the
-    rank's own rows. segments: number of a plan's segments, by transfer.
+    rows: number of the rank's rows. edges: int64 [P], number of edges by the owner of their source. halo: int64
+    [W, P], number of distinct remote rows by round and owner. uses: Tally of how many edges read each remote
+    row that is read at all. local_uses: the same for the rank's own rows. segments: number of segments of the
+    rank's plan, by transfer.
     """
 
     rank: int
@@ -60,17 +61,23 @@ class Traffic:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds of a halo."""
+        """Number of rounds of the halo exchange."""
         return len(self.ranks[0].halo)
 
     def rows(self, transfer: str) -> NDArray[np.int64]:
-        """Return the number of rows that each rank pushes in a halo, or fetches for its remote edges, int64 [P]."""
+        """Return the number of rows that each rank moves, int64 [P].
+
+        With transfer "halo" these are the rows that it pushes, else those that it reads, one per remote edge.
+        """
         if transfer == "halo":
             return np.sum([each.halo.sum(axis=0) for each in self.ranks], axis=0)
         return np.array([each.remote_edges for each in self.ranks], dtype=np.int64)
 
     def messages(self, transfer: str, row_bytes: int) -> NDArray[np.int64]:
-        """Return the number of messages that each rank sends or requests, int64 [P]; "get" requests row by row."""
+        """Return the number of messages of each rank, int64 [P].
+
+        These are the pushes of transfer "halo", one per row for "get", and none for "direct".
+        """
         if transfer == "direct":
             return np.zeros(len(self.ranks), dtype=np.int64)
         if transfer == "get":
@@ -83,7 +90,10 @@ class Traffic:
         return np.array([np.count_nonzero(each.halo.any(axis=0)) for each in self.ranks], dtype=np.int64)
 
     def between(self, ranks_a_node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the numbers of each rank's edges, and of its halo rows, from other nodes, int64 [P] each."""
+        """Return each rank's numbers of edges and of halo rows that come from other hosts, int64 [P] each.
+
+        ranks_a_node: number of consecutive ranks on each host.
+        """
         node = np.arange(len(self.ranks)) // ranks_a_node
         counts = [
             (each.edges[far].sum(), each.halo[:, far].sum())
@@ -97,10 +107,11 @@ class Traffic:
 def count_ranks(
     bounds: NDArray[np.int64], read: Callable[[int], Slice], rounds: int | None = None
 ) -> Traffic:
-    """Count every rank's part, one after another.
+    """Count every rank's part of an aggregation, one rank after another.
 
-    read: returns a rank's in-edge CSR (indptr int64 [n + 1] from 0, indices [E] global). It may be called twice for a
-    rank of a small halo. rounds: of a halo; None: by the largest one, as ranks on CPUs do.
+    bounds: int64 [P + 1]. read: returns a rank's in-edge CSR (indptr int64 [n + 1] from 0, indices [E] of the
+    whole graph); it may be called twice for a rank. rounds: number of rounds of the halo exchange. [default:
+    what the largest halo needs, as ranks on CPUs choose it]
     """
     found = [count_rank(rank, bounds, *read(rank), rounds=rounds) for rank in range(len(bounds) - 1)]
     most = max(len(each.halo) for each in found)
@@ -118,7 +129,10 @@ def count_rank(
     *,
     rounds: int | None = None,
 ) -> RankCounts:
-    """Count one rank's part. Arrays as for `workload.split`. rounds: of its halo. [default: by its size]"""
+    """Count one rank's part of an aggregation. bounds, indptr, indices: as for `workload.split`.
+
+    rounds: number of rounds of the halo exchange. [default: chosen by the size of this rank's halo]
+    """
     edges = workload.split(rank, bounds, indptr, indices)
     plan, _, requests = halo.in_rounds(edges, rounds or halo.round_count(len(edges.halo)), ordered=False)
     by_owner = np.zeros(len(bounds) - 1, dtype=np.int64)
@@ -135,10 +149,11 @@ def count_rank(
 
 
 def count_reversed(bounds: NDArray[np.int64], read: Callable[[int], Slice], forward: Traffic) -> Traffic:
-    """Count every rank's part over the reversed edges of a directed graph. forward: counts of its edges.
+    """Count every rank's part of an aggregation over the reversed edges of a directed graph.
 
-    Numbers of edges and rows are exact. The rows of a pair of ranks are divided evenly among rounds, so the messages of
-    a halo may be off by a few; and segments of a halo are counted by owner, not by round.
+    bounds, read: as for `count_ranks`. forward: counts of the edges in their own direction. Numbers of edges
+    and rows are exact. Numbers of messages may be off by a few, since the rows of each pair of ranks are
+    divided evenly among rounds; segments of a halo are counted per owner, not per round.
     """
     ranks, rounds = len(bounds) - 1, forward.rounds
     edges, distinct = np.zeros((2, ranks, ranks), np.int64)
@@ -176,7 +191,7 @@ def count_reversed(bounds: NDArray[np.int64], read: Callable[[int], Slice], forw
 
 
 def _local_uses(edges: SplitEdges) -> NDArray[np.int64]:
-    """Return the number of edges that use each of the rank's own rows that any edge uses, int64."""
+    """Return how many edges read each of the rank's own rows, without rows that no edge reads, int64."""
     often = np.bincount(edges.indices[: edges.local_edges])
     return often[often > 0]
 

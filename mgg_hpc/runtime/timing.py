@@ -1,4 +1,4 @@
-"""Interleaved measurements, and their spread."""
+"""Take measurements in turn, and summarise them by minimum, median and maximum."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def interleaved(
     *,
     pause: float = 0.0,
 ) -> dict[Name, list[Result]]:
-    """Call all runs in turn, ``repeats`` times (A B C, A B C, ...), and return the results of each.
+    """Call all functions in turn, ``repeats`` times (A B C, A B C, ...); return the results of each by name.
 
-    What slows the machine for a while slows all of them. repeats: of all runs, or of each. pause: seconds before each
-    call.
+    In this order, whatever slows the machine down for a while affects all of them. repeats: number of calls, of
+    all functions or by name. pause: seconds to wait before each call.
     """
     counts = repeats if isinstance(repeats, Mapping) else dict.fromkeys(runs, repeats)
     found: dict[Name, list[Result]] = {name: [] for name in runs}
@@ -33,10 +33,10 @@ def interleaved(
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return the minimum, the median and the maximum."""
+    """Return the minimum, median and maximum of values, as {"min", "median", "max"}."""
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
 def ratios(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
-    """Return the spread of slow / fast, pair by pair."""
+    """Return the minimum, median and maximum (`spread`) of the ratios slow[i] / fast[i]."""
     return spread([s / f for s, f in zip(slow, fast, strict=True)])

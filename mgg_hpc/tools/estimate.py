@@ -1,4 +1,4 @@
-"""`mgg model`: count what each of many ranks would move, and estimate the time of an epoch, on one process."""
+"""`mgg model`: count, in one process, the rows that many ranks would move, and estimate an epoch's time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Shape:
         return row_format(width, self.dtype).row_bytes if width else 0
 
     def layers(self) -> list[Layer]:
-        """Return the work of each layer in a training step, from the layers' widths and parameters."""
+        """Return bytes per row and arithmetic operations of each layer in a training step."""
         model, found, width = self.model, [], self.features
         widths = zip(
             model.exchanged(self.sparse), model.exchanged_back(self.sparse), model.widths, strict=True
@@ -115,12 +115,15 @@ def count(
     rounds: int | None,
     seen: Callable[[int, GraphSlice], None] = lambda rank, rows: None,
 ) -> tuple[Traffic, Traffic]:
-    """Count what each rank moves in an aggregation, forward and backward, with the rows of one rank in memory.
+    """Count the rows that each rank moves in an aggregation, forward and backward.
+
+    The rows of one rank at a time are in memory.
 
     Args:
         bounds: int64 [P + 1], the rows of each rank.
-        rounds: rounds of a halo exchange, or None to choose them by its size; layers that need values of edges use one.
-        seen: called with each rank and its rows whenever they are read.
+        rounds: number of rounds per halo exchange, or None to choose it by the halo's size. Models whose layers
+            read edge data use one round.
+        seen: called with each rank and its slice whenever it is read, which may be several times.
     """
     model = shape.model
 
@@ -161,7 +164,10 @@ def predicted(where: System, shape: Shape, forward: Traffic, backward: Traffic) 
 
 
 def system_of(name: str, ranks: int) -> System:
-    """Return the system that --system names, for a number of ranks. Raises InputError if there is none of this name."""
+    """Return the system that --system names, for a number of ranks. Raises InputError for an unknown name.
+
+    name: "this" for this host, as calibrated; else the name of a described system.
+    """
     if name == "this":
         return calibration.load().system(ranks)
     described = find_system(name)
@@ -208,7 +214,10 @@ def process_model(
 
 
 def document(file: GraphFile, shape: Shape, system: str, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the estimates of jobs (`about`) with the graph, the model and their basis, as written to JSON."""
+    """Return the document that --json writes: graph, model, system, and the estimates of each number of ranks.
+
+    jobs: result of `about` for each number of ranks.
+    """
     chosen = {name: getattr(shape.settings, name) for name in ("name", "hidden", "layers", "dropout")}
     return {
         "format": "mgg-model",
@@ -222,7 +231,7 @@ def document(file: GraphFile, shape: Shape, system: str, jobs: list[dict[str, An
 
 
 def basis(name: str) -> list[str]:
-    """Return sentences that say which figures are counted, measured or modelled. name: value of --system."""
+    """Return sentences that tell which figures are counted, measured or modelled. name: value of --system."""
     counted = (
         "Rows, bytes and messages are counted, and equal those of a run (messages of a directed graph's backward, and "
         "layers that exchange more than once in a direction, aside)."
@@ -242,7 +251,7 @@ def basis(name: str) -> list[str]:
 
 
 def about(shape: Shape, where: System, forward: Traffic, backward: Traffic) -> dict[str, Any]:
-    """Return the counts of each transfer, the balance and the estimated times of an epoch, as written to JSON."""
+    """Return the entry of `document` for a number of ranks: counts by transfer, balance, times of an epoch."""
     guess = predicted(where, shape, forward, backward)
     edges = np.array([int(each.edges.sum()) for each in forward.ranks])
     rows = [each.rows for each in forward.ranks]
@@ -271,7 +280,7 @@ def about(shape: Shape, where: System, forward: Traffic, backward: Traffic) -> d
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print a table with a row for each number of ranks and transfer, and the basis of its figures."""
+    """Print a `document`: a table by number of ranks and transfer, and the basis of its figures."""
     graph, model, timed = document["graph"], document["model"], document["system"] != "none"
     title = (
         f"{model['name']} ({sizes.counted(model['layers'], 'layer')}, {model['hidden']} hidden) on {graph['name']} "

@@ -1,7 +1,8 @@
-"""`mgg train --dry-run --as-ranks N`: rehearse the memory, traffic and balance of many ranks in one process.
+"""`mgg train --dry-run --as-ranks N`: predict memory, traffic and balance of a job on N ranks, in one process.
 
-One rank's rows are read and counted at a time. A job of a few rows, with the same model and settings, says what a step
-allocates for a row and an edge; plans are described by their sizes alone.
+One rank's rows are read and counted at a time. A small job, of a few rows with the same model and settings, is
+run to measure what a step allocates per row and edge. The plans of the N ranks are not made: arrays of the
+right sizes that take no memory stand for them.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ from . import estimate
 from .estimate import Shape
 from .terminal import waiting
 
-FEW = 256  # rows of the job that stands in for a rank's
+FEW = 256  # rows of the small job
 
 
 def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_run: bool) -> int:
-    """Print what each of ``ranks`` ranks would hold, sum and move, and the predicted epoch; return the exit code.
+    """Print memory, edges and traffic of each of ``ranks`` ranks and the predicted epoch; return the exit code.
 
-    Raises InputError unless it is a dry run of one process.
+    path, overrides: job file, and its keys that --set changes. Raises InputError unless it is a dry run of one
+    process.
     """
     if not dry_run:
         raise InputError("--as-ranks rehearses ranks that are not there; it needs --dry-run")
@@ -63,11 +65,13 @@ def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_
 
 
 def rehearse(settings: Settings, ranks: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Count what each of ``ranks`` ranks would hold, sum and move, one rank at a time. Raises InputError.
+    """Predict memory, edges and traffic of each of ``ranks`` ranks, one rank at a time. Raises InputError.
 
-    Returns the predictions (`estimate.document`), whose job also has "untimed", the reason, where this host was not
-    calibrated, and "planned", the transfer of each layer; and rows, edges, halo_rows, heap, memory and the bytes that
-    an epoch moves by "direct" (and get) and by "halo" of each rank.
+    Returns two values. The first is `estimate.document` with one job, which also has "planned", the transfer of
+    each layer, and, if this host is not calibrated, "untimed", the reason why there are no times. The second
+    has a dictionary for each rank: its rows, edges and halo_rows, the bytes of its symmetric heap and of all
+    memory ("heap", "memory"), and the bytes that it moves per epoch with transfer "direct" (or "get") and with
+    "halo".
     """
     with open_graph(Path(settings.graph.file)) as file:
         small = _small(settings, file)
@@ -121,7 +125,11 @@ def _needs(
     each: Sequence[str],
     held: Mapping[int, int],
 ) -> list[memory.Estimate]:
-    """Return the memory of each rank. held: bytes of its rows beside plans."""
+    """Return an estimate of each rank's memory.
+
+    small: the small job, whose step is measured. traffic: counts forward and backward. each: transfer of each
+    layer. held: bytes that each rank keeps of its rows besides plans, by rank.
+    """
     step = footprint.measure(small, trains=True)
     base = memory.estimate(small, step=step).in_use
     needs = []
@@ -137,7 +145,7 @@ def _needs(
 
 
 def _small(settings: Settings, file: GraphFile) -> Job:
-    """Return the job on a few rows of the graph, joined in a ring, on this process alone."""
+    """Return the small job: these settings, on the first rows of the graph, with edges in a ring."""
     few = min(FEW, file.nodes)
     rows = file.slice(0, few)
     source = np.arange(few)
@@ -165,7 +173,7 @@ def _small(settings: Settings, file: GraphFile) -> Job:
 
 
 def _kept_bytes(rows: GraphSlice, small: Job) -> int:
-    """Return the bytes that a rank holds of its rows beside plans: features, labels, splits, ids and scales."""
+    """Return the bytes that a rank keeps of its rows besides plans: features, labels, masks, ids and scales."""
     count = len(rows.ids)
     kept = [rows.y, rows.train, rows.val, rows.test, rows.ids]
     nbytes = sum(each.nbytes for each in kept if each is not None) + 4 * count
@@ -177,7 +185,7 @@ def _kept_bytes(rows: GraphSlice, small: Job) -> int:
 
 
 def _transfers(settings: Settings, small: Job, told: dict[str, Any]) -> list[str]:
-    """Return the transfer of each layer: as the job asks, or as predicted; without a prediction a halo."""
+    """Return the transfer of each layer: the job's, or, for "auto", the predicted one ("halo" without one)."""
     asked, layers = settings.plan.transfer, len(small.model.widths)
     if asked == "auto":
         return ["halo"] * layers if "untimed" in told else list(told["chosen"])
@@ -187,7 +195,11 @@ def _transfers(settings: Settings, small: Job, told: dict[str, Any]) -> list[str
 def _as_rank(
     small: Job, rank: int, bounds: NDArray[np.int64], traffic: tuple[Traffic, Traffic], each: Sequence[str]
 ) -> Job:
-    """Return a job whose arrays have the sizes of a rank's, and no memory."""
+    """Return a copy of the small job that looks like the job of rank ``rank``, for estimates of its memory.
+
+    Its plans, ids and learned rows have that rank's sizes, but their arrays take no memory (`_sized`). bounds:
+    int64 [P + 1]. traffic: counts forward and backward. each: transfer of each layer.
+    """
     rows = int(bounds[rank + 1] - bounds[rank])
     part = replace(small.part, slice=replace(small.part.slice, ids=_sized(np.int64, rows)), bounds=bounds)
     forward, backward = traffic
@@ -204,7 +216,7 @@ def _as_rank(
 
 
 def _plan(traffic: Traffic, rank: int, transfer: str) -> Plan:
-    """Return a plan with the sizes that were counted for a rank."""
+    """Return a plan of a rank whose arrays have the counted sizes, but no content, and take no memory."""
     mine, ranks = traffic.ranks[rank], len(traffic.ranks)
     lists = None
     if transfer == "halo":
@@ -230,12 +242,15 @@ def _plan(traffic: Traffic, rank: int, transfer: str) -> Plan:
 
 
 def _sized(kind: Any, count: int) -> NDArray[Any]:
-    """Return an array of ``count`` zeros that takes no memory."""
+    """Return an array of ``count`` zeros of dtype ``kind`` that takes no memory (a broadcast scalar)."""
     return np.broadcast_to(np.zeros((), kind), (count,))
 
 
 def _show(found: dict[str, Any], needs: Sequence[dict[str, Any]]) -> None:
-    """Print a row for each rank, what the ranks have in common, and the predicted epoch."""
+    """Print a table with a row for each rank, the memory of all ranks, and the predicted epoch.
+
+    found, needs: the two results of `rehearse`.
+    """
     [job], name, ranks = found["jobs"], found["graph"]["name"], len(needs)
     mean, most = max(1.0, job["edges"]["mean"]), max(each["memory"] for each in needs)
     shown = ", ".join(dict.fromkeys(job["planned"]))

@@ -1,4 +1,4 @@
-"""`mgg traverse`: run traversals of a graph file, print what they found and took, and write the results."""
+"""`mgg traverse`: run traversals of a graph file, print their results and times, and write the results."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ..traversal.runs import Run
 
 ARRAYS = {"bfs": ("parent", "depth"), "sssp": ("distance",), "cc": ("component",), "pagerank": ("rank",)}
 FROM_SOURCES = ("bfs", "sssp")
-FIRST = 5  # nodes of the highest ranks that are printed
-BLOCK = 1 << 22  # entries of the numbering that are read at a time
-OF_NODES = ("parent", "component")  # arrays of numbers of nodes
+FIRST = 5  # how many nodes of the highest PageRank are printed
+BLOCK = 1 << 22  # entries of the permutation that are read at a time
+OF_NODES = ("parent", "component")  # arrays whose values are numbers of nodes
 ITEM_BYTES = {"parent": 8, "depth": 4, "distance": 4, "component": 8, "rank": 8}  # at most
 
 
@@ -50,17 +50,22 @@ def process_traverse(
     unweighted: bool = False,
     **options: Any,
 ) -> int:
-    """Traverse a graph, print what was found, and write the results in the user's numbering; return the exit code.
+    """Traverse a graph, print the results and write them, in the user's order of nodes; return the exit code.
 
     Args:
         kind: bfs, sssp, cc or pagerank.
         verbose: print also the speed and the steps of each run.
         edges: where the edges of a GPU are stored, "device" or "host".
         share_gpu: whether several ranks may drive one GPU.
-        nodes: nodes to begin at, by the names that the graph has for them, else by number.
-        sources: number of nodes to draw, by ``seed``, if none are named.
-        repeats: number of runs of a traversal without a source.
-        unweighted: leave the weights of the file out.
+        output: file for the results, or None.
+        force: overwrite an existing output.
+        as_json: print JSON instead of text.
+        check: check each result with an independent method.
+        backend: as run.backend, or "cpu" for the CPU backend that fits the ranks.
+        nodes: nodes to begin at, by name or id if the graph file has these, else by number.
+        sources: number of nodes to begin at, drawn by ``seed``, if ``nodes`` is empty. [default: 1]
+        repeats: number of runs of a traversal that has no source (cc, pagerank).
+        unweighted: ignore the weights of the file.
         options: further arguments of the traversal's function in `traversal.runs`.
 
     Raises InputError for options that do not fit together and for a node that the graph does not have.
@@ -126,9 +131,10 @@ def _check(
     share_gpu: bool,
     options: dict[str, Any],
 ) -> tuple[bool, list[int], str]:
-    """Return whether the graph has weights, the numbers of the nodes to begin at, and `kind_of_names`.
+    """Check the options against each other and the graph before its edges are read. Raises InputError.
 
-    Raises InputError for options that do not fit together or the graph, before its edges are read.
+    Returns whether the graph has weights, the numbers of the nodes to begin at, and the kind of its nodes'
+    names (`row_files.kind_of_names`).
     """
     gpu = backends.needs_gpus(backend)
     if share_gpu and not gpu:
@@ -148,7 +154,10 @@ def _check(
 
 
 def _numbers(opened: GraphFile, words: tuple[str, ...]) -> list[int]:
-    """Return the numbers of nodes, each once. Raises InputError for a node that the graph does not have."""
+    """Return the numbers of the nodes with these names, ids or numbers, without duplicates.
+
+    words: as given by --source. Raises InputError for a node that the graph does not have.
+    """
     kind = row_files.kind_of_names(opened.contents)
     wanted: dict[str, Any] = {word: os.fsencode(word) if kind == "name" else _integer(word) for word in words}
     found: dict[Any, int] = {}
@@ -168,12 +177,15 @@ def _numbers(opened: GraphFile, words: tuple[str, ...]) -> list[int]:
 
 
 def _integer(word: str) -> int | None:
-    """Return a whole number of at least 0; None for other words."""
+    """Return the value of a word of decimal digits, or None for any other word."""
     return int(word) if word.isascii() and word.isdecimal() and len(word) < 20 else None
 
 
 def _check_room(part: Part, kind: str, sources: int) -> None:
-    """Raise InputError, the same on all ranks, if the results of so many sources do not fit into memory."""
+    """Raise InputError, the same on all ranks, if results of ``sources`` runs do not fit into memory.
+
+    Collective.
+    """
     row_bytes = sum(ITEM_BYTES[name] for name in ARRAYS[kind])
     needed = 2 * part.graph.rows * row_bytes * (sources if kind in FROM_SOURCES else 1)
     with mpi.agree(part.comm):
@@ -203,10 +215,11 @@ def _runs(
 
 
 def answer(kind: str, part: Part, run: Run) -> dict[str, Any]:
-    """Return what a run has found, on all ranks. Collective.
+    """Return a summary of a run's result, the same on all ranks, for printing. Collective.
 
-    deepest: largest depth. farthest: largest finite distance. components, largest: number of components, and nodes of
-    the largest one. first: the nodes of the highest ranks, by rank, then by number, and their ranks.
+    It has the keys "deepest" (bfs: largest depth), "farthest" (sssp: largest finite distance), "components" and
+    "largest" (cc: number of components, and of the nodes of the largest), or "first" (pagerank: node and rank
+    of the FIRST nodes of the highest rank).
     """
     comm, arrays = part.comm, run.arrays
     if kind == "bfs":
@@ -235,9 +248,10 @@ def answer(kind: str, part: Part, run: Run) -> dict[str, Any]:
 def _lines(
     kind: str, part: Part, run: Run, found: dict[str, Any], costs: list[str], names: dict[int, str]
 ) -> Iterator[str]:
-    """Yield the lines that are printed about runs.
+    """Yield the lines to print about one run from a source, or about all runs of a traversal without a source.
 
-    run: the last. found: its answer. costs: `_cost` of each run. names: of `_names`.
+    run: the run, or the last one. found: its `answer`. costs: text of `_cost` for each run. names: names of
+    nodes by number (`_names`).
     """
     nodes = counted(part.nodes, "node")
     if kind in FROM_SOURCES:
@@ -259,7 +273,10 @@ def _lines(
 
 
 def _names(comm: Any, graph: Path, nodes: list[int]) -> dict[int, str]:
-    """Return the names or ids of nodes; {} if the graph has none, and on ranks other than the first. Collective."""
+    """Return the names or ids of nodes by number, on rank 0; {} elsewhere, and if the graph has none.
+
+    Collective.
+    """
     if not nodes:
         return {}
     with mpi.agree(comm), open_graph(graph) as opened:
@@ -274,13 +291,13 @@ def _names(comm: Any, graph: Path, nodes: list[int]) -> dict[int, str]:
 
 
 def _word(names: NDArray[Any] | None) -> str:
-    """Return the only name of an array as text."""
+    """Return the name or id in an array of length 1 as text."""
     assert names is not None
     return names[0].decode("utf-8") if names.dtype.kind == "S" else str(names[0])
 
 
 def _cost(part: Part, run: Run, verbose: bool) -> str:
-    """Return a run's time as text; with ``verbose`` also its speed, its steps and what crossed between ranks."""
+    """Return a run's time as text; with ``verbose`` also its speed, steps, and bytes sent between ranks."""
     words = [f"{run.seconds * 1e3:.3f} ms"]
     if verbose:
         words += [f"{run.edges / run.seconds / 1e6:,.1f} million edges/s", counted(run.steps, "step")]
@@ -298,7 +315,11 @@ def _document(
     weighted: bool,
     names: dict[int, str],
 ) -> dict[str, Any]:
-    """Return the document that --json prints. weighted: whether the file's weights were used. names: of `_names`."""
+    """Return the document that --json prints.
+
+    answers: `answer` of each run. weighted: True if the file's weights were used. names: names of nodes
+    (`_names`).
+    """
 
     def named(key: str, node: int) -> dict[str, str]:
         return {key: names[node]} if node in names else {}
@@ -335,7 +356,10 @@ def _document(
 
 
 def _columns(kind: str, done: list[Run]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the last run, or of several runs from a source each, with a column for each."""
+    """Return the arrays to write, by name: [n], or [n, k] for k runs from different sources.
+
+    done: the runs. Without a source all give the same result, and the last one's is returned.
+    """
     chosen = done if kind in FROM_SOURCES else done[-1:]
     if len(chosen) == 1:
         return chosen[0].arrays
@@ -350,7 +374,10 @@ def _write(
     done: list[Run],
     names: dict[int, str],
 ) -> None:
-    """Write arrays, with the sources and the seconds of their runs. names: of `_names`. Collective."""
+    """Write the arrays of `_columns` to a file, with the sources and seconds of the runs as attributes.
+
+    Collective. names: names of nodes (`_names`), for the columns of tables.
+    """
     chosen = done if kind in FROM_SOURCES else done[-1:]
     attributes: dict[str, Any] = {
         "format": "mgg-traversal",

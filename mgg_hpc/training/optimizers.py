@@ -1,6 +1,6 @@
-"""The optimiser and the scheduler of a job: those of torch.optim by name (train.optimizer, train.scheduler), or `Adam`.
+"""The optimiser and scheduler of a job: `Adam`, or those that train.optimizer and train.scheduler name.
 
-A job with plain Adam at a constant rate uses `Adam`, which gives the same numbers and loads less.
+A job with plain Adam at a constant learning rate uses `Adam`, which gives the same numbers and imports less.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..nn.workspace import as_array
 from .adam import Adam, Group
 from .metrics import Scores
 
-# What a job cannot give: closures, sparse gradients, functions, other schedulers.
+# Classes that need what a job file cannot give: closures, sparse gradients, functions, other schedulers.
 OTHERS = ("Optimizer", "LBFGS", "SparseAdam")
 OTHER_SCHEDULERS = ("LRScheduler", "LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
 BY_MATRIX = (
     "Adafactor",
     "Muon",
-)  # their steps of a row depend on other rows, so no rank can take them on its own
+)  # their update of a row depends on other rows, so that a rank cannot compute it from its own rows
 KEYS = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}
 
 
@@ -36,23 +36,30 @@ class TorchOptimizer:
         self._torch, self._scheduler = _made(groups, train)
 
     def slots(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Yield each parameter with the tensors that the optimiser keeps for it, by name."""
+        """Yield each parameter with the state tensors of the optimiser for it, by name."""
         for group in self._torch.param_groups:
             for parameter in group["params"]:
                 state = self._torch.state.get(parameter, {})
                 yield parameter, {name: each for name, each in state.items() if isinstance(each, Tensor)}
 
     def allocate(self, parameter: Tensor, slot: str, like: Tensor) -> None:
-        """Add a tensor to what the optimiser keeps for a parameter, for a checkpoint to be copied into."""
+        """Allocate a state tensor of the optimiser for a parameter, into which a checkpoint will be copied.
+
+        slot: name of the tensor. like: tensor with its shape and dtype.
+        """
         device = parameter.device if like.dim() else like.device
         self._torch.state[parameter][slot] = torch.empty_like(like, device=device)
 
     def step(self) -> None:
-        """Take one step, over the parameters that have a gradient."""
+        """Update the parameters that have a gradient."""
         self._torch.step()
 
     def end_epoch(self, scores: Scores, loss: float) -> None:
-        """Step the scheduler. loss: of the epoch. Raises InputError if it has no further steps."""
+        """Step the scheduler, if there is one. Raises InputError if it has no further steps.
+
+        ReduceLROnPlateau gets the validation score in mode "max", else the validation loss, or ``loss`` without
+        one. scores: scores of the epoch. loss: training loss of the epoch.
+        """
         if self._scheduler is None:
             return
         try:
@@ -65,7 +72,7 @@ class TorchOptimizer:
             raise InputError(f"train.scheduler: {error}") from error
 
     def facts(self) -> dict[str, Any]:
-        """Return the numbers and texts that the next steps depend on, for a checkpoint."""
+        """Return the state of optimiser and scheduler that is not in tensors, as JSON can store it."""
         groups = [
             {key: value for key, value in group.items() if key != "params"}
             for group in self._torch.param_groups
@@ -78,7 +85,10 @@ class TorchOptimizer:
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Take what `facts` returned, after JSON. Raises InputError unless it is of such an optimiser."""
+        """Restore the state that `facts` returned, read from JSON.
+
+        Raises InputError if it does not fit the optimiser.
+        """
         try:
             for group, saved in zip(self._torch.param_groups, facts["groups"], strict=True):
                 for key in group.keys() - {"params"}:
@@ -90,16 +100,17 @@ class TorchOptimizer:
 
 
 def make(groups: Sequence[Group], train: TrainSettings, device: str) -> Adam | TorchOptimizer:
-    """Return a job's optimiser. Raises InputError."""
+    """Return a job's optimiser. groups: parameter groups. Raises InputError as `check` does."""
     if train.plain_adam:
         return Adam(groups, train.learning_rate, capturable=device != "cpu")
     return TorchOptimizer(groups, train)
 
 
 def check(train: TrainSettings, *, learned: bool) -> None:
-    """Raise InputError for an optimiser or a scheduler that there is not, or with wrong arguments.
+    """Raise InputError if the job's optimiser or scheduler does not exist, or has wrong arguments.
 
-    learned: whether rows of the input are trained.
+    Two steps are taken on a small parameter to find out. learned: True if input rows are trained, which some
+    optimisers do not support.
     """
     if train.plain_adam:
         return
@@ -130,7 +141,7 @@ def check(train: TrainSettings, *, learned: bool) -> None:
 
 
 def _made(groups: Sequence[Group], train: TrainSettings) -> tuple[Any, Any]:
-    """Return an optimiser over groups, and its scheduler or None."""
+    """Return the optimiser of torch.optim for the parameter groups, and its scheduler, or None without one."""
     key = "train.optimizer"
     kind, arguments = _kind(key, train.optimizer, torch.optim, torch.optim.Optimizer, OTHERS)
     for name in arguments.keys() & KEYS:
@@ -151,7 +162,7 @@ def _made(groups: Sequence[Group], train: TrainSettings) -> tuple[Any, Any]:
 
 
 def _named(key: str, given: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return name and arguments of an entry of [train]."""
+    """Return the name and the arguments in the value of a key of [train]: a name, or a table with "name"."""
     arguments = {"name": given} if isinstance(given, str) else dict(given)
     name = arguments.pop("name", None)
     if not isinstance(name, str):
@@ -162,7 +173,11 @@ def _named(key: str, given: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
 def _kind(
     key: str, given: Any, module: Any, base: type, without: Sequence[str]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return a class of a module of torch, and its arguments."""
+    """Return the class of ``module`` that a key of the job names, and the arguments given for it.
+
+    base: the class must be a subclass of it. without: names of classes that jobs cannot use. Raises InputError
+    for any other name.
+    """
     name, arguments = _named(key, given)
     found = {each for each, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, base)}
     known = sorted(each for each in found - set(without) if not each.startswith("_"))
@@ -178,7 +193,11 @@ def _kind(
 
 
 def _call(key: str, kind: Any, arguments: Mapping[str, Any], **ours: Any) -> Any:
-    """Return an object of a class of torch. Raises InputError for wrong arguments, with those that there are."""
+    """Construct an object of a class of torch.
+
+    key: key of the job, for messages. kind: the class. arguments: arguments from the job. ours: arguments that
+    mgg sets. Raises InputError for wrong arguments; its message lists those that the class takes.
+    """
     signature = inspect.signature(kind)
     taken = [
         each
@@ -204,7 +223,8 @@ def _call(key: str, kind: Any, arguments: Mapping[str, Any], **ours: Any) -> Any
 def clip(gradients: Sequence[Tensor], own: Sequence[Tensor], most: float, collectives: Any) -> None:
     """Scale gradients in place so that the norm of all together is at most ``most``, as torch's clip_grad_norm_.
 
-    gradients: the same on all ranks. own: of each rank's rows, whose squares are summed over ranks. Collective if any.
+    gradients: gradients that are the same on all ranks. own: gradients of this rank's rows, whose squares are
+    summed over ranks; if there are any, the call is collective.
     """
 
     def squares(tensors: Sequence[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Runs of traversals from one source after another, timed and checked."""
+"""Run traversals, from one source after another, and time and check each run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LEAST_TOLERANCE = 1e-7  # of PageRank in float32; its rounding alone changes ran
 class Run:
     """The results and costs of one traversal.
 
-    source: original id, or -1 for a traversal without a source. arrays: by name, a value for each of this rank's rows.
-    seconds: of the slowest rank. edges: number of stored edges whose source was reached, of all ranks. moved: bytes
-    sent between ranks. reached: number of nodes that were reached, of all ranks. steps: number of levels, buckets,
-    exchanges or iterations.
+    source: original id, or -1 for a traversal without a source. arrays: results by name, with a value for each
+    of this rank's rows. seconds: time of the slowest rank. edges: number of stored edges whose source was
+    reached, on all ranks. moved: bytes sent between all ranks. reached: number of nodes that were reached, on
+    all ranks. steps: number of levels (bfs), buckets (sssp), exchanges (components) or iterations (pagerank).
     """
 
     source: int
@@ -42,7 +42,8 @@ class Run:
 def draw_sources(part: Part, count: int, seed: int) -> list[int]:
     """Return original ids of ``count`` different nodes with out-edges, drawn uniformly; fewer if the graph has fewer.
 
-    Collective. The same for any number of ranks and order of rows. Raises InputError for a graph without edges.
+    Collective. The result does not depend on the number of ranks and the order of rows. Raises InputError for a
+    graph without edges.
     """
     found = part.comm.gather(part.ids[part.graph.out_degree > 0])
     drawn: list[int] = []
@@ -57,10 +58,10 @@ def draw_sources(part: Part, count: int, seed: int) -> list[int]:
 
 
 def bfs(part: Part, nodes: list[int], *, check: bool = True) -> Iterator[Run]:
-    """Search breadth-first from each node. Collective.
+    """Search breadth-first from each of ``nodes``, given by original id; yield a run for each. Collective.
 
-    Arrays: parent, int64, the original id of the node before, the node itself at the source; depth, int32. Both are -1
-    where a node is not reached.
+    Arrays of a run: parent, int64, the original id of a node's parent in the search tree, which is the node
+    itself at the source; depth, int32. Both are -1 for nodes that are not reached. check: verify each result.
     """
     _prepare(part, "bfs")
     parent, depth = np.empty(part.graph.rows, np.int32), np.empty(part.graph.rows, np.int32)
@@ -83,11 +84,12 @@ def sssp(
     seed: int = 0,
     check: bool = True,
 ) -> Iterator[Run]:
-    """Find shortest paths from each node; array: distance, float32, inf where not reached. Collective.
+    """Find shortest paths from each of ``nodes``, given by original id; yield a run for each. Collective.
 
-    Lengths are the part's weights, or 1 where it has none. width: distance that a bucket spans. [default: the mean
-    length] random_lengths: draw lengths by ``seed`` instead, integers from 8 to 72. Raises InputError for a negative
-    weight, and for a distance beyond float32.
+    Array of a run: distance, float32, inf for nodes that are not reached. Lengths of edges are the part's
+    weights, or 1 if it has none. width: range of distances of a bucket (delta of delta-stepping). [default: the
+    mean length] random_lengths: draw lengths by ``seed`` instead, integers from 8 to 72. check: verify each
+    result. Raises InputError for a negative weight, and for a distance that float32 cannot represent.
     """
     lengths = _lengths(part, seed if random_lengths else None)
     sums = part.comm.allgather((float(lengths.sum(dtype=np.float64)), len(lengths)))
@@ -106,8 +108,9 @@ def sssp(
 
 
 def components(part: Part, *, repeats: int = 1, check: bool = True) -> Iterator[Run]:
-    """Find connected components; array: component, int64, the least original id in it. Collective.
+    """Find connected components, ``repeats`` times; yield a run for each. Collective.
 
+    Array of a run: component, int64, the smallest original id in a node's component. check: verify each result.
     Raises InputError for a directed graph.
     """
     check_undirected(part.name, directed=part.directed)
@@ -130,11 +133,12 @@ def pagerank(
     repeats: int = 1,
     check: bool = True,
 ) -> Iterator[Run]:
-    """Rank nodes by PageRank; array: rank, of ``dtype``, which sums to 1 over all nodes. Collective.
+    """Compute PageRank, ``repeats`` times; yield a run for each. Collective.
 
-    A node's rank is divided among its out-edges by the part's weights, or evenly where it has none. tolerance: sum of
-    |new - old| at which iterations end. Raises InputError if they do not reach it, if it is less than float32 resolves,
-    and for a negative weight.
+    Array of a run: rank, of ``dtype``, which sums to 1 over all nodes. A node's rank is divided among its
+    out-edges in proportion to the part's weights, or evenly if it has none. tolerance: iterations end when the
+    sum of |new - old| over all nodes is less. iterations: their maximum. check: verify each result. Raises
+    InputError if the tolerance is not reached, if float32 cannot resolve it, and for a negative weight.
     """
     check_tolerance(tolerance, dtype)
     _prepare(part, "pagerank")
@@ -160,7 +164,7 @@ def pagerank(
 
 
 def check_undirected(name: str, *, directed: bool) -> None:
-    """Raise InputError for a directed graph."""
+    """Raise InputError if the graph ``name`` is directed."""
     if directed:
         raise InputError(
             f"{name}: components are those of undirected graphs, and this one is directed; import it with --symmetric"
@@ -168,7 +172,7 @@ def check_undirected(name: str, *, directed: bool) -> None:
 
 
 def check_tolerance(tolerance: float, dtype: str) -> None:
-    """Raise InputError for a tolerance that ranks of this type do not resolve."""
+    """Raise InputError for a tolerance of PageRank that is too small for the rounding errors of ``dtype``."""
     if dtype == "float32" and tolerance < LEAST_TOLERANCE:
         raise InputError(
             f"--tolerance {tolerance:g} is less than float32 resolves ({LEAST_TOLERANCE:g}); take --dtype float64"
@@ -176,7 +180,10 @@ def check_tolerance(tolerance: float, dtype: str) -> None:
 
 
 def _weights(part: Part, taking: str) -> NDArray[np.float32] | None:
-    """Return the part's weights. Raises InputError for a negative one; ``taking``: who takes none, for messages."""
+    """Return the part's weights, or None if it has none. Collective. Raises InputError for a negative weight.
+
+    taking: beginning of the error message, such as "PageRank takes".
+    """
     if part.weight is None:
         return None
     least = min(part.comm.allgather(float(part.weight.min(initial=np.inf))))
@@ -186,7 +193,10 @@ def _weights(part: Part, taking: str) -> NDArray[np.float32] | None:
 
 
 def _lengths(part: Part, seed: int | None) -> NDArray[np.float32]:
-    """Return the lengths of edges in the order of ``graph.indices``: drawn if there is a seed, else weights or 1."""
+    """Return the lengths of edges, [E], in the order of ``graph.indices``.
+
+    They are drawn by ``seed``; if it is None, they are the part's weights, or 1 without weights. Collective.
+    """
     graph = part.graph
     if seed is None:
         weight = _weights(part, "shortest paths take")
@@ -197,9 +207,10 @@ def _lengths(part: Part, seed: int | None) -> NDArray[np.float32]:
 
 
 def _check_range(part: Part, node: int, lengths: NDArray[np.float32], distance: NDArray[np.float32]) -> None:
-    """Raise InputError if some paths from a node are longer than float32 holds: their ends seem unreached. Collective.
+    """Raise InputError if a path from ``node`` is longer than float32 can represent. Collective.
 
-    lengths: [E], in the order of ``graph.indices``.
+    The end of such a path has the distance inf, as if it were not reached. lengths: [E], in the order of
+    ``graph.indices``. distance: [n], the result.
     """
     graph, largest = part.graph, float(np.finfo(np.float32).max)
     mine = float(distance.max(initial=0, where=np.isfinite(distance))), float(lengths.max(initial=0))
@@ -224,7 +235,7 @@ def _prepare(part: Part, kind: str) -> None:
 
 
 def _timed(part: Part, call: Callable[[], Any]) -> tuple[float, int, Any]:
-    """Return the slowest rank's seconds of a collective call, the bytes that were sent, and the result."""
+    """Run a collective call; return the slowest rank's seconds, the bytes sent by all ranks, and the result."""
     part.engine.moved = 0
     part.comm.Barrier()
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The second half of a build: the edges of all runs, a piece of rows at a time, sorted into a CSR."""
+"""Second half of a build: sort the edges of all runs into a CSR, as many rows at a time as fit into memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from ..graph import index_dtype
 from .runs import WEIGHT, Columns, Run, grouped, unpacked
 from .work import ColumnFile, Progress, WorkFolder
 
-MOST_EDGES = 1 << 24  # of a piece; more would gain nothing
+MOST_EDGES = 1 << 24  # sorted at a time; larger pieces are not faster
 
-Section = tuple[Columns, NDArray[np.int64]]  # edges of some buckets, first edge of each bucket and the end
+Section = tuple[Columns, NDArray[np.int64]]  # edges of B consecutive buckets, and their bounds [B + 1]
 
 
 class Conflicts(NamedTuple):
-    """Equal edges whose weights or data have to be the same, and differ.
+    """Duplicate edges whose weights or data must be equal, but differ.
 
-    Fields: edges: their number; an edge and its reverse count once. source, destination, first, other: ends, and the
-    data of two copies, of one of them. all: whether all edges were looked at.
+    Fields: edges: number of such edges; an edge and its reverse count once. source, destination: ends of one of
+    them, as an example. first, other: packed data of two differing copies of that edge. all: False if the build
+    stopped before it had compared all edges, so that there may be more.
     """
 
     edges: int
@@ -35,14 +36,20 @@ class Conflicts(NamedTuple):
 
 
 class SortedRows:
-    """The CSR of all runs, which grows row by row, in files of the work folder, or in memory if the runs are there.
+    """The in-edge CSR of the graph being built, to which `sort` appends row by row.
 
-    Args: dtype: `runs.data_type` of the edges. copies, directions: as `sort_buckets` of the native module takes them.
-    detect: compute the imbalance. most: number of edges of all runs. index: type of indices. [default: the narrowest]
+    It is held in memory if the runs are and it fits there as well, else in files of the work folder.
 
-    Attributes: degree: int64, degrees of the rows so far. indices, data: of their edges; the weight's name is WEIGHT.
-    imbalance: sum of `symmetry.imbalance`. rounded: number of combined weights that are whole and float32 does not
-    hold; an edge and its reverse count once. conflicts: equal edges that cannot be merged, None without.
+    Args: dtype: structured type of an edge's weight and data (`runs.data_type`). copies: how duplicate edges
+    are combined: "all" keeps them; "same", "first", "sum", "mean", "max" or "min" keep one. directions: 1 if
+    edges are used as listed, 2 if the reverse of each was added, 4 if it was added to a list that has both
+    directions. detect: True to compute ``imbalance``. most: upper bound of the number of edges. index: dtype of
+    the CSR's indices. [default: the narrowest for ``nodes``]
+
+    Attributes: degree: int64, in-degrees of the rows appended so far. indices: sources of their edges. data:
+    their weights (under the name WEIGHT) and edge data, by name. imbalance: sum of `symmetry.imbalance`, 0 if
+    each edge's reverse is present. rounded: number of combined weights that are integers which float32 cannot
+    represent; an edge and its reverse count once. conflicts: duplicate edges that cannot be combined, or None.
     """
 
     def __init__(
@@ -85,7 +92,7 @@ class SortedRows:
             column.close()
 
     def sort(self, runs: Sequence[Run], progress: Progress) -> None:
-        """Sort the edges of all runs; in files, up to the first ``conflicts``."""
+        """Sort the edges of all runs. If the CSR is in files, stop after the first piece that has conflicts."""
         total, done = sum(run.count for run in runs), 0
         for bucket, count in self._sorted(list(runs), 0, self._nodes, self._state["bucket"]):
             done += count
@@ -104,7 +111,13 @@ class SortedRows:
         return ColumnFile(None, dtype, shape)
 
     def _sorted(self, runs: list[Run], first: int, last: int, bucket: int = 0) -> Iterator[tuple[int, int]]:
-        """Sort rows first .. last - 1, of which runs group all edges, from a bucket on; yield (next bucket, edges)."""
+        """Sort the edges into rows first .. last - 1, piece by piece, and append each piece to the CSR.
+
+        Yields (the bucket to continue with, number of edges read) after each piece. runs: all edges into these
+        rows, grouped by destination; files that `_regrouped` wrote are removed at the end. bucket: first bucket
+        to sort; a resumed build continues at a later one. A bucket that does not fit into memory is divided
+        into finer buckets, and a single row that does not, by source.
+        """
         shift, counts = _counts(runs, last - first)
         while bucket < len(counts):
             end = _fitting(counts, bucket, self._capacity(runs), max(1, self._rows >> shift))
@@ -128,7 +141,10 @@ class SortedRows:
         self._remove(runs)
 
     def _by_source(self, runs: list[Run], first: int, last: int) -> Iterator[list[Section]]:
-        """Yield the edges of one row, in ranges of sources that fit into memory."""
+        """Yield the edges of one row in ascending ranges of sources, each of which fits into memory.
+
+        runs: all edges of the row, grouped by source. first, last: the sources are first .. last - 1.
+        """
         shift, counts = _counts(runs, last - first)
         bucket, capacity = 0, self._capacity(runs)
         while bucket < len(counts):
@@ -147,7 +163,7 @@ class SortedRows:
         self._remove(runs)
 
     def _parts_of(self, runs: list[Run], bucket: int, shift: int, most: int) -> Iterator[Columns]:
-        """Yield the edges of one bucket, at most so many at a time."""
+        """Yield the edges of one bucket of the given shift, at most ``most`` at a time."""
         for run in runs:
             start, stop = run.starts([bucket, bucket + 1], shift).tolist()
             for at in range(start, stop, most):
@@ -156,7 +172,10 @@ class SortedRows:
     def _regrouped(
         self, runs: list[Run], bucket: int, shift: int, first: int, last: int, *, by_source: bool = False
     ) -> list[Run]:
-        """Return one bucket's edges as runs of finer buckets, in files. first, last: range of their keys."""
+        """Write one bucket's edges to files as runs with finer buckets, and return these runs.
+
+        first, last: the bucket's keys are first .. last - 1. by_source: group by source instead of destination.
+        """
         found: list[Run] = []
         for columns in self._parts_of(runs, bucket, shift, max(1, self._capacity(runs) // 2)):
             made = grouped(columns, self.dtype.itemsize, first, last - 1, by_source=by_source)
@@ -165,7 +184,7 @@ class SortedRows:
         return found
 
     def _merged(self, parts: Iterator[Columns]) -> Columns:
-        """Return copies of one edge, which together do not fit into memory, as one."""
+        """Combine the copies of one edge, which together do not fit into memory, and return the one edge."""
         first, width = next(parts), self.dtype.itemsize
         target, source, data = first[0][:1], first[1][:1], first[2][:width].copy()
         if not width or self._copies == "first":
@@ -181,25 +200,31 @@ class SortedRows:
         return target, source, data
 
     def _add(self, count: int, source: Any, target: Any, first: bytes, other: bytes) -> None:
-        """Add equal edges that cannot be merged, and one of them as an example with the data of two copies."""
+        """Add ``count`` duplicate edges that cannot be combined to ``conflicts``; the first one is its example.
+
+        first, other: packed data of two copies of the edge source -> target.
+        """
         if count and self.conflicts is not None:
             self.conflicts = self.conflicts._replace(edges=self.conflicts.edges + count)
         elif count:
             self.conflicts = Conflicts(count, int(source), int(target), first, other)
 
     def _remove(self, runs: Sequence[Run]) -> None:
-        """Remove runs that were regrouped; the stream's own runs stay until the graph file is there."""
+        """Remove the files that `_regrouped` wrote.
+
+        The stream's own runs stay until the graph file is complete.
+        """
         for run in runs:
             if run.file is not None and run.file.name.startswith("part"):
                 run.file.unlink()
 
     @property
     def _rows(self) -> int:
-        """Most rows of a piece, whose degrees are in memory in several forms."""
+        """Largest number of rows sorted at a time: several arrays in memory have an entry for each of them."""
         return max(1, self._memory // 128)
 
     def _capacity(self, runs: Sequence[Run]) -> int:
-        """Return the edges of a piece: memory has those that are read, sorted, and taken apart again."""
+        """Return the largest number of edges that can be read, sorted and unpacked in memory at a time."""
         item = max((run.dtype.itemsize for run in runs), default=4)
         width = self.dtype.itemsize
         # While edges with data are sorted, each has its source and its position, and half of them a copy of both.
@@ -207,7 +232,10 @@ class SortedRows:
         return min(max(1, self._memory // each), MOST_EDGES)
 
     def _append(self, sections: list[Section], first: int, rows: int, shift: int) -> NDArray[np.int64]:
-        """Sort and append the edges of rows from ``first`` on, and return the degree of each row."""
+        """Sort the edges of rows from ``first`` on, append them to the CSR, and return the degrees of the rows.
+
+        sections: edges of these rows from each run, in buckets of 2**shift rows.
+        """
         degree, width = np.zeros(rows, np.int64), self.dtype.itemsize
         wide = any(columns[1].itemsize == 8 for columns, _ in sections)
         ids = np.dtype(np.uint64 if wide else np.uint32)
@@ -236,7 +264,10 @@ class SortedRows:
 
 
 def _counts(runs: Sequence[Run], keys: int) -> tuple[int, NDArray[np.int64]]:
-    """Return the shift of the coarsest run, and the edges of all runs in each of its buckets."""
+    """Return the largest shift of any run, and the number of edges of all runs in each bucket of 2**shift keys.
+
+    keys: number of keys that the runs cover.
+    """
     shift = max((run.shift for run in runs), default=0 if keys <= MOST_EDGES else keys.bit_length() - 24)
     buckets = -(-keys >> shift)
     counts = np.zeros(buckets, np.int64)
@@ -246,6 +277,9 @@ def _counts(runs: Sequence[Run], keys: int) -> tuple[int, NDArray[np.int64]]:
 
 
 def _fitting(counts: NDArray[np.int64], bucket: int, capacity: int, most: int) -> int:
-    """Return the end of a piece: ``most`` buckets from ``bucket`` on, as far as they fit, and one at least."""
+    """Return the end of the buckets from ``bucket`` on that together have at most ``capacity`` edges.
+
+    These are at least one bucket, even if it has more edges, and at most ``most``.
+    """
     sums = np.cumsum(counts[bucket : bucket + most])
     return bucket + max(1, int(np.searchsorted(sums, capacity, side="right")))

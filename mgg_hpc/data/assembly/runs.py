@@ -1,4 +1,4 @@
-"""The first half of a build: the edges of a stream, gathered in runs that are grouped by buckets of rows."""
+"""First half of a build: gather a stream's edges in runs, each grouped by ranges of destinations (buckets)."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from .. import native, symmetry
 from ..edge_stream import EdgeBlock, EdgeStream
 from .work import Progress, WorkFolder, read_column
 
-BUCKETS = 4096  # of a run; each has a write position of its own in the caches
-NARROW = 2**32  # ids below take 4 bytes in a run
-PACKED = 16 << 20  # bytes of edges' data that are packed edge by edge at a time
-LEAST_EDGES, MOST_EDGES = 1 << 16, 1 << 25  # of a run that is written; larger ones were measured to be slower
-WEIGHT = "weight"  # in data types of edges; no other data have this name
+BUCKETS = 4096  # per run: few enough that the caches hold the write position of each
+NARROW = 2**32  # a run stores ids below this in 4 bytes
+PACKED = 16 << 20  # bytes of weights and edge data that are packed at a time
+LEAST_EDGES, MOST_EDGES = 1 << 16, 1 << 25  # per run that is written; larger ones were measured to be slower
+WEIGHT = "weight"  # name of the weight in `data_type`; no edge data has this name
 NO_DATA = np.dtype([])
 
 Columns = tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]  # destinations, sources, packed data
 
 
 def data_type(block: EdgeBlock) -> np.dtype[Any]:
-    """Return the structured type of the weight and the data of one edge; its itemsize is 0 where there are none."""
+    """Return the structured dtype of one edge's weight and data. Its itemsize is 0 if edges have neither."""
     weight = [] if block.weight is None else [(WEIGHT, "<f4", ())]
     data = [(name, each.dtype.str, each.shape[1:]) for name, each in sorted(block.data.items())]
     return np.dtype([*weight, *data])
 
 
 def packed(block: EdgeBlock, part: slice, dtype: np.dtype[Any]) -> NDArray[np.uint8]:
-    """Return the weight and the data of a part of a block, k edges, edge by edge: uint8 [k * dtype.itemsize]."""
+    """Return weights and data of k edges of a block as consecutive records: uint8 [k * dtype.itemsize].
+
+    part: slice of the block's edges. dtype: `data_type` of the block.
+    """
     rows = np.empty(part.stop - part.start, dtype)
     for name in dtype.names or ():
         values = block.weight if name == WEIGHT else block.data[name]
@@ -44,7 +47,10 @@ def packed(block: EdgeBlock, part: slice, dtype: np.dtype[Any]) -> NDArray[np.ui
 
 
 def unpacked(data: NDArray[np.uint8], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-    """Return the arrays [k, ...] of the packed weight and data of k edges, by name."""
+    """Return the weights and data of k edges as arrays [k, ...] by name: the inverse of `packed`.
+
+    data: uint8 [k * dtype.itemsize]. dtype: `data_type` of the edges.
+    """
     if not dtype.itemsize:
         return {}
     rows: Any = data.view(dtype)
@@ -53,11 +59,13 @@ def unpacked(data: NDArray[np.uint8], dtype: np.dtype[Any]) -> dict[str, NDArray
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Edges that are grouped by buckets of their keys, (key - base) >> shift; in memory, or in a file.
+    """Edges grouped into B buckets, in memory (``held``) or in a file.
 
-    A key is the destination, or, for edges of one row that do not fit into memory, the source.
+    An edge belongs to the bucket (key - base) >> shift. The key is the destination, or the source for the edges
+    of one row that do not fit into memory. Base is the lower bound of the run's keys.
 
-    Fields: offsets: int64 [B + 1], first edge of each bucket. dtype: type of ids. width: bytes of the data of an edge.
+    Fields: offsets: int64 [B + 1], bounds of the buckets. dtype: dtype of ids. width: bytes of an edge's packed
+    data.
     """
 
     shift: int
@@ -73,17 +81,20 @@ class Run:
         return int(self.offsets[-1])
 
     def starts(self, buckets: Any, shift: int) -> NDArray[np.int64]:
-        """Return the first edge of each of the coarser buckets key >> shift; of all that follow, the end."""
+        """Return the number of the first edge of each of ``buckets``, which are 2**shift keys wide.
+
+        shift: at least the run's own. For buckets after the run's last one this is its number of edges.
+        """
         buckets = np.asarray(buckets) << (shift - self.shift)
         return self.offsets[np.minimum(buckets, len(self.offsets) - 1)]
 
     def section(self, low: int, high: int, shift: int) -> tuple[Columns, NDArray[np.int64]]:
-        """Return the edges of coarser buckets low .. high - 1, and the first edge of each bucket [high - low + 1]."""
+        """Return the edges of buckets low .. high - 1 of 2**shift keys, and their bounds [high - low + 1]."""
         offsets = self.starts(np.arange(low, high + 1), shift)
         return self.edges(int(offsets[0]), int(offsets[-1])), offsets - offsets[0]
 
     def edges(self, first: int, last: int) -> Columns:
-        """Return the columns of edges first .. last - 1."""
+        """Return destinations, sources and packed data of edges first .. last - 1."""
         part, of_data = slice(first, last), slice(first * self.width, last * self.width)
         if self.held is not None:
             return self.held[0][part], self.held[1][part], self.held[2][of_data]
@@ -96,25 +107,28 @@ class Run:
         )
 
     def stored(self, work: WorkFolder, name: str) -> Run:
-        """Return the same run, in a file of the folder."""
+        """Write a run that is in memory to a new file of the folder, and return it as a run in that file."""
         assert self.held is not None
         return Run(self.shift, self.offsets, self.dtype, self.width, work.write(name, self.held))
 
     def describe(self) -> dict[str, Any]:
-        """Return the description of a run in a file for the manifest."""
+        """Return the manifest's entry for a run in a file, from which `described` opens it again."""
         assert self.file is not None
         facts = {"shift": self.shift, "dtype": self.dtype.str, "width": self.width}
         return {"file": self.file.name, "offsets": self.offsets.tolist(), **facts}
 
 
 def described(work: WorkFolder, facts: Mapping[str, Any]) -> Run:
-    """Return the run that a manifest describes."""
+    """Return the run of an entry of the manifest (`Run.describe`)."""
     offsets = np.array(facts["offsets"], dtype=np.int64)
     return Run(facts["shift"], offsets, np.dtype(facts["dtype"]), facts["width"], work.file(facts["file"]))
 
 
 def grouped(columns: Columns, width: int, base: int, largest: int, *, by_source: bool = False) -> Run:
-    """Group edges by buckets of their keys, which are base .. largest. width: bytes of the data of an edge."""
+    """Return edges grouped into buckets of their keys, base .. largest, as a run in memory.
+
+    width: bytes of an edge's packed data. by_source: take sources as keys instead of destinations.
+    """
     destinations, sources, data = columns
     keys, others = (sources, destinations) if by_source else (destinations, sources)
     shift = max(0, (largest - base).bit_length() - (BUCKETS - 1).bit_length())
@@ -126,15 +140,16 @@ def grouped(columns: Columns, width: int, base: int, largest: int, *, by_source:
 
 
 class Gatherer:
-    """Gathers a stream's edges in runs of bounded memory.
+    """Gathers a stream's edges in runs of bounded size; if there are several, writes them to the work folder.
 
-    Args: memory: bytes for a run and its grouped copy. symmetric: add each edge's reverse. loops: keep self loops.
-    detect: compute the imbalance. check: called with the type of the edges' data before they are gathered; may raise
-    InputError.
+    Args: memory: bytes for a run and its grouped copy. symmetric: True to add each edge's reverse. loops: True
+    to keep self loops. detect: True to compute ``imbalance``. check: called once with the edges' `data_type`
+    before any is gathered; may raise InputError.
 
-    Attributes: runs: runs so far. listed: edges of the stream so far. smallest, largest: of the ids so far, -1 without
-    edges. dtype: `data_type` of the edges, None before the first. imbalance: sum of `symmetry.imbalance` of the listed
-    edges, without reverses that are added. rounded: as in `EdgeBlock`, of the edges so far.
+    Attributes: runs: runs so far. listed: number of edges read from the stream so far. smallest, largest:
+    smallest and largest id so far, -1 before the first edge. dtype: `data_type` of the edges, None before the
+    first. imbalance: sum of `symmetry.imbalance` over the listed edges, without the reverses that were added.
+    rounded: sum of `EdgeBlock.rounded` so far.
     """
 
     def __init__(
@@ -157,7 +172,10 @@ class Gatherer:
         self._at, self._columns = 0, self._room()
 
     def gather(self, stream: EdgeStream, progress: Progress) -> None:
-        """Read all edges of a stream, from where an earlier process was. Raises InputError for an id out of range."""
+        """Read all edges of a stream, or those that an earlier, interrupted build had not written.
+
+        Raises InputError for an id out of range.
+        """
         state = self._work.state
         if state.get("runs") is not None:
             self.runs = [described(self._work, facts) for facts in state["runs"]]
@@ -218,7 +236,7 @@ class Gatherer:
             self._flush(block.mark)  # before the next block might not fit
 
     def _room(self) -> Columns:
-        """Return uninitialised sources, destinations and data of a run; of no length before the first block."""
+        """Return uninitialised sources, destinations and packed data for a run; empty before any block."""
         edges, width = 0, 0
         if self.dtype is not None:
             width = self.dtype.itemsize
@@ -233,7 +251,11 @@ class Gatherer:
         return grouped(columns, width, 0, max(self.largest, 0))
 
     def _flush(self, mark: Any, *, last: bool = False) -> None:
-        """Write the edges so far as a run. mark: from where the stream goes on after them, if it can."""
+        """Write the edges in memory to a file as a run, and record in the manifest how far the stream was read.
+
+        mark: `EdgeBlock.mark` from which a later build can continue; None writes no manifest, unless ``last``.
+        last: True after the stream's last edge.
+        """
         if self._at:
             self.runs.append(self._grouped().stored(self._work, f"run{len(self.runs)}"))
             self._at = 0
@@ -253,14 +275,17 @@ class Gatherer:
 
 
 def _plain(*ends: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Return ids in one of the types that the native module takes, the same for both ends."""
+    """Return contiguous arrays of ids of the same dtype, one that the native module takes."""
     kind = ends[0].dtype
     same = all(ids.dtype == kind for ids in ends) and kind in (np.int32, np.int64, np.uint32)
     return tuple(np.ascontiguousarray(ids, kind if same else np.int64) for ids in ends)
 
 
 def _checked(stream: EdgeStream, block: EdgeBlock, listed: int) -> tuple[int, int]:
-    """Return the smallest and the largest id of a block. Raises InputError for one that is negative, or no node."""
+    """Return the smallest and the largest id of a block. Raises InputError for an id out of range.
+
+    listed: number of the block's first edge in the stream, for the error message.
+    """
     smallest, largest, limit = 2**63, -1, 2**63 if stream.nodes is None else stream.nodes
     for ids in (block.sources, block.destinations):
         low, high = int(ids.min()), int(ids.max())

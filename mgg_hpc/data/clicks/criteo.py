@@ -1,7 +1,8 @@
-"""Criteo's click logs: text with a label, 13 integers and 26 hexadecimal words a line, divided by tabs.
+"""Read Criteo's click logs: text lines with a label, 13 integers and 26 hexadecimal words, separated by tabs.
 
-A field is empty where its value is missing; the word 0 stands for missing, too. Files are plain, or packed by gzip or
-zstd, and are read in blocks of whole lines, each of which is parsed at once.
+A field is empty if its value is missing; the word 0 stands for a missing value, too. Files are plain, or
+compressed by gzip or zstd, and are read in blocks of whole lines. A block is parsed by array operations on all
+of its fields at once: a window is a uint64 that holds the last 8 characters of a field.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from ..readers.limits import shown
 
 INTEGERS, WORDS = 13, 26
 FIELDS = 1 + INTEGERS + WORDS
-MISSING = -(1 << 31)  # of an integer
+MISSING = -(1 << 31)  # in place of an integer that is missing
 TAB, NEWLINE, MINUS = b"\t\n-"
-EACH = 0x0101010101010101  # times a byte: that byte eight times
+EACH = 0x0101010101010101  # EACH * byte has the byte in each of its 8 bytes
 LAST = np.array(
     [(1 << 8 * digits) - 1 for digits in range(9)], np.uint64
-)  # bytes of a window that are of a field
+)  # mask of the last 0 .. 8 bytes of a window
 ZEROS = ~LAST & np.uint64(ord("0") * EACH)
 PIECE = 512 << 10  # bytes that are parsed at a time, so that caches hold what is computed
 
@@ -35,8 +36,9 @@ PIECE = 512 << 10  # bytes that are parsed at a time, so that caches hold what i
 class Clicks:
     """Rows of a click log.
 
-    label: int8 [n], 0 or 1. dense: int32 [n, 13], MISSING where there is none. category: uint32 [n, 26], 0 where there
-    is none. bad: number of lines that were passed over. end: arguments of `read_criteo` that go on after these rows.
+    label: int8 [n], 0 or 1. dense: int32 [n, 13], MISSING for missing integers. category: uint32 [n, 26], 0 for
+    missing words. bad: number of wrong lines that were skipped. end: arguments with which `read_criteo`
+    continues after these rows.
     """
 
     label: NDArray[np.int8]
@@ -47,10 +49,11 @@ class Clicks:
 
 
 def read_criteo(path: Path, *, offset: int = 0, line: int = 1, skip_bad: bool = False) -> Iterator[Clicks]:
-    """Yield the rows of a file, some megabytes at a time, from byte ``offset`` on, which is in ``line``.
+    """Yield the rows of a file, some megabytes of text at a time.
 
-    skip_bad: pass over lines that are wrong, and count them. Raises InputError with file, line and column for a line
-    with another number of fields, or a field that is no label, integer or word.
+    offset: byte at which to begin. line: number of the line there, for messages. skip_bad: True to skip and
+    count wrong lines. Raises InputError with file, line and column for a line with a wrong number of fields, or
+    with a field that is not a label, an integer or a word, respectively.
     """
     for block in text_blocks(path, offset=offset, line=line):
         found, bad = _in_pieces(block.text), 0
@@ -63,7 +66,7 @@ def read_criteo(path: Path, *, offset: int = 0, line: int = 1, skip_bad: bool = 
 
 
 def _in_pieces(text: NDArray[np.uint8]) -> list[NDArray[Any]] | None:
-    """Return what `_parsed` does, of pieces of whole lines."""
+    """Return the result of `_parsed`, computed in pieces of whole lines that fit the caches."""
     found: list[tuple[NDArray[Any], ...]] = []
     begin = 0
     while begin < len(text) or not found:
@@ -78,7 +81,10 @@ def _in_pieces(text: NDArray[np.uint8]) -> list[NDArray[Any]] | None:
 
 
 def _parsed(text: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.uint32]] | None:
-    """Return label, integers and words of whole lines, or None if some line is wrong."""
+    """Return labels, int8 [n], integers, int32 [n, 13], and words, uint32 [n, 26], of n whole lines.
+
+    Returns None if any line is wrong.
+    """
     text = np.concatenate([np.zeros(16, np.uint8), text])  # windows before the first fields
     ends: NDArray[np.int64] = np.flatnonzero((text == TAB) | (text == NEWLINE))
     if len(ends) % FIELDS:
@@ -112,17 +118,21 @@ def _parsed(text: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.int32
 def _windows(
     text: NDArray[np.uint8], ends: NDArray[np.int64], digits: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """Return the last digits, at most 8, of fields that end there, as numbers of 8 bytes that begin with zeros."""
+    """Return the last characters of fields, at most 8, as windows: uint64, the last one in the lowest byte.
+
+    text: uint8. ends: index in ``text`` after each field. digits: number of characters to take; the bytes
+    before them are the character "0".
+    """
     windows: NDArray[np.uint64] = np.ndarray(len(text) - 7, ">u8", text, strides=(1,))
     return windows[ends - 8].astype(np.uint64) & LAST[digits] | ZEROS[digits]
 
 
 def _hexadecimal(windows: NDArray[np.uint64]) -> tuple[NDArray[np.uint32], bool]:
-    """Return the values of 8 hexadecimal digits, all of a number at once, and whether other bytes are among them."""
+    """Return the values of windows of 8 hexadecimal digits, and True if any byte is not such a digit."""
     lower = windows | np.uint64(0x20 * EACH)
     digit = (lower & np.uint64(0x0F * EACH)) + np.uint64(9) * (lower >> np.uint64(6) & np.uint64(EACH))
     letter = digit + np.uint64(6 * EACH) >> np.uint64(4) & np.uint64(EACH)
-    # Other bytes do not give themselves again, are above f, or are no printed characters.
+    # A byte is no digit if its digit does not give the byte again, if it is above f, or if it is not printable.
     again = digit + np.uint64(ord("0") * EACH) + np.uint64(ord("a") - ord("0") - 10) * letter
     odd = digit & np.uint64(0xF0 * EACH) | ~(windows >> np.uint64(1) | windows) & np.uint64(0x20 * EACH)
     for shift, mask in ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0xFFFFFFFF)):
@@ -131,13 +141,16 @@ def _hexadecimal(windows: NDArray[np.uint64]) -> tuple[NDArray[np.uint32], bool]
 
 
 def _not_decimal(windows: NDArray[np.uint64]) -> bool:
-    """Return whether any byte is no decimal digit."""
+    """Return True if any byte of the windows is not a decimal digit."""
     over = windows + np.uint64((0x80 - ord("9") - 1) * EACH) | windows - np.uint64(ord("0") * EACH) | windows
     return bool((over & np.uint64(0x80 * EACH)).any())
 
 
 def _decimal(windows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the values of 8 decimal digits: of pairs, of fours, and of all of them."""
+    """Return the values of windows of 8 decimal digits.
+
+    Digits are joined to pairs, these to fours, these to all.
+    """
     value = windows & np.uint64(0x0F * EACH)
     for bits, mask, base in (
         (8, 0x00FF00FF00FF00FF, 10),
@@ -149,7 +162,10 @@ def _decimal(windows: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _sound_lines(path: Path, block: TextBlock, *, skip_bad: bool) -> tuple[NDArray[np.uint8], int]:
-    """Return the text of a block's sound lines, and the number of others. Raises InputError unless ``skip_bad``."""
+    """Return the text of a block without its wrong lines, and their number.
+
+    Raises InputError for the first wrong line unless ``skip_bad``.
+    """
     kept, bad, begin = [], 0, 0
     for number, end, line in lines_of(block.text, block.line):
         mine = block.text[begin:end]
@@ -164,7 +180,7 @@ def _sound_lines(path: Path, block: TextBlock, *, skip_bad: bool) -> tuple[NDArr
 
 
 def _fault(line: str) -> str:
-    """Return what is wrong with a line."""
+    """Return a description of the error in a wrong line, for messages."""
     fields = line.rstrip("\r").split("\t")
     if len(fields) != FIELDS:
         found = counted(len(fields), "column")

@@ -1,6 +1,7 @@
-"""Drawn graphs: edges that are drawn block by block, node data that is drawn in pieces, and random number generators.
+"""Random graphs: edges that are drawn block by block, node data that is drawn in pieces, and their generators.
 
-Generators are counter-based (Philox), so that native code can draw any part of a sequence alone.
+Random number generators are counter-based (Philox), so that native code can draw any part of a sequence by
+itself.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from .. import schema
 from ..edge_stream import EdgeBlock, Imported, Rows
 from ..graph import Graph, from_edges, index_dtype
 
-DRAWN_AT_ONCE = 1 << 20  # edges of a block, which bounds the memory of drawn values
+DRAWN_AT_ONCE = 1 << 20  # edges per block, which bounds the memory of drawn values
 MOST_NODES = 1 << 40
-# Purposes of random sequences: the last word of the counter. NumPy's generator of a seed has 0 there.
+# What a random sequence is for: the last word of the counter. It is 0 in NumPy's own generators.
 EDGES, ROWS = 1, 2
 
 Ends = tuple[NDArray[Any], NDArray[Any]]  # sources, destinations
@@ -29,10 +30,11 @@ Words = NDArray[np.uint64]
 
 @dataclass(eq=False)
 class DrawnEdges:
-    """An edge stream (`edge_stream.EdgeStream`) that is drawn again in every pass.
+    """An `EdgeStream` of random edges. Nothing is stored: each pass draws the same edges again.
 
-    draw: returns sources and destinations, int32 or int64 [high - low], of edges low .. high - 1. The mark of a block
-    is the number of edges up to its end.
+    draw: function (low, high) that returns sources and destinations of edges low .. high - 1, int32 or int64
+    [high - low]. total: number of edges. block: number of edges per block. The mark of a block, from which a
+    pass can be continued, is the number of edges up to its end.
     """
 
     where: str
@@ -42,7 +44,7 @@ class DrawnEdges:
     block: int = DRAWN_AT_ONCE
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        """Yield the edges after a block's mark, or all."""
+        """Yield all edges, or those after a block's mark, as `EdgeStream.blocks`."""
         for low in range(mark or 0, self.total, self.block):
             high = min(low + self.block, self.total)
             sources, destinations = self.draw(low, high)
@@ -53,10 +55,10 @@ class DrawnEdges:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A drawn graph as a stream; self loops and duplicates are to be dropped.
+    """A random graph as a stream, from which the build has to drop self loops and duplicate edges.
 
-    symmetric: the reverse of each edge is to be added. most_edges: number of edges of the stream, or an upper bound.
-    held: bytes of memory that drawing needs, in proportion to the nodes.
+    symmetric: True if the build has to add the reverse of each edge. most_edges: upper bound of the number of
+    edges in the stream. held: bytes of memory that drawing needs, which grow with the number of nodes.
     """
 
     imported: Imported
@@ -65,7 +67,7 @@ class Drawn:
     held: int = 0
 
     def graph(self) -> Graph:
-        """Return the graph in memory."""
+        """Draw the whole graph, and return it as a `Graph` in memory."""
         edges, rows = self.imported.edges, self.imported.rows
         assert edges.nodes is not None and not callable(rows)
         blocks = [np.empty((2, 0), index_dtype(edges.nodes))]
@@ -88,9 +90,10 @@ class Drawn:
 
 
 class Draws:
-    """Draws of one generator in a fixed sequence of steps, each of which can be repeated.
+    """Draws from one generator in a fixed sequence of steps.
 
-    steps: functions that draw from a generator and yield arrays.
+    Each step can be repeated, and gives the same values. steps: functions that take a generator, draw from it,
+    and yield arrays.
     """
 
     def __init__(self, rng: np.random.Generator, steps: Sequence[Step]) -> None:
@@ -98,7 +101,7 @@ class Draws:
         self._states = [rng.bit_generator.state]  # at the beginning of each step that was reached
 
     def pieces(self, step: int) -> Iterator[NDArray[Any]]:
-        """Yield the draws of a step. Earlier steps that were not drawn to their end are drawn first."""
+        """Yield the arrays of a step. Earlier steps that were not yet drawn to their end are drawn first."""
         while len(self._states) <= step:
             for _ in self.pieces(len(self._states) - 1):
                 pass
@@ -110,14 +113,18 @@ class Draws:
 
 
 def spans(rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (first row, last row + 1) of pieces of about 4 MiB."""
+    """Yield the bounds (first, last + 1) of consecutive pieces of ``rows`` rows, of about 4 MiB each."""
     step = max(1, (4 << 20) // max(1, row_bytes))
     for low in range(0, rows, step):
         yield low, min(low + step, rows)
 
 
 def split_rows(nodes: int, part: Callable[[int, int], NDArray[Any]]) -> dict[str, Rows]:
-    """Return the three masks by their paths. part(low, high): 0, 1, 2 for training, validation, test; else other."""
+    """Return the datasets of the three masks, train, val and test, by their paths in a graph file.
+
+    part: function (low, high) that returns 0 for training, 1 for validation, 2 for test, or another number, for
+    each of the nodes low .. high - 1.
+    """
 
     def pieces(number: int) -> Callable[[], Iterator[NDArray[Any]]]:
         return lambda: (part(low, high) == number for low, high in spans(nodes, 1))
@@ -129,10 +136,11 @@ def split_rows(nodes: int, part: Callable[[int, int], NDArray[Any]]) -> dict[str
 def random_rows(
     rng: np.random.Generator, nodes: int, *, features: int, classes: int, before: Sequence[Step] = ()
 ) -> tuple[Draws, dict[str, Rows]]:
-    """Return draws of features and labels that are independent of the edges, and their datasets by path.
+    """Return random features and labels, independent of the edges: their draws, and their datasets by path.
 
-    Features are standard normal, float32 [nodes, features]. Labels are uniform; half of the nodes are for training, a
-    quarter for validation, the rest for testing. before: steps of the same generator that come first.
+    Features are standard normal, float32 [nodes, features]. Labels are uniform over the classes; half of the
+    nodes are for training, a quarter for validation, the rest for testing. features, classes: 0 for none.
+    before: steps that draw from the same generator first.
     """
 
     def draw_features(rng: np.random.Generator) -> Iterator[NDArray[Any]]:
@@ -164,7 +172,7 @@ def random_rows(
 
 
 def split_bytes(nodes: int, classes: int) -> int:
-    """Return the bytes of memory that `random_rows` needs for the split."""
+    """Return the bytes of memory that `random_rows` needs to divide the nodes into the three masks."""
     return nodes * (index_dtype(nodes)().itemsize + 1) if classes else 0
 
 
@@ -178,17 +186,17 @@ def key_of(seed: int) -> Words:
 
 
 def counter(purpose: int, number: int = 0) -> Words:
-    """Return the counter, uint64 [4], at which the sequence ``number`` for a purpose begins."""
+    """Return the Philox counter, uint64 [4], at which a random sequence begins. purpose: EDGES or ROWS."""
     return np.array([0, 0, number, purpose], dtype=np.uint64)
 
 
 def generator(seed: int, purpose: int, number: int) -> np.random.Generator:
-    """Return a generator of the sequence ``number`` for a purpose."""
+    """Return a generator at the beginning of a random sequence (`counter`)."""
     return np.random.Generator(np.random.Philox(key=key_of(seed), counter=counter(purpose, number)))
 
 
 def advanced(seed: int, words: int) -> np.random.Generator:
-    """Return the generator of a seed after it has drawn this many 64-bit words."""
+    """Return NumPy's Philox generator of a seed as it is after drawing ``words`` 64-bit words."""
     bits = np.random.Philox(seed)
     bits.advance(words // 4)  # in steps of the counter, each of which gives four words
     later = np.random.Generator(bits)

@@ -19,16 +19,18 @@ from ..graph import whole_ids
 from .npy import NUMBERS, Array, open_array
 
 BLOCK_EDGES = 1 << 20
-ROWS = 1 << 20  # offsets that are read at a time
-STORED_AS = {"float64": np.float32, "bool": np.uint8}  # of types that graph files do not have
+ROWS = 1 << 20  # number of offsets that are read at a time
+STORED_AS = {"float64": np.float32, "bool": np.uint8}  # for dtypes that graph files do not have
 
 
 def open_edge_arrays(path: Path, *, nodes: int | None = None, counted: str = "") -> Imported:
-    """Open a .npy file of edges, whole numbers [2, E] (sources, destinations) or [E, 2], as a stream.
+    """Open a .npy file of edges, an array of integers [2, E] (sources, destinations) or [E, 2], as a stream.
 
-    Args: nodes: number of nodes. [default: the largest id plus one] counted: where that number is from, for messages.
+    Args: nodes: number of nodes. [default: the largest id plus one] counted: where ``nodes`` was found, for
+    messages.
 
-    Raises InputError for an array of another type or shape; reading raises it for an id that is no whole number.
+    Raises InputError for an array of another type or shape. Reading the stream raises it for an id that is not
+    an integer.
     """
     name, array = path.name.removesuffix(".npy") or "graph", open_array(path)
     edges = PairedEdges(str(path), ends_of(array), nodes, counted=counted)
@@ -38,7 +40,7 @@ def open_edge_arrays(path: Path, *, nodes: int | None = None, counted: str = "")
 
 
 def ends_of(edges: Array) -> tuple[Array, ...]:
-    """Return the ends of edges as `PairedEdges` takes them. edges: whole numbers [2, E] or [E, 2].
+    """Return an array of edges as the argument ``ends`` of `PairedEdges`. edges: integers [2, E] or [E, 2].
 
     Raises InputError for other types and shapes.
     """
@@ -52,11 +54,11 @@ def ends_of(edges: Array) -> tuple[Array, ...]:
 
 
 class PairedEdges:
-    """An `EdgeStream` over arrays of sources and of destinations [E], or one of both [E, 2]. Marks are edge numbers.
+    """An `EdgeStream` over two arrays [E], sources and destinations, or over one array [E, 2].
 
-    Args: nodes: number of nodes. [default: the largest id plus one] weight: numbers [E]. data: further arrays [E, ...]
-    by name. counted: where the number of nodes is from, for messages; without it the build refuses ids that are too
-    large.
+    Marks are edge numbers. Args: nodes: number of nodes. [default: the largest id plus one] weight: numbers
+    [E]. data: further arrays [E, ...] by name. counted: where ``nodes`` was found, for the message about an id
+    that is too large; if empty, the build raises that error instead of this stream.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class PairedEdges:
         self._counted, self._ends, self._weight, self._data = counted, ends, weight, data or {}
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        """Yield the edges, as `EdgeStream.blocks`. Raises InputError for an id that is none."""
+        """Yield the edges, as `EdgeStream.blocks`. Raises InputError for an invalid id."""
         begin = mark or 0
         with ExitStack() as files:
             ends = [files.enter_context(each.reading(begin)) for each in self._ends]
@@ -89,7 +91,10 @@ class PairedEdges:
                     progress(high)
 
     def _checked(self, low: int, end: str, ids: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the ids of one end of edge ``low`` and following as int64."""
+        """Return ids as int64. Raises InputError for an id that is out of range or not an integer.
+
+        low: number of the first edge. end: "source" or "destination", for messages.
+        """
         limit, reason = 2**63, "2**63 - 1"
         ids = whole_ids(f"{self.where}: edge", low, ids, f" has the {end}")
         bad = ids.astype(np.int64, copy=False) < 0  # ids from 2**63 on are negative as int64
@@ -103,10 +108,10 @@ class PairedEdges:
 
 
 class CompressedEdges:
-    """An `EdgeStream` over offsets [N+1] and ids [E]: row v lists the sources of edges to v. Marks are entry numbers.
+    """An `EdgeStream` over a CSR, offsets [N + 1] and ids [E]: row v lists the sources of edges to v.
 
-    Args: by_source: row v lists the destinations of edges from v. weight: numbers [E]. data: further arrays [E, ...] by
-    name.
+    Marks are entry numbers. Args: by_source: True if row v lists the destinations of edges from v instead.
+    weight: numbers [E]. data: further arrays [E, ...] by name.
     """
 
     def __init__(
@@ -142,10 +147,10 @@ class CompressedEdges:
 
 
 class WithData:
-    """An `EdgeStream` that adds arrays [E, ...] by name to the edges of another one, in their order.
+    """An `EdgeStream` that adds edge data from arrays [E, ...], by name, to the edges of another stream.
 
-    The array "weight" [E] has the weights, which the other stream must not have. A mark is the other stream's mark, and
-    the number of edges before it.
+    Entry i of an array belongs to the i-th edge. An array named "weight", [E], gives the weights, which the
+    other stream must not have then. A mark is [the other stream's mark, number of edges before it].
     """
 
     def __init__(self, stream: EdgeStream, data: Mapping[str, Array]) -> None:
@@ -159,7 +164,7 @@ class WithData:
             raise InputError(f"{self._weight.where} is {self._weight}; expected weights [edges]")
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        """Yield the edges, as `EdgeStream.blocks`. Raises InputError where there are more or fewer edges than data."""
+        """Yield the edges, as `EdgeStream.blocks`. Raises InputError if an array has not one entry per edge."""
         of_stream, done = mark or (None, 0)
         with ExitStack() as files:
             data = _EdgeData(files, done, self._weight, self._data)
@@ -190,10 +195,12 @@ class WithData:
 
 
 class NodesOfTable:
-    """An `EdgeStream` that compares another one's largest id with the rows of a table that may begin with a header.
+    """An `EdgeStream` that checks whether a table of nodes was read with its header as a row.
 
-    numbered: the table begins as pandas numbers columns. A mark is the other stream's mark and the largest id before
-    it.
+    It passes on another stream's edges, and compares their largest id with the table's number of rows. table:
+    name for messages. rows: number of the table's rows. numbered: True if its first row is 0, 1, 2, ..., the
+    header that pandas writes above columns without names. A mark is [the other stream's mark, largest id before
+    it].
     """
 
     def __init__(self, stream: EdgeStream, table: str, rows: int, *, numbered: bool = False) -> None:
@@ -203,7 +210,8 @@ class NodesOfTable:
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream.blocks`.
 
-        Raises InputError where the table has one row more than nodes, or more where the first row is numbered.
+        Raises InputError if the table has exactly one row more than there are nodes or, with ``numbered``, any
+        number more.
         """
         if self.nodes not in (None, self._rows):
             self._check(self.nodes)
@@ -223,7 +231,7 @@ class NodesOfTable:
 
 
 class _EdgeData:
-    """Weights and data of edges from arrays, from edge ``low`` on, in types that graph files have."""
+    """Reads weights and edge data from arrays, from edge ``low`` on, in the dtypes of graph files."""
 
     def __init__(self, files: ExitStack, low: int, weight: Array | None, data: Mapping[str, Array]) -> None:
         self._where, self._low = "" if weight is None else weight.where, low
@@ -231,7 +239,7 @@ class _EdgeData:
         self._data = {name: files.enter_context(each.reading(low)) for name, each in data.items()}
 
     def take(self, count: int) -> dict[str, Any]:
-        """Return the weights, the data and the numbers of rounded ones of the next edges, as `EdgeBlock` has them."""
+        """Return weight, data and rounded of `EdgeBlock` for the next ``count`` edges, by these names."""
         given = {name: take(count) for name, take in self._data.items()}
         weight = None if self._weight is None else self._weight(count)
         with np.errstate(over="ignore"):  # the build refuses values that become infinite
@@ -243,7 +251,7 @@ class _EdgeData:
         return {"weight": single, "data": found, "rounded": rounded}
 
     def _in_single(self, given: NDArray[Any]) -> NDArray[np.float32]:
-        """Return weights in single precision. Raises InputError for one that is 0 only there."""
+        """Return weights as float32. Raises InputError for a weight that is not 0 but becomes 0."""
         weight = given.astype(np.float32, copy=False)
         if weight is not given:
             at = checks.first((weight == 0) & (given != 0))
@@ -256,7 +264,10 @@ class _EdgeData:
 
 
 def count_rounded(given: NDArray[Any], stored: NDArray[Any]) -> int:
-    """Return how many finite whole numbers are others in the type they are stored in, which is too narrow for them."""
+    """Return how many integers changed their value when they were converted to a narrower floating-point type.
+
+    given, stored: the numbers before and after the conversion. Infinite and fractional numbers are not counted.
+    """
     if stored.dtype.kind != "f" or np.can_cast(given.dtype, stored.dtype) or not given.size:
         return 0
     with np.errstate(invalid="ignore"):
@@ -266,12 +277,12 @@ def count_rounded(given: NDArray[Any], stored: NDArray[Any]) -> int:
 
 
 def _exact(dtype: Any) -> int:
-    """Return the number up to which a float type holds all whole numbers."""
+    """Return the number up to which a floating-point type represents every integer."""
     return 2 ** (int(np.finfo(dtype).nmant) + 1)
 
 
 def rounding(what: str, count: int, dtype: Any = np.float32) -> str:
-    """Return the line that tells of rounded numbers. what: theirs, such as "the weights"."""
+    """Return the note that ``count`` integers were rounded. what: their name in it, such as "the weights"."""
     verb = "was" if count == 1 else "were"
     return (
         f"{count:,} of {what} {verb} rounded: {np.dtype(dtype)} does not hold all whole numbers beyond "
@@ -280,12 +291,12 @@ def rounding(what: str, count: int, dtype: Any = np.float32) -> str:
 
 
 def _stored_as(values: NDArray[Any]) -> Any:
-    """Return the type that a graph file has for data of edges."""
+    """Return the dtype in which a graph file stores edge data of the dtype of ``values``."""
     return STORED_AS.get(values.dtype.name, values.dtype)
 
 
 def offset_runs(indptr: Array, total: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield (first row, offsets int64 [rows + 1]) of runs of rows.
+    """Read the offsets of a CSR block by block; yield (first row, int64 [rows + 1]) for each block of rows.
 
     Raises InputError unless offsets begin with 0, never decrease and end with ``total``.
     """
@@ -301,7 +312,10 @@ def offset_runs(indptr: Array, total: int) -> Iterator[tuple[int, NDArray[np.int
 
 
 def in_range(array: Array, ids: NDArray[Any], low: int, limit: int) -> NDArray[np.int64]:
-    """Return ids, from entry ``low`` of an array on, as int64. Raises InputError for one outside 0 .. limit - 1."""
+    """Return ids as int64.
+
+    Raises InputError for an id outside 0 .. limit - 1. low: entry of ids[0] in ``array``.
+    """
     ids = whole_ids(f"{array.where}: entry", low, ids, " is")
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= limit):
         at = checks.first((ids < 0) | (ids >= limit)) or 0

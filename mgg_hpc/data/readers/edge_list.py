@@ -1,10 +1,10 @@
 """Edge lists: text, one edge a line, plain or packed by gzip or zstd.
 
-``source destination``, or ``source destination weight``, divided as `dialect` says. Lines that start with # or % are
-comments; between names, those before the first edge. All lines have as many columns as the first one; a fourth one,
-which KONECT has for times, must be of numbers and is not kept, which is said. Blocks of lines are parsed natively where
-they are regular; a block with anything else in it is read line by line, and that reading decides what is an error and
-where.
+A line is ``source destination`` or ``source destination weight``, with the delimiter that `dialect` finds.
+Lines that start with # or % are comments; if ids may be any words, only those before the first edge are. All
+lines must have as many columns as the first one. A fourth column, which KONECT uses for times, must hold
+numbers; it is left out with a note. Blocks of regular lines are parsed natively; any other block is read line
+by line, which finds errors and their lines.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .node_arrays import of_array
 LARGEST_ID = 10**15  # below it, ids have 15 digits at most
 FROM_ONE = "node 0 has no edge; if the ids begin at 1, import with --first 1"
 COLUMNS = ("source", "destination", "weight", "time")
-WHOLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")  # what may be a whole number
-PIECE = 1 << 18  # names that are written at a time
-LEADING = 1 << 14  # bytes in which SNAP's comments are
+WHOLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")  # a number, maybe an integer
+PIECE = 1 << 18  # number of names that are written at a time
+LEADING = 1 << 14  # bytes at the beginning of a file that are searched for SNAP's comments
 SNAP = re.compile(b"(#.*\n)*# *undirected graph", re.IGNORECASE)
 DIMACS = re.compile("p +(sp|edge|edges|col|max|min|asn|aux|cnf|tw) .*[0-9]")
 EXACT = "\x1f"  # the delimiter of words that keep their blanks and quotes
@@ -54,16 +54,19 @@ def open_edge_list(
     dialect: Dialect | None = None,
     keep_numbers: bool = False,
 ) -> Imported:
-    """Open an edge list as a stream of edges; whether it is undirected is for the build to find out.
+    """Open an edge list as a stream of edges. The build finds out whether the graph is undirected.
 
-    Args: nodes: number of nodes. [default: the largest id plus one] first: number of the first node, 0 or 1. [default:
-    0] map_ids: ids are any words, and rows are in the order of their first appearance; the words are kept in the file,
-    and in memory while it is read: 30 to 60 bytes a node whose id is a whole number, and for any other word 40 to 75
-    bytes and up to twice its text; half as much again while the table grows. counted: where the number of nodes is
-    from, for messages. keep_numbers: with a header in the dialect, numbers in the first line are an edge.
+    Args: nodes: number of nodes. [default: the largest id plus one] first: number of the first node, 0 or 1.
+    [default: 0] map_ids: True if ids may be any words; rows are then in the order of first appearance, and the
+    graph file keeps the words. While the list is read they take memory: 30 to 60 bytes for each node whose id
+    is an integer, for any other word 40 to 75 bytes and up to twice its text; 1.5 times as much while the table
+    grows. counted: where ``nodes`` was found, for messages. dialect: delimiter, header and comments, as far as
+    the user gives them. keep_numbers: True to read the first line as an edge if it has numbers, even if the
+    dialect has a header.
 
-    Reading raises InputError that names file and line for a word, an id out of range, a missing column, a weight that
-    is not finite in single precision, a header, or a bipartite graph of KONECT, whose sides have ids of their own.
+    Reading raises InputError that names file and line for a word that is not an id, an id out of range, a
+    missing column, a weight that is not finite in float32, an unexpected header, or a bipartite graph of
+    KONECT, as its two sides are numbered separately.
     """
     if nodes is not None:
         check_memory(f"{path}: a graph of {nodes} nodes", 8 * nodes)
@@ -82,7 +85,11 @@ def open_edge_list(
 
 
 def warn_of_one_direction(path: Path) -> None:
-    """Print a note on stderr where a file begins as undirected graphs of KONECT ("% sym") or SNAP do; not for pipes."""
+    """Print a note on stderr if a file lists each undirected edge once, as its first lines tell.
+
+    These are "% sym" in files of KONECT, and the comment "undirected graph" in files of SNAP. Pipes are not
+    read.
+    """
     if path.is_file():
         with closing(text_blocks(path)) as blocks:
             texts = [block.text[:LEADING] for block in islice(blocks, 1)]
@@ -92,21 +99,21 @@ def warn_of_one_direction(path: Path) -> None:
 
 
 def _konect_kind(text: NDArray[np.uint8]) -> str:
-    """Return the kind of graph in the first line of KONECT's files: sym, asym or bip; "" for any other text."""
+    """Return the kind of graph in the first line of a KONECT file, sym, asym or bip; "" for other files."""
     words = text[:200].tobytes().split(b"\n", 1)[0].decode("ascii", errors="replace").split()
     return words[1] if words[:1] == ["%"] and words[1:2] in (["sym"], ["asym"], ["bip"]) else ""
 
 
 def graph_name(path: Path) -> str:
-    """Return the name of a graph in a file."""
+    """Return the name of the graph in a file: the file's name without its endings, or "graph"."""
     return path.name.split(".")[0] or "graph"
 
 
 class _NumberedEdges:
-    """The stream of an edge list of numbers.
+    """The `EdgeStream` of an edge list whose ids are numbers.
 
-    Marks: arguments of `text_blocks` after a block, and as "head" the columns, the delimiter, the comments so far, and
-    the lines to print.
+    A mark has the arguments with which `text_blocks` continues after a block, and, as "head", the number of
+    columns, the delimiter, the number of comments so far, and the notes to print.
     """
 
     named = False
@@ -138,12 +145,15 @@ class _NumberedEdges:
         rules.note_comments(comments)
 
     def _parse(self, rules: LineRules, block: TextBlock, columns: int) -> tuple[Edges, int, int]:
-        """Return the edges of a block, and the numbers of comments and of rounded weights in it."""
+        """Return the edges of a block of lines, and its numbers of comments and of rounded weights."""
         return rules.parse(block, columns)
 
 
 class _NamedEdges(_NumberedEdges):
-    """The stream of an edge list between names. It has no marks: rows depend on the names of all lines before."""
+    """The `EdgeStream` of an edge list whose ids are names.
+
+    It has no marks: a row depends on all names before it.
+    """
 
     named = True
 
@@ -164,9 +174,9 @@ class _NamedEdges(_NumberedEdges):
             )
 
     def rows(self) -> Mapping[str, Rows]:
-        """Return the dataset of ids where all names are whole numbers that fit int64; otherwise the two of names.
+        """Return the datasets of the nodes' names by path: ids if all are int64 integers, else two of text.
 
-        The names are read again where another process has read the edges.
+        The edge list is read again if another process has read the edges.
         """
         if self.nodes is None:
             for _ in self.blocks():
@@ -208,7 +218,10 @@ class _NamedEdges(_NumberedEdges):
 
 
 def _names(rules: LineRules, line: TextLine, columns: int) -> Words:
-    """Return the words of a line. Raises InputError where it is no edge between names."""
+    """Return the words of a line, with numbers in canonical form.
+
+    Raises InputError if it is not an edge between names.
+    """
     where = f"{rules.where}:{line.number}"
     words = rules.dialect.words(where, line.text)
     rules.check_columns(where, words, columns)
@@ -222,7 +235,7 @@ def _names(rules: LineRules, line: TextLine, columns: int) -> Words:
 
 
 class Edges(NamedTuple):
-    """A run of k edges: int64 [k] ids, and float32 [k] weights where there is a third column."""
+    """Consecutive edges: ids, int64 [k], and, if there is a third column, weights, float32 [k]."""
 
     sources: NDArray[np.int64]
     destinations: NDArray[np.int64]
@@ -230,12 +243,12 @@ class Edges(NamedTuple):
 
     @staticmethod
     def empty(count: int, *, weighted: bool) -> Edges:
-        """Return uninitialised arrays for so many edges."""
+        """Return uninitialised arrays for ``count`` edges."""
         weight = np.empty(count, np.float32) if weighted else None
         return Edges(np.empty(count, np.int64), np.empty(count, np.int64), weight)
 
     def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Return the arrays as the native module takes them."""
+        """Return sources, destinations and weights for the native module; no weights are an empty array."""
         return (
             self.sources,
             self.destinations,
@@ -243,7 +256,7 @@ class Edges(NamedTuple):
         )
 
     def cut(self, count: int) -> Edges:
-        """Return the first edges."""
+        """Return the first ``count`` edges."""
         weight = None if self.weight is None else self.weight[:count]
         return Edges(self.sources[:count], self.destinations[:count], weight)
 
@@ -252,9 +265,9 @@ class Edges(NamedTuple):
 class LineRules:
     """Format of the lines of an edge list.
 
-    Fields: where: the file. first, limit: ids are first .. first + limit - 1. names: names of the columns. counted:
-    where the limit is from, for messages. keep_numbers: as in `open_edge_list`. notes: lines to print once all were
-    read.
+    Fields: where: name of the file, for messages. first, limit: ids are first .. first + limit - 1. names:
+    names of the columns. counted: where ``limit`` was found, for messages. keep_numbers: as in
+    `open_edge_list`. notes: notes to print after the file was read.
     """
 
     where: str
@@ -269,11 +282,12 @@ class LineRules:
     def begin(
         self, block: TextBlock, comments: int, *, named: bool = False
     ) -> tuple[LineRules, int, TextBlock, int]:
-        """Return the rules with a delimiter, the number of columns, the block from its first edge on, and comments.
+        """Find the delimiter and the columns in a block of lines with the first edge or header.
 
-        The number of columns is 0 where the block has no edge and no header. comments: their number before the block.
-        named: ids may be any words. Raises InputError for a first line that is a header, if the dialect does not say
-        so, and for bipartite graphs of KONECT.
+        Returns the rules with the delimiter, the number of columns (0 if the block has neither edge nor
+        header), the block from its first edge on, and the number of comments so far. comments: their number
+        before the block. named: True if ids may be any words. Raises InputError for a header that the dialect
+        does not announce, and for bipartite graphs of KONECT.
         """
         if block.line == 1 and _konect_kind(block.text) == "bip":
             raise InputError(
@@ -321,7 +335,10 @@ class LineRules:
         return rules, columns, after(block, first.start, first.number), comments
 
     def _check_format(self, where: str, above: NDArray[np.uint8], texts: list[str]) -> None:
-        """Raise InputError for networkx's lists of neighbours, and for the formats of DIMACS."""
+        """Raise InputError for files of other formats: adjacency lists of networkx, and files of DIMACS.
+
+        where: file and line of the first edge. above: text before it. texts: the first lines.
+        """
         if b"\n# GMT " in b"\n" + above.tobytes():
             raise InputError(
                 f"{self.where} begins as networkx.write_adjlist writes neighbours; expected edges, as "
@@ -335,7 +352,7 @@ class LineRules:
             )
 
     def _may_be_pandas(self, where: str, dialect: Dialect, texts: list[str], *, named: bool) -> bool:
-        """Return whether the first line may be the numbers that pandas writes above columns without names."""
+        """Return True if the first line may be the header 0, 1, ... of pandas for columns without names."""
         first, *rest = (attempt(dialect, text) for text in texts)
         if not is_numbered(first) or len(first) < 2:
             return False
@@ -347,7 +364,12 @@ class LineRules:
         return True
 
     def _check_header(self, where: str, words: Words, numbers: bool, comment: Words) -> None:
-        """Raise InputError for a header that is none, or names other columns than these."""
+        """Raise InputError if the first line, a header according to the dialect, is not one, or a wrong one.
+
+        That is if it has numbers other than 0, 1, 2, ..., names other columns than those of an edge list, or is
+        below a comment with as many words, which may be the header. where: file and line. words: words of the
+        first line. numbers: True if all are numbers. comment: words of the last comment before it.
+        """
         if numbers and not is_numbered(words):
             raise InputError(
                 f"{where}: {shown(' '.join(words))} are numbers; expected a header, as --header says"
@@ -365,7 +387,11 @@ class LineRules:
     def _tell(
         self, where: str, dialect: Dialect, texts: list[str], columns: int, *, named: bool, known: bool
     ) -> None:
-        """Note what the first lines are taken for. known: columns have names. Raises InputError for names of rows."""
+        """Add notes that say how the first lines were understood, where a reader might expect something else.
+
+        texts: the first lines with edges. known: True if a header or comment names the columns. Raises
+        InputError if the first column has names of rows, as R writes them.
+        """
         rows = [attempt(dialect, text) for text in texts]
         if not all(rows) or not rows:
             return
@@ -387,23 +413,23 @@ class LineRules:
             self.note(f"{where}: the first edge is {' -> '.join(shown(word)[1:-1] for word in rows[0][:2])}")
 
     def divided_by(self, delimiter: str) -> LineRules:
-        """Return the rules with a delimiter that was found before; "" if none was."""
+        """Return the rules with this delimiter; unchanged if it is ""."""
         return replace(self, dialect=replace(self.dialect, delimiter=delimiter)) if delimiter else self
 
     def note(self, line: str) -> None:
-        """Add a line to print, once."""
+        """Add a note to print, unless it was added before."""
         if line not in self.notes:
             self.notes.append(line)
 
     def note_comments(self, comments: int) -> None:
-        """Add the number of comments that were left out to the lines to print."""
+        """Add a note with the number of comments that were left out."""
         if comments:
             self.note(f"{self.where}: left out {sizes.counted(comments, 'comment line')}")
 
     def parse(self, block: TextBlock, columns: int) -> tuple[Edges, int, int]:
-        """Return the edges of a block, and the numbers of comments and of rounded weights in it.
+        """Return the edges of a block of lines, and its numbers of comments and of rounded weights.
 
-        Raises InputError that names file and line of the first that is wrong.
+        columns: number of columns. Raises InputError that names file and line of the first error.
         """
         edges, dialect = Edges.empty(block.lines, weighted=columns > 2), self.dialect
         count, irregular, comments, rounded = 0, 0, 0, 0
@@ -425,7 +451,7 @@ class LineRules:
         return edges.cut(count), comments, rounded
 
     def check_columns(self, where: str, words: list[str], columns: int) -> None:
-        """Raise InputError unless a line has so many words."""
+        """Raise InputError unless a line has ``columns`` words, none of them empty. where: file and line."""
         if len(words) != columns or "" in words:
             have = len([word for word in words if word])
             names = self.names[:columns]
@@ -434,7 +460,10 @@ class LineRules:
             raise InputError(f"{where}: {sizes.counted(have, 'column')}; expected {columns}: {named}{hint}")
 
     def _edge(self, where: str, line: str, columns: int) -> tuple[int, int, float]:
-        """Return source, destination and weight (1 without one) of a line. Raises InputError where it is wrong."""
+        """Return source, destination and weight (1 if it has none) of a line.
+
+        Raises InputError for a wrong line.
+        """
         words = self.dialect.words(where, line)
         self.check_columns(where, words, columns)
         source, destination = self._node(where, words[0]), self._node(where, words[1])
@@ -444,7 +473,10 @@ class LineRules:
         return source, destination, numbers[0] if numbers else 1.0
 
     def _node(self, where: str, word: str) -> int:
-        """Return the row of a node id."""
+        """Return the row of a node id, the id less ``first``.
+
+        Raises InputError for a word that is not a valid id.
+        """
         if (
             word.isascii()
             and word.isdecimal()
@@ -473,7 +505,11 @@ class LineRules:
         return int(node) - self.first
 
     def number(self, where: str, name: str, word: str) -> float:
-        """Return the number in a column."""
+        """Return the number that a word stands for.
+
+        Raises InputError unless it is finite, and not rounded to 0, in float32. name: name of the column, for
+        messages.
+        """
         value = number(self.dialect.point(word))
         if value is None:
             comma = (
@@ -490,7 +526,10 @@ class LineRules:
 
 
 def _fits_numbers(dialect: Dialect, words: Words) -> bool:
-    """Return whether words may be an edge between numbers; tabs are blanks."""
+    """Return True if words, divided as ``dialect`` says, may be an edge between numbers.
+
+    The delimiter tab is refused, as the delimiter blank includes it.
+    """
     ids_are_whole = not any("," in word for word in words[:2])
     return (
         len(words) > 1 and dialect.delimiter != "\t" and ids_are_whole and all(map(dialect.is_number, words))
@@ -498,9 +537,10 @@ def _fits_numbers(dialect: Dialect, words: Words) -> bool:
 
 
 def _fits_names(dialect: Dialect, words: Words) -> bool:
-    """Return whether words may be an edge between names; between blanks, one with a weight.
+    """Return True if words, divided as ``dialect`` says, may be an edge between names.
 
-    Blanks at a comma or a semicolon are no delimiters.
+    With the delimiter blank, the edge must have a weight. Blanks next to a comma, semicolon or bar are not
+    delimiters.
     """
     comma = replace(dialect, decimal=",")
     return (
@@ -511,7 +551,10 @@ def _fits_names(dialect: Dialect, words: Words) -> bool:
 
 
 def _last_comment(dialect: Dialect, found: Dialect, above: NDArray[np.uint8]) -> Words:
-    """Return the words, divided as ``found``, of the last comment of a text; none where there is no comment."""
+    """Return the words of the last comment in a text, or [] without one.
+
+    dialect: has the marks of comments. found: has the delimiter. above: text before the first edge.
+    """
     marks = tuple(dialect.comments)
     lines = [line.strip(found.padding) for _, _, line in lines_of(above[-LEADING:])]
     last = next((line for line in reversed(lines) if line.startswith(marks)), "") if marks else ""

@@ -57,9 +57,9 @@ def _transforms_first(
 class _Call:
     """Arguments of a convolution that are not differentiable.
 
-    features: the input if it is not a tensor, else None. before, after: [n] or None, factors of rows before they are
-    summed, and of the sums. key: of the dropout after the ReLU. training: whether gradients are enabled, which a
-    Function cannot find out.
+    features: the input if it is sparse or on the host, else None. before, after: [n] or None, factors of the
+    rows before they are summed, and of the sums. key: random key of the dropout after the ReLU. training: True
+    if gradients are enabled, which code within an autograd Function cannot query.
     """
 
     features: SparseFeatures | HostFeatures | None
@@ -72,17 +72,22 @@ class _Call:
     training: bool
 
     def aggregated_back(self, rows: Rows, own: Tensor, eps: Tensor | None) -> Tensor:
-        """Return (R A^T L + (1 + eps) I) g, where ``rows`` hold L g and ``own`` is g (L = I if there is an eps)."""
+        """Return (R A^T L + (1 + eps) I) g, without the second term if eps is None.
+
+        rows: L g, in rows that peers read. own: g.
+        """
         with span("backward: aggregate"):
             back = self.graph.aggregate(self.adjacency, rows, scale=self.before, backward=True)
         return _add_own(back, own, eps)
 
 
 class _Convolution(Function):
-    """act((L A R + (1 + eps) I) x W^T + x V^T + b) with diagonals L = call.after and R = call.before.
+    """Compute act((L A R + (1 + eps) I) x W^T + x V^T + b), in either order of transform and aggregation.
 
-    The second term of the sum exists only with eps, which excludes L and R; the second product only with V (``root``).
-    The backward of the aggregation L A R is the aggregation R A^T L over the transposed plan.
+    A is the adjacency matrix, L and R are diagonal matrices with the entries call.after and call.before
+    (identity if None), V is ``root``, and act is ReLU with dropout, or the identity. The term (1 + eps) I is
+    present only if eps is given, which excludes L and R; x V^T only if ``root`` is. The backward of the
+    aggregation L A R is R A^T L, over the backward plan.
     """
 
     @staticmethod
@@ -189,7 +194,7 @@ class _Convolution(Function):
 
 
 class _Linear(Function):
-    """act(x W^T + b) into rows of the workspace."""
+    """Compute act(x W^T + b) into rows of the workspace; act is ReLU with dropout, or the identity."""
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -237,18 +242,21 @@ def _multiply(x: Input, weight: Tensor, out: Tensor, scale: Tensor | None = None
 
 
 def _weight_gradient(gradient: Tensor, x: Input) -> Tensor:
-    """Return the gradient of W in x W^T."""
+    """Return the gradient of W in x W^T, [out, in]. gradient: of x W^T, [n, out]."""
     return gradient.t() @ x if isinstance(x, Tensor) else x.gradient(gradient)
 
 
 def _times(gradient: Tensor, weight: Tensor, graph: GraphView) -> Tensor:
-    """Return the gradient of x in x W^T, in rows of the workspace."""
+    """Return the gradient of x in x W^T, [n, in], in rows of the workspace. gradient: of x W^T, [n, out]."""
     out = graph.workspace.rows(len(gradient), weight.shape[1], gradient.dtype)
     return torch.mm(gradient, weight.to(gradient.dtype), out=out)
 
 
 def _add_own(sums: Tensor, own: Tensor, eps: Tensor | None) -> Tensor:
-    """Add (1 + eps) own to sums in place, if there is an eps; only to the first rows if one has fewer. Return sums."""
+    """Add (1 + eps) * own to ``sums`` in place unless eps is None, and return ``sums``.
+
+    If one of them has fewer rows, as on a block, only that many rows are added.
+    """
     if eps is not None:
         count = min(len(sums), len(own))
         sums[:count].addcmul_(own[:count], (1 + eps).to(own.dtype))
@@ -284,7 +292,11 @@ def check_parameters(graph: GraphView, *parameters: Tensor | None) -> None:
 
 
 def _checked(x: Input, weight: Tensor) -> tuple[Tensor | None, SparseFeatures | HostFeatures | None]:
-    """Return (rows, None) or (None, features). Raises ValueError for a width that is not the weight's."""
+    """Return (x, None) if x is a tensor, or (None, x) if it is sparse or host-resident.
+
+    Autograd Functions take the first as an operand, the second as a separate argument. Raises ValueError if x
+    has another number of columns than the weight, [out, in].
+    """
     if x.shape[1] != weight.shape[1]:
         raise ValueError(f"x has {x.shape[1]} features, but the weight is for {weight.shape[1]}")
     return (x, None) if isinstance(x, Tensor) else (None, x)
@@ -306,10 +318,12 @@ def convolution(
 ) -> Tensor:
     """Return act((L A R + (1 + eps) I) x W^T + x V^T + b), [n, out], for x [n, in], weight W [out, in], bias b [out].
 
-    before, after: [n], the diagonals R and L. root: V [out, in]; None leaves out its product. eps: [1]; None leaves out
-    I. relu: apply ReLU. key: of dropout after the ReLU. Rows have the graph's dtype; with half rows products are half
-    too, and weight and bias float32. Collective, and so is its backward. Gradients of parameters are this rank's part
-    of the sum over ranks. Raises ValueError for rows of the wrong width, number or dtype.
+    A is the adjacency matrix. before, after: [n], diagonals of R and L, the identity if None. root: V [out,
+    in]; None leaves out x V^T. eps: [1]; None leaves out (1 + eps) I. relu: apply ReLU. key: random key of
+    dropout after the ReLU, or None. Rows have the graph's dtype; with half-precision rows, products are in half
+    precision too, while weight and bias are float32. Collective, and so is its backward. Gradients of
+    parameters are this rank's summand: their sum over ranks is the gradient. Raises ValueError for rows of the
+    wrong width, number or dtype.
     """
     check_rows(x, graph)
     check_parameters(graph, weight, bias, root)
@@ -331,8 +345,9 @@ def linear(
 ) -> Tensor:
     """Return act(x W^T + b), [n, out], for x [n, in], weight W [out, in], bias b [out]. Not collective.
 
-    As torch.nn.functional.linear, also for sparse or host-resident features, into rows that are reused. relu: apply
-    ReLU. key: of dropout after the ReLU. Raises ValueError for rows of the wrong width.
+    As torch.nn.functional.linear, but x may also be sparse or host-resident features, and the output is in rows
+    of the workspace. relu: apply ReLU. key: random key of dropout after the ReLU, or None. Raises ValueError
+    for rows of the wrong width.
     """
     check_parameters(graph, weight, bias)
     dense, features = _checked(x, weight)
@@ -341,13 +356,16 @@ def linear(
 
 
 def as_rows(x: Input, graph: GraphView) -> Tensor:
-    """Return features as rows [n, F]. Not collective. Raises ValueError for a wrong number or dtype of rows."""
+    """Return features as a dense tensor [n, F]. Not collective.
+
+    Raises ValueError for a wrong number or dtype of rows.
+    """
     check_rows(x, graph)
     return dense(x, graph)
 
 
 def dense(x: Input, graph: GraphView) -> Tensor:
-    """Return features as a tensor, in rows of the workspace unless they are one."""
+    """Return features as a dense tensor: a tensor as it is, others written into rows of the workspace."""
     return x if isinstance(x, Tensor) else x.written(graph.workspace.rows(x.shape[0], x.shape[1], x.dtype))
 
 
@@ -357,9 +375,10 @@ def dense(x: Input, graph: GraphView) -> Tensor:
 def through_relu(
     gradient: Tensor, out: Tensor | None, graph: GraphView, into: Tensor | None = None
 ) -> Tensor:
-    """Return the gradient of a ReLU's input from its output ``out``, also after dropout; None: there was no ReLU.
+    """Return the gradient of a ReLU's input from that of its output. If ``out`` is None there was no ReLU.
 
-    into: rows for the result. [default: rows of the workspace]
+    out: output of the ReLU, or of dropout after it: the gradient passes where it is positive. into: rows for
+    the result. [default: rows of the workspace]
     """
     if out is None:
         return gradient
@@ -369,7 +388,7 @@ def through_relu(
 
 
 def _drop(out: Tensor, graph: GraphView, key: RngKey | None) -> None:
-    """Apply dropout to a layer's rows in place, if there is a key."""
+    """Apply dropout to a layer's output in place, unless ``key`` is None."""
     if key is not None:
         with span("dropout behind"):
             graph.backend.dropout(as_array(out), as_array(out), graph.ids[: len(out)], key)
@@ -384,12 +403,12 @@ def dropped_rows(x: Tensor, graph: GraphView, key: RngKey) -> Tensor:
 
 
 def _rescaled(values: Tensor, key: RngKey | None) -> Tensor:
-    """Return values / (1 - p), the factor of values that dropout keeps; the values themselves without dropout."""
+    """Return values / (1 - p), as dropout with this key scales what it keeps; ``values`` if ``key`` is None."""
     return values if key is None else values * (1 / (1 - key.p))
 
 
 class _Elu(Function):
-    """ELU and dropout, whose draws are repeated in the backward instead of kept."""
+    """ELU followed by dropout. The backward draws the dropout mask again, so that it need not be saved."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, graph: GraphView, key: RngKey | None) -> Tensor:
@@ -417,6 +436,6 @@ class _Elu(Function):
 
 
 def elu(x: Tensor, graph: GraphView, key: RngKey | None = None) -> Tensor:
-    """Return ELU (Clevert et al., ICLR 2016) of rows x [n, F]. key: of the dropout after it."""
+    """Return ELU (Clevert et al., ICLR 2016) of rows x [n, F]. key: random key of dropout after it, or None."""
     out: Tensor = _Elu.apply(x, graph, key)
     return out

@@ -25,17 +25,17 @@ from .plan_cache import PlanCache
 
 Csr = tuple[NDArray[np.int64], NDArray[np.integer]]  # indptr and indices
 
-# Of a graph to its parts.
+# Attributes that a part takes over from its graph.
 COPIED = ("name", "nodes", "edges", "features", "classes", "directed", "multilabel", "types")
 
 
 @dataclass
 class Part:
-    """One rank's rows of a graph, and properties of the whole graph. A context manager that closes ``file``.
+    """One rank's rows of a graph (``slice``), and properties of the whole graph.
 
-    bounds: int64 [P + 1]; rank p owns rows bounds[p] .. bounds[p + 1] - 1. bounds_source: "file", or "computed" if the
-    file has no bounds for this number of ranks. file: graph file, open until its dense features are read, which
-    ``slice`` does not have.
+    A context manager that closes ``file``. bounds: int64 [P + 1]; rank p owns rows bounds[p] .. bounds[p + 1] -
+    1. bounds_source: "file", or "computed" if the file has no bounds for this number of ranks. file: the graph
+    file, kept open until its dense features are read, as ``slice`` does not contain these; else None.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class Part:
             self.file = None
 
     def take_features(self) -> NDArray[Any] | SparseRows | None:
-        """Return the slice's features and remove them from it, so that they are freed with the result."""
+        """Remove the features from the slice and return them; they are freed with the returned object."""
         taken = self.slice.x
         self.slice = replace(self.slice, x=None)
         return taken
@@ -122,7 +122,7 @@ def load_part(
 
 
 def sliced(graph: Graph, rank: int = 0, ranks: int = 1) -> Part:
-    """Return a rank's part of a graph that each rank has in memory, with edges balanced between ranks."""
+    """Return a rank's part of a graph that every rank has in memory, with edges balanced between ranks."""
     bounds = edge_balanced(graph.indptr, ranks)
     low, high = int(bounds[rank]), int(bounds[rank + 1])
     edges = slice(int(graph.indptr[low]), int(graph.indptr[high]))
@@ -166,11 +166,12 @@ def matrix_of(
     keep_edges: bool = False,
     ordered: bool = False,
 ) -> Unplanned:
-    """Build this rank's matrix of a kind, with its edges in both directions. Collective.
+    """Build this rank's part of the matrix of a kind, with its in-edges and out-edges. Collective.
 
-    kind: "gcn", "edges" or "attention" (`Matrix`). dtype: of scales and weights, the accumulator of the rows' type.
-    device: of scales and weights. keep_edges: leave the edges in ``part``, which loses them otherwise. ordered: keep
-    the order of the edges, which `matrix.ordered` needs; not available for "gcn".
+    kind: "gcn", "edges" or "attention" (`Matrix`). dtype: dtype of scales and weights, the accumulator of the
+    rows' dtype. device: device of scales and weights. keep_edges: True to leave the edges in ``part``, which
+    loses them otherwise. ordered: True to keep the order of the edges, which `matrix.ordered` needs; not
+    available for "gcn".
     """
     if part.matrix is not None:
         kept, part.matrix = part.matrix, None
@@ -213,7 +214,11 @@ def matrix_of(
 
 
 def _order_of(comm: Any, part: Part, kind: str, given: Csr, made: Csr) -> EdgeOrder:
-    """Return the order of a matrix's edges. given, made: CSR of the part and of the matrix. Collective."""
+    """Return the `EdgeOrder` of a matrix, which maps edge data of the graph file to the matrix's edges.
+
+    Collective. given: (indptr, indices) of this rank's in-edges in the file. made: the same of the matrix,
+    which has other self loops with kind "attention".
+    """
     check_order(kind)
     first, (indptr, indices) = int(part.bounds[comm.rank]), made
     positions = adjacency.one_self_loop_places(first, *given) if kind == "attention" else None
@@ -229,9 +234,9 @@ def _order_of(comm: Any, part: Part, kind: str, given: Csr, made: Csr) -> EdgeOr
 
 
 def edge_data_of(part: Part, name: str) -> NDArray[Any]:
-    """Return data of the edges of this rank's rows by name, [E, ...]; "weight" are the weights.
+    """Return edge data of this rank's in-edges by name, [E, ...], in the file's order; "weight" for weights.
 
-    Raises InputError, which lists the names that the graph has, for another name.
+    Raises InputError, which lists the names that the graph has, for an unknown name.
     """
     held, known = dict(part.slice.edge), [*part.edge_data]
     if part.slice.weight is not None:
@@ -265,10 +270,11 @@ def weighted_edges(
 
 
 def check_symmetric(comm: Any, part: Part) -> None:
-    """Check that a graph marked undirected has every edge in both directions, which gradients rely on. Collective.
+    """Check that a graph marked undirected has every edge in both directions, which gradients rely on.
 
-    Skipped if the file has a proof, whose digests each slice was compared with, or if the matrix was kept by a run that
-    made this check. Raises InputError, the same on all ranks.
+    Collective. It is skipped if the file has a proof, as reading a slice has compared its digests, or if the
+    matrix comes from the plan cache, as the run that wrote it has made the check. Raises InputError, the same
+    on all ranks.
     """
     if part.directed or part.proved_undirected or part.matrix is not None:
         return

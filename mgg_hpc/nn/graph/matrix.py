@@ -23,13 +23,13 @@ _Edges = TypeVar("_Edges", Plan, SplitEdges)
 
 @dataclass(frozen=True, eq=False)
 class EdgeOrder:
-    """How data of edges, in the order of the graph file, reach both plans of an adjacency.
+    """How to reorder edge data from the order of the graph file to the orders of an adjacency's two plans.
 
-    edges: number of this rank's edges in the file, E. positions: int64 [E'], position in the file's order of each edge
-    that the adjacency sums, or E + i for the self loop of row i; None if the adjacency has the file's edges in the
-    file's order. crossing: exchange that takes values of these E' in-edges to the owners of their sources. An edge and
-    its reverse may differ in their data, so values cross on undirected graphs too, where one plan serves both
-    directions.
+    edges: number of this rank's in-edges in the file, E. positions: int64 [E'], for each in-edge of the
+    adjacency its position in the file's order, or E + i for the self loop of row i; None if the adjacency has
+    the file's edges in the file's order. crossing: exchange that sends values of these E' in-edges to the ranks
+    that own their sources, which need them in the backward. This is needed on undirected graphs too, where one
+    plan serves both directions, as an edge and its reverse may have different data.
     """
 
     edges: int
@@ -39,9 +39,10 @@ class EdgeOrder:
 
 @dataclass(frozen=True, eq=False)
 class EdgeValues:
-    """Values of an adjacency's edges, [E', D], in the order of its forward plan and of its backward plan.
+    """Values of an adjacency's edges, once in the order of the forward plan, once in that of the backward plan.
 
-    Only ``backward`` is differentiable: layers compute the gradients of edge values while they sum over it.
+    forward: [E', D], for this rank's in-edges; detached. backward: [E', D], for its out-edges; the only one of
+    the two with an autograd graph, as layers compute gradients of edge values in the pass over out-edges.
     """
 
     forward: Tensor
@@ -102,17 +103,18 @@ def check_fill(fill: LoopFill) -> LoopFill:
 
 
 def check_order(kind: str) -> None:
-    """Raise ValueError for the kind of adjacency whose edges are not in the order of the graph's."""
+    """Raise ValueError for kind "gcn": its edges do not correspond to the graph's edges one by one."""
     if kind == "gcn":
         raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
 
 
 def ordered(comm: Any, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> EdgeValues:
-    """Return values [E, ...] of this rank's edges, given in the file's order, in an adjacency's order. Collective.
+    """Reorder values of this rank's in-edges from the graph file's order to an adjacency's. Collective.
 
-    fill: value of self loops that the adjacency adds or replaces: a number, or the "mean", "add", "min", "max" or "mul"
-    of the row's other edges (as PyG's add_self_loops: 0 if there are none, 1 with "mul"). Raises ValueError for an
-    adjacency that was planned without the order of its edges, and for a wrong number of values.
+    values: [E, ...]. fill: value of the self loops that the adjacency adds or replaces: a number, or "mean",
+    "add", "min", "max" or "mul" over the row's other edges (as in PyG's add_self_loops; without other edges it
+    is 0, or 1 for "mul"). Raises ValueError for an adjacency that was planned without the order of its edges
+    (ordered=True), and for a wrong number of values.
     """
     order, ahead, back = adjacency.order, adjacency.forward.edge, adjacency.backward.edge
     if order is None or ahead is None or back is None:
@@ -160,12 +162,12 @@ def _loop_values(values: Tensor, positions: NDArray[np.int64], fill: LoopFill) -
 
 
 def index(positions: NDArray[np.int64], values: Tensor) -> Tensor:
-    """Return positions as a tensor on the device of ``values``, which they index."""
+    """Return ``positions`` as an index tensor on the device of ``values``."""
     return torch.from_numpy(positions).to(values.device)
 
 
 class _Crossed(autograd.Function):
-    """Send values of in-edges to the owners of their sources; backward, send their gradients back."""
+    """Send values of in-edges to the ranks that own their sources. The backward sends the gradients back."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, crossing: Crossing, comm: Any) -> Tensor:

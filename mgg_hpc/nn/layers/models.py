@@ -36,8 +36,8 @@ def kind_of(chosen: ModelSettings) -> str:
 class StreamedLayer(Layer):
     """A layer of a model on a streamed graph: dropout, convolution, normalisation, ReLU and dropout in one pass.
 
-    norm: a normalisation of each row by itself. relu: whether there is a ReLU. adds: whether the layer's input is added
-    to its output.
+    conv: the convolution. norm: a normalisation of each row by itself, such as LayerNorm. relu: True if a ReLU
+    follows. adds: True if the layer's input is added to its output.
     """
 
     def __init__(self, conv: SumConvolution, norm: torch.nn.Module, *, relu: bool, adds: bool) -> None:
@@ -49,9 +49,9 @@ class StreamedLayer(Layer):
         self._transforms_first = False
 
     def drawn(self, before: RngKey | None, after: RngKey | None, x: StreamedRows) -> Self:
-        """Return a copy for one pass over rows x, whose backward repeats the random draws.
+        """Return a copy of the layer for one pass over rows x; its backward repeats the same random draws.
 
-        before, after: random keys of dropout of the input, and of dropout after the ReLU.
+        before, after: random keys of dropout of the input and of dropout after the ReLU, or None for none.
         """
         made = copy(self)
         made._before, made._after = before, after
@@ -85,15 +85,16 @@ class StreamedLayer(Layer):
 
 
 class GNN(torch.nn.Module):
-    """Dropout, a convolution, a normalisation and an activation per layer; the last layer's output are the logits.
+    """A GNN of layers of dropout, a convolution, a normalisation and an activation.
 
-    With ``jumping`` the last layer is like the others, and the logits are a linear map of all layers' outputs,
-    concatenated or their maximum (Xu et al., ICML 2018). With ``residual`` the input of each hidden layer after the
-    first is added to its output (Kipf and Welling, ICLR 2017, appendix B). The activation is ReLU; for GAT, ELU.
+    The last one returns the logits. With ``jumping`` the last layer is like the others, and the logits are a
+    linear map of all layers' outputs, concatenated or their maximum (Xu et al., ICML 2018). With ``residual``
+    the input of each hidden layer after the first is added to its output (Kipf and Welling, ICLR 2017, appendix
+    B). The activation is ReLU; for GAT, ELU.
 
-    Parameters are named as in PyG's GCN, GIN, GraphSAGE and GAT: ``convs.<i>.*``, ``norms.<i>.*``, ``lin.*``. They are
-    drawn from ``draws.seed``. widths: width of each layer's output. dtype: type of rows. edge_dim: number of columns of
-    the graph's edge data ``chosen.edge_data`` that GAT reads, or 0.
+    Parameters are named as in PyG's GCN, GIN, GraphSAGE and GAT: ``convs.<i>.*``, ``norms.<i>.*``, ``lin.*``.
+    They are drawn from ``draws.seed``. widths: width of each layer's output. dtype: type of rows. edge_dim:
+    number of columns of the graph's edge data ``chosen.edge_data`` that GAT reads, or 0.
     """
 
     def __init__(
@@ -145,11 +146,14 @@ class GNN(torch.nn.Module):
 
     @property
     def convolutions(self) -> list[Convolution]:
-        """The layers, first to last."""
+        """The convolution of each layer, first to last."""
         return cast(list[Convolution], list(self.convs))
 
     def reset_parameters(self) -> None:
-        """Draw the weights by the seed, as PyG's layers draw theirs. The same values for any dtype, up to rounding."""
+        """Draw the parameters by the seed ``draws.seed``, from the distributions that PyG's layers use.
+
+        The values are the same for any dtype, up to rounding.
+        """
         for i, conv in enumerate(self.convolutions):
             conv.reset_parameters(fill_by_seed(self.draws.seed, i))
         for norm in self.norms:
@@ -160,21 +164,21 @@ class GNN(torch.nn.Module):
     def exchanged(self, sparse: bool) -> list[int]:
         """Return the width of the rows that each layer exchanges in the forward pass of training.
 
-        sparse: whether only products of the input with a matrix are available: it is sparse, or stays on the host.
+        sparse: True if only ``x @ W`` is available (sparse or host-resident x).
         """
         return [forward for forward, _ in self._widths(sparse)]
 
     def exchanged_back(self, sparse: bool) -> list[int]:
-        """Return the width that each layer exchanges in the backward pass of training; 0 where it exchanges none."""
+        """Return the width of the rows that each layer exchanges in the backward pass; 0 for none."""
         return [backward for _, backward in self._widths(sparse)]
 
     def widest(self, sparse: bool) -> int:
-        """Return the largest width that any layer exchanges, in training or evaluation."""
+        """Return the largest width of rows that any layer exchanges, in training or evaluation."""
         trained = [max(widths) for widths in self._widths(sparse)]
         return max(*trained, *(forward for forward, _ in self._widths(sparse, of_input=True)))
 
     def streamed_columns(self) -> tuple[int, int]:
-        """Return the maxima over layers of `SumConvolution.streamed_columns`."""
+        """Return the maxima over all layers of the two numbers of `SumConvolution.streamed_columns`."""
         layers = [cast(SumConvolution, conv) for conv in self.convolutions]
         # Evaluation needs no gradients.
         found = [conv.streamed_columns(wants) for i, conv in enumerate(layers) for wants in {False, i > 0}]
@@ -182,7 +186,10 @@ class GNN(torch.nn.Module):
         return max(sources), max(targets)
 
     def _widths(self, sparse: bool, *, of_input: bool = False) -> list[tuple[int, int]]:
-        """Return the widths of each layer. of_input: as if the input's gradient were needed, as evaluation does."""
+        """Return the (forward, backward) widths of the rows that each layer exchanges.
+
+        of_input: True to count as if the gradient of the input were needed. Evaluation exchanges these widths.
+        """
         wants = of_input or self.chosen.input == "learned"
         return [
             conv.exchanged(sparse and i == 0, i > 0 or wants, self.dtype)
@@ -220,8 +227,10 @@ class GNN(torch.nn.Module):
         return found
 
     def _layer(self, i: int, x: Input | StreamedRows, graphs: Views) -> Tensor | StreamedRows:
-        """Return the output of layer ``i``, from 0. If `recompute` has it, nothing within it is kept, and the backward
-        computes it again.
+        """Return the output of layer ``i``, counted from 0: dropout, convolution, normalisation and activation.
+
+        graphs: gives the graph or block of each layer. If layer number i + 1 is in ``recompute``, its
+        activations are not saved in training, and the backward computes them again.
         """
         if isinstance(x, StreamedRows):
             with spans.layer(f"layer {i + 1}"):
@@ -272,12 +281,12 @@ class GNN(torch.nn.Module):
         return out
 
     def _drops_after(self, i: int) -> bool:
-        """Return whether layer ``i`` applies the next one's dropout, as only that one uses its output."""
+        """Return True if layer ``i`` applies the dropout of layer ``i + 1``, its output's only reader."""
         return 0 <= i < self._activated and self.lin is None and not self.chosen.residual
 
 
 def tensor_of(out: Input | StreamedRows) -> Tensor:
-    """Return a layer's output as a tensor; on a streamed graph, the rows read from their store."""
+    """Return a layer's output as a tensor. On a streamed graph, its rows are read from their store."""
     if isinstance(out, StreamedRows):
         return out.tensor()
     assert isinstance(out, Tensor)
@@ -287,7 +296,7 @@ def tensor_of(out: Input | StreamedRows) -> Tensor:
 def _convolution(
     chosen: ModelSettings, in_channels: int, out_channels: int, *, last: bool, edge_dim: int
 ) -> Convolution:
-    """Return a layer of the chosen model. last: whether its output are the logits."""
+    """Return the convolution of one layer of the chosen model. last: True if its output are the logits."""
     if chosen.name == "gin":
         network = MLP([in_channels, out_channels, out_channels], chosen.norm)
         return GINConv(network, train_eps=chosen.train_eps)

@@ -1,4 +1,8 @@
-"""What a recorded run changes, which is undone or refused, and what it draws, which is refused."""
+"""Side effects of ApplyEdge while its operations are recorded.
+
+Changes of the layer are undone if the recording fails, since the code then runs again. Random draws, and
+changes of tensors that were read before, are refused.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +32,13 @@ DRAWS = {
 }
 ATOMS = {int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter, ModuleType}
 UNSEEN = {*vars(torch.nn.Module())} - {"_parameters", "_buffers", "_modules"} | {"_programs", "_kept", "rows"}
-OUTSIDE = (Tensor, GraphView, Logger)  # what is not a layer's own
-# Objects of a layer, elements of a container, and bytes of an array, whose changes can be undone.
+OUTSIDE = (Tensor, GraphView, Logger)  # types of objects that are not part of a layer's own state
+# Most objects of a layer, elements of a container, and bytes of an array whose changes are undone.
 MOST_HELD, MOST_BYTES = 10_000, 1 << 20
 
 
 class DrawsError(ValueError):
-    """Random numbers in ApplyEdge."""
+    """ApplyEdge draws random numbers."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -44,7 +48,7 @@ class DrawsError(ValueError):
 
 
 class DependsError(ValueError):
-    """A message that depends on other edges, on several ranks."""
+    """A message depends on other edges, of which each rank has only a part."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -54,15 +58,18 @@ class DependsError(ValueError):
 
 
 class Effects:
-    """Changes that a run makes of what a layer holds, in attributes, containers and objects, and of tensors."""
+    """Records the changes that a run makes to a layer's attributes, containers, objects and tensors.
+
+    Construction copies the present state of ``layer``, except its tensors, which are copied before they change.
+    """
 
     def __init__(self, layer: torch.nn.Module) -> None:
         self._held: list[tuple[Any, Any]] = []  # objects, and copies from before the run
         self._drawn: list[tuple[Any, Any]] = []  # generators, and their states from before the run
-        self._undo: list[Callable[[], Any]] = []  # what gives tensors their values from before the run
+        self._undo: list[Callable[[], Any]] = []  # functions that restore tensors to their former values
         self._read: list[tuple[Tensor, int]] = []  # tensors that operations read, and their versions then
         self._copies: list[tuple[Tensor, Tensor]] = []
-        self._open: set[int] = set()  # storages that change past the versions of their tensors
+        self._open: set[int] = set()  # storages that may change without a change of their tensors' versions
         todo, seen = list[Any]([layer]), set[int]()
         while todo and len(seen) < MOST_HELD:
             each = todo.pop()
@@ -89,7 +96,7 @@ class Effects:
                 todo.append(vars(each))
 
     def restore(self) -> None:
-        """Undo changes."""
+        """Undo all recorded changes."""
         for held, before in self._held:
             if isinstance(held, np.ndarray):
                 held[...] = before
@@ -103,7 +110,10 @@ class Effects:
             undo()
 
     def check(self) -> None:
-        """Raise DrawsError if a generator of the layer was drawn from, ValueError if a tensor that was read changed."""
+        """Raise DrawsError if a generator of the layer was drawn from during the run.
+
+        Raises ValueError if a tensor was changed in place after an operation had read it (`read`).
+        """
         if any(_drawn(each) != before for each, before in self._drawn):
             raise DrawsError
         changed = any(now.shape != was.shape or not _equal(now, was) for now, was in self._copies)
@@ -114,13 +124,17 @@ class Effects:
             )
 
     def read(self, tensor: Tensor) -> None:
-        """Note that an operation reads a tensor, whose later changes would be lost."""
+        """Record that an operation reads a tensor, for `check`.
+
+        Messages are computed after the recording, from the tensor's final values, so a change in place after
+        this read would give wrong ones.
+        """
         self._read.append((tensor, version(tensor)))
         if self._open and _storage(tensor) in self._open:
             self._copies.append((tensor, tensor.detach().clone()))
 
     def called(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Keep what a function of torch is about to change."""
+        """Record that a function of torch is about to be called: copy the tensors that it changes."""
         name = getattr(function, "__name__", "")
         if name in ("__get__", "__set__"):
             if getattr(function.__self__, "__name__", "") == "data":
@@ -138,7 +152,10 @@ class Effects:
         self._undo.append(lambda: tensor.data.copy_(copy))
 
     def _expose(self, tensor: Any, *, sets: bool) -> None:
-        """Note that a tensor may change without a new version."""
+        """Record that a tensor may change without a new version, so that `check` compares its values.
+
+        sets: True if the tensor's storage is about to be replaced (``tensor.data = ...`` or ``set_``).
+        """
         if not issubclass(type(tensor), Tensor):
             return
         was = tensor.data
@@ -153,9 +170,10 @@ class Effects:
 
 @contextmanager
 def without_draws(device: torch.device, effects: Effects | None = None, ranks: int = 1) -> Iterator[None]:
-    """Raise DrawsError in or after a block that draws from a generator of Python, NumPy or torch.
+    """Run the body of ``with``; raise DrawsError if it draws from a generator of Python, NumPy or torch.
 
-    effects: learns of the functions of torch that are called. ranks: if several, raise DependsError for a BatchNorm.
+    effects: told of each call of a function of torch (`Effects.called`). ranks: number of ranks; if there are
+    several, a BatchNorm in training raises DependsError.
     """
     before = _generators(device)
     with _Watch(effects, ranks):
@@ -165,7 +183,9 @@ def without_draws(device: torch.device, effects: Effects | None = None, ranks: i
 
 
 class _Watch(TorchFunctionMode):
-    """Refuses torch's random functions, whichever generator they draw from, and on several ranks its BatchNorm."""
+    """Raises DrawsError for torch's random functions, with any generator, and DependsError for BatchNorm on
+    several ranks.
+    """
 
     def __init__(self, effects: Effects | None, ranks: int) -> None:
         super().__init__()
@@ -184,7 +204,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _generators(device: torch.device) -> tuple[Any, ...]:
-    """Return the states of the generators that draws without a generator of their own use."""
+    """Return the states of the default generators of Python, NumPy and torch."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     held: Any = np.random.get_state(legacy=False)  # noqa: NPY002
     values = *held.pop("state").values(), *held.values()
@@ -193,19 +213,19 @@ def _generators(device: torch.device) -> tuple[Any, ...]:
 
 
 def _drawn(generator: Any) -> Any:
-    """Return the state of a generator of Python or NumPy."""
+    """Return the state of a generator object of Python or NumPy, for comparison."""
     if isinstance(generator, random.Random):
         return None if isinstance(generator, random.SystemRandom) else generator.getstate()
     return pickle.dumps(generator)
 
 
 def is_in_place(name: str) -> bool:
-    """Return whether a function or method of this name changes its first argument."""
+    """Return True if a function or method of this name changes its first argument in place, as add_ does."""
     return name.strip("_") in CHANGES or (name.endswith("_") and not name.endswith("__"))
 
 
 def version(tensor: Tensor) -> int:
-    """Return the number of changes in place of a tensor, 0 if they are not counted."""
+    """Return the number of in-place changes of a tensor; 0 for inference tensors, which do not count them."""
     return 0 if tensor.is_inference() else tensor._version
 
 

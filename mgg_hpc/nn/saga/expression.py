@@ -1,7 +1,9 @@
-"""Column programs: the computation of an edge, column by column, as a graph of operators; derivatives; tapes.
+"""Column programs: the message of an edge as an expression graph, its derivatives, and their compilation.
 
-Nodes are numbered in the order of their creation, so that the arguments of a node have smaller numbers. Equal nodes are
-one node. A tape (`runtime.backends.tape`) is the list of steps by which kernels compute some of the nodes.
+Methods of `Expressions` return the number of a node of the graph. Nodes are numbered in the order of their
+creation, so that the arguments of a node have smaller numbers, and equal nodes are stored once. A node is wide
+if it has a value for each column of a row, or narrow if it has one for the whole edge. A tape
+(`runtime.backends.tape`) is the list of steps by which kernels compute some of the nodes.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ _SYMMETRIC = ("add", "mul")
 
 @dataclass(frozen=True)
 class Node:
-    """An operator, or an operand.
+    """An operator with its arguments, or an operand.
 
-    op: an element of `runtime.backends.tape.OPS`, or "src", "dst", "edge", "shared" or "const". args: numbers of nodes.
-    value: a constant of the operator (of `bounded`, 1 or -1), or the value of "const". index: number of an operand
-    among those of its end. wide: whether it has a value for each column, or a single one. type: for an operand with
-    columns for each type, the index of the "edge" operand that selects them; else -1.
+    op: an operator of `runtime.backends.tape.OPS`, or the kind of an operand: "src" or "dst" for a value of
+    that node, "edge" for edge data, "shared" for a value that all edges share, or "const". args: node numbers
+    of the arguments. value: the operator's constant (1 or -1 for `bounded`), or the value of "const". index:
+    number of the operand among those of its kind. wide: True for a value per column, False for one value. type:
+    for an operand that has other columns for each edge type, index of the "edge" operand that holds the type;
+    else -1.
     """
 
     op: str
@@ -39,42 +43,42 @@ class Node:
 
 @dataclass
 class Expressions:
-    """The nodes of one program, simplified as they are created."""
+    """The expression graph of one program. Expressions are simplified as they are created."""
 
     nodes: list[Node] = field(default_factory=list)
     _numbers: dict[Node, int] = field(default_factory=dict)
 
     def add(self, node: Node) -> int:
-        """Return the number of a node, after adding it if it is new."""
+        """Return the number of a node. It is added to the graph unless an equal node exists."""
         if node not in self._numbers:
             self._numbers[node] = len(self.nodes)
             self.nodes.append(node)
         return self._numbers[node]
 
     def operand(self, op: str, index: int, *, wide: bool, type: int = -1) -> int:
-        """Return an operand. op: "src" or "dst" for a value of that end, "edge" for edge data, or "shared"."""
+        """Return the node of an operand. op: "src", "dst", "edge" or "shared". index, type: as in `Node`."""
         return self.add(Node(op, index=index, wide=wide, type=type))
 
     def constant(self, value: float) -> int:
-        """Return a constant."""
+        """Return the number of the (narrow) node of a constant."""
         return self.add(Node("const", value=float(value), wide=False))
 
     def value_of(self, number: int) -> float | None:
-        """Return a constant's value; None for other nodes."""
+        """Return the value of the node ``number`` if it is a constant, else None."""
         node = self.nodes[number]
         return node.value if node.op == "const" else None
 
     def splat(self, number: int) -> int:
-        """Return a narrow node as a wide one."""
+        """Return the wide node that repeats a narrow one in each column; a wide node or a constant as it is."""
         node = self.nodes[number]
         return number if node.wide or node.op == "const" else self.add(Node("splat", (number,)))
 
     def column_sum(self, number: int) -> int:
-        """Return the sum over the columns of a wide node."""
+        """Return the narrow node of the sum over the columns of a wide node."""
         return self.add(Node("column_sum", (number,), wide=False))
 
     def unary(self, op: str, x: int, value: float = 0.0) -> int:
-        """Return op(x). op: an operator of tapes, or "neg"."""
+        """Return the node of op(x). op: a unary operator of tapes, or "neg". value: the operator's constant."""
         node, known = self.nodes[x], self.value_of(x)
         if op == "neg":
             op, value = "mul_value", -1.0
@@ -87,7 +91,7 @@ class Expressions:
         return self.add(Node(op, (x,), value=float(value), wide=node.wide))
 
     def binary(self, op: str, a: int, b: int) -> int:
-        """Return op(a, b). A narrow operand is used for every column of a wide one."""
+        """Return the node of op(a, b). A narrow argument is broadcast over the columns of a wide one."""
         simple = self._with_constant(op, a, b)
         if simple is not None:
             return simple
@@ -99,13 +103,16 @@ class Expressions:
         return self.add(Node(op, (a, b), wide=wide))
 
     def bounded(self, op: str, x: int, bound: float, *, passes: bool) -> int:
-        """Return the "maximum" or "minimum" of x and a number. passes: whether x has the gradient if it is equal."""
+        """Return the node of the "maximum" or "minimum" (op) of x and a number.
+
+        passes: True if the gradient passes to x where x equals the bound.
+        """
         return self.add(
             Node(op, (x, self.constant(bound)), value=1.0 if passes else -1.0, wide=self.nodes[x].wide)
         )
 
     def product(self, x: int, y: int) -> int:
-        """Return x y; for x = a b as (a y) b if the program has a y already."""
+        """Return the node of x * y. If x is a * b and the graph has a * y already, this is (a * y) * b."""
         node = self.nodes[x]
         if node.op == "mul":
             for a, b in (node.args, node.args[::-1]):
@@ -114,14 +121,14 @@ class Expressions:
         return self.binary("mul", x, y)
 
     def where_positive(self, a: int, b: int, slope: float) -> int:
-        """Return a where b > 0, else slope a."""
+        """Return the node of a where b > 0, else slope * a."""
         wide = self.nodes[a].wide or self.nodes[b].wide
         if wide:
             a, b = self.splat(a), self.splat(b)
         return self.add(Node("where_positive", (a, b), value=slope, wide=wide))
 
     def _with_constant(self, op: str, a: int, b: int) -> int | None:
-        """Return a binary operation with a constant as a unary one; None if that is not possible."""
+        """Return the node of op(a, b) as a unary operation with a constant; None if that is not possible."""
         left, right = self.value_of(a), self.value_of(b)
         if right is None and left is not None:
             if op in ("add", "mul"):
@@ -150,7 +157,10 @@ class Expressions:
         return sorted(found)
 
     def gradients(self, output: int, seed: int, wrt: list[int]) -> list[int]:
-        """Return the gradients with respect to the nodes ``wrt``, for the gradient ``seed`` of ``output``."""
+        """Return the nodes of the gradients of ``output`` with respect to the nodes ``wrt``.
+
+        seed: node of the gradient of ``output``.
+        """
         order = self.needed([output])
         of: dict[int, int] = {output: seed}
         for number in reversed(order):
@@ -162,14 +172,14 @@ class Expressions:
         return [of.get(number, zero) for number in wrt]
 
     def _as_wide_as(self, number: int, part: int) -> int:
-        """Return the gradient of a node with as many values as the node has."""
+        """Return the gradient ``part`` of the node ``number``, summed over columns if that node is narrow."""
         if not self.nodes[number].wide and self.nodes[part].wide:
             return self.column_sum(part)
         return part
 
 
 def _partials(of: Expressions, node: Node, number: int, gradient: int) -> Mapping[int, int]:
-    """Return the gradients of a node's arguments, for the gradient of the node."""
+    """Return the gradients of a node's arguments, by node number. gradient: node of its own gradient."""
     args, op = node.args, node.op
 
     def times(x: int) -> int:
@@ -217,7 +227,7 @@ def _partials(of: Expressions, node: Node, number: int, gradient: int) -> Mappin
 
 # ---- tapes
 
-LANES, BATCH = 16, 32  # values of the widest vector, and edges of a batch (cuda/cpu/edge_batches.h)
+LANES, BATCH = 16, 32  # values in the widest vector register; edges in a batch (cuda/cpu/edge_batches.h)
 
 
 class TooLargeError(Exception):
@@ -226,7 +236,9 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """A node to reduce over the edges. width: number of its columns. type: as in `Output`."""
+    """A node whose values are reduced over the edges of each destination. width: number of columns. type: as in
+    `Output`.
+    """
 
     node: int
     width: int
@@ -234,7 +246,7 @@ class Result:
 
 
 def constant_room(columns: int) -> int:
-    """Return the number of shared values that hold a constant: as many as any vector reads at once."""
+    """Return how often a constant is repeated among the shared values, so that kernels read it as a vector."""
     return max(BATCH, -(-columns // LANES) * LANES)
 
 
@@ -248,10 +260,12 @@ def compiled(
     shared: int = 0,
     reduce: str = "sum",
 ) -> tuple[Tape, list[float]]:
-    """Return the tape of some results, and its constants, which kernels read after the ``shared`` values.
+    """Return the tape that computes ``results``, and its constants.
 
-    places: kind and index, as in `Value`, of each operand. columns: of wide values. far_columns: of the rows at the
-    other end of edges. Each constant takes `constant_room` values. Raises TooLargeError for too many values for a tape.
+    Kernels read the constants after the ``shared`` shared values; each is repeated `constant_room` times there.
+    places: (kind, index), as in `Value`, of each operand. columns: number of columns of wide values.
+    far_columns: number of columns of the rows at the other end of the edges. reduce: "sum", "mean" or "max".
+    Raises TooLargeError if the tape has more than MOST_VALUES values.
     """
     outputs = [result.node for result in results]
     order = program.needed(outputs)

@@ -1,9 +1,13 @@
-"""Scatter, ApplyEdge and Gather in one pass over the edges, forward and backward, without values of edges in memory.
+"""Scatter, ApplyEdge and Gather in one pass over the edges, forward and backward, with no row per edge.
 
-Backward, sources sum over their out-edges: destinations publish their operands and the gradient g of their sum, and the
-message of each edge is computed again. The gradients of a destination's operands need no second pass if all operators
-work column by column: the forward sums the derivative D of the message over the edges, and the gradient is g D. With
-sums over columns, destinations make a second pass over their in-edges.
+In the backward, each source sums over its out-edges: destinations publish their operands and the gradient g of
+their sum, and the message of each edge is computed again. The gradients of a destination's operands need no
+second pass if all operators work column by column: the forward also sums the derivative D of the message over
+the edges, and the gradient is g * D. If the program has sums over columns, destinations make a second pass over
+their in-edges.
+
+The near end of an edge is the one whose sum is computed, the far end the other: its destination and source in
+the forward, the reverse in a pass over out-edges.
 """
 
 from __future__ import annotations
@@ -31,14 +35,18 @@ from .expression import Expressions, Node, Result, compiled, constant_room
 
 @dataclass(frozen=True)
 class Operands:
-    """Operands of one end: nodes of the program, and the number of columns of each, including those for all types."""
+    """Operands of one end of the edges.
+
+    nodes: their nodes in the program. widths: number of columns of each, over all types if it has columns per
+    type.
+    """
 
     nodes: tuple[Node, ...]
     widths: tuple[int, ...]
 
     @property
     def places(self) -> list[int]:
-        """The first column of each after concatenation, and the number of all columns."""
+        """First column of each operand after concatenation, and the total number of columns."""
         places = [0]
         for width in self.widths:
             places.append(places[-1] + width)
@@ -49,9 +57,9 @@ class Operands:
 class Propagation:
     """A column program with its operands, and the tapes that were compiled from it.
 
-    result: the node of the message. columns: of wide values. src, dst: operands of the ends, in the order of their
-    tensors. shared: number of operands that all edges share. edge: column of each operand in the edge data. reduce:
-    "sum", "mean" or "max".
+    result: node of the message. columns: number of columns of wide values. src, dst: operands of sources and of
+    destinations, in the order of their tensors. shared: number of operands that all edges share. edge: for each
+    operand in the edge data, its column there. reduce: "sum", "mean" or "max".
     """
 
     program: Expressions
@@ -70,16 +78,20 @@ class Propagation:
         return self.columns if self.program.nodes[self.result].wide else 1
 
     def by_target(self, wrt: tuple[int, ...]) -> bool:
-        """Return whether gradients of ``wrt`` follow from the sums of derivatives that `forward` computes."""
+        """Return True if the gradients of ``wrt`` need no second pass, as `forward` can sum the derivatives.
+
+        wrt: numbers of operands, as for `forward`.
+        """
         crosses = any(self.program.nodes[i].op == "column_sum" for i in self.program.needed([self.result]))
         targets = [self.program.nodes[self._target(i)] for i in wrt]
         return not crosses and all(node.wide and node.type < 0 for node in targets)
 
     def forward(self, wrt: tuple[int, ...], *, trains: bool) -> tuple[Tape, list[float]]:
-        """Return the tape of the message.
+        """Return the forward tape, which reduces the messages, and its constants.
 
-        wrt: numbers of operands of dst, then of shared, for whose derivatives there are further outputs. trains: with a
-        maximum, count the edges that attain it.
+        wrt: numbers of operands, those of dst first, then the shared ones; the tape has a further output for
+        the derivative by each. trains: if messages are reduced to a maximum, count the edges that attain it,
+        too.
         """
         results, one = [Result(self.result, self.width)], self.program.constant(1)
         if trains and self.reduce == "max":
@@ -90,9 +102,10 @@ class Propagation:
         return self._compiled(("forward", wrt, trains and self.reduce == "max"), results, self.src, self.dst)
 
     def gradients(self, end: str, wrt: tuple[int, ...]) -> tuple[Tape, list[float]]:
-        """Return the tape of the gradients of operands, for `backward`'s rows.
+        """Return the tape that sums the gradients of operands at one end of the edges, and its constants.
 
-        end: "src", over out-edges, or "dst", over in-edges. wrt: numbers of operands of src; or of dst, then of shared.
+        It reads the rows that `backward` returns. end: "src" to sum over out-edges, "dst" over in-edges. wrt:
+        numbers of operands: of src, or, for "dst", of dst first, then the shared ones.
         """
         count = 1 + (self.reduce == "max")
         wide = self.width == self.columns
@@ -117,10 +130,11 @@ class Propagation:
     def backward(
         self, gradient: Tensor, kept: Sequence[Tensor], inverse_degree: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the rows that sources read of each destination, and the gradients of `forward`'s ``wrt`` by target.
+        """Return the rows that destinations publish, and the gradients of the operands ``wrt`` of `forward`.
 
-        gradient: [n, width], of the reduced messages. kept: outputs of `forward`, for sums and means without the first.
-        inverse_degree: [n], for means. The rows are the gradient of each message, and for maxima the maximum.
+        The rows are the gradient of each message of the destination and, for maxima, the maximum; all are [n,
+        width]. gradient: [n, width], gradient of the reduced messages. kept: outputs of the forward tape, for
+        sums and means without the first. inverse_degree: [n], for means.
         """
         if self.reduce == "max":
             most, ties, *derivatives = kept
@@ -139,7 +153,10 @@ class Propagation:
     def _compiled(
         self, key: tuple[Any, ...], results: Sequence[Result], far: Operands, near: Operands
     ) -> tuple[Tape, list[float]]:
-        """Return the tape of some results, compiled once. far, near: operands of both ends of an edge."""
+        """Return the tape that computes ``results``, and its constants. It is compiled once for each ``key``.
+
+        far, near: operands of the far and the near end of the edges.
+        """
         if key in self._tapes:
             return self._tapes[key]
         places: dict[Node, tuple[str, int]] = {node: ("edge", at) for node, at in self.edge.items()}
@@ -162,9 +179,10 @@ class Propagation:
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments of `Propagate` without its tensors.
+    """Arguments of `Propagate` that are not tensors.
 
-    edge: edge data, or None. trains: torch.is_grad_enabled() outside of the Function, in which it is always False.
+    of: the program. edge: edge data that it reads, or None. trains: torch.is_grad_enabled() at the call; within
+    an autograd Function it is always False.
     """
 
     of: Propagation
@@ -175,9 +193,10 @@ class Call:
 
 
 class Propagate(autograd.Function):
-    """The messages reduced over the in-edges of each destination, [n, width]. Collective, its backward too.
+    """Compute messages and reduce them over the in-edges of each destination, [n, width].
 
-    tensors: [rows, width] for each source operand, [n, width] for each destination operand, [columns] for each shared.
+    Collective, as its backward. tensors: [rows, width] for each source operand, then [n, width] for each
+    destination operand, then [columns] for each shared operand.
     """
 
     @staticmethod
@@ -219,7 +238,7 @@ class Propagate(autograd.Function):
 
 
 def _split(of: Propagation, tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
-    """Return the tensors of source, of destination and of shared operands."""
+    """Split ``tensors`` into those of source, destination and shared operands."""
     count, end = len(of.src.nodes), len(of.src.nodes) + len(of.dst.nodes)
     return tensors[:count], tensors[count:end], tensors[end:]
 
@@ -233,7 +252,13 @@ def _run(
     *,
     backward: bool = False,
 ) -> list[Tensor]:
-    """Exchange values of the far ends of edges, [n, width] each, and run a tape over in-edges (backward: out-edges)."""
+    """Publish the operands of the far ends of the edges, and run a tape over this rank's edges. Collective.
+
+    made: the tape and its constants. far: operands of this rank's nodes as far ends, [n, width] each; ranks
+    read those of the others. near: operands of its nodes as near ends, [n, width] each. shared: [columns] each.
+    backward: True to run over out-edges (the far end is the destination), False over in-edges. Returns the
+    tape's outputs, [n, width] each.
+    """
     graph, plan = call.graph, call.adjacency.backward if backward else call.adjacency.forward
     rows, local = graph.exchange(max(sum(value.shape[1] for value in far), 1), backward=backward)
     at = 0
@@ -257,10 +282,11 @@ def run_tape(
     shared: Sequence[Tensor],
     edge: Tensor | None,
 ) -> list[Tensor]:
-    """Run a tape over a plan; return its outputs, [n, width] each, of the accumulator's type.
+    """Run a tape over a plan; return its outputs, [n, width] each, of the accumulator's dtype.
 
-    made: the tape and its constants. rows: at the other end of edges, published, of ``dtype``. near: [n, width] of this
-    end. shared: [columns] each, for all edges. edge: [E, D] in the plan's order, or None.
+    made: the tape and its constants. rows: published operands of the far ends of the edges, of ``dtype``. near:
+    operands of the near ends, [n, width] each. shared: operands of all edges, [columns] each. edge: edge data
+    [E, D] in the plan's order, or None.
     """
     tape, constants = made
     wide, kernels, device = accumulator(dtype), backend.edges, backend.capabilities.device

@@ -1,4 +1,4 @@
-"""The operands of a program that come from a graph, and Gather by the fused aggregation or over rows of edges."""
+"""Edge data and weights that a program reads from a graph, and Gather: fused, or over one row per edge."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from .tracing import Edge, EdgeData
 
 
 def edge_data(graph: GraphView, edges: int = 0, kind: str = "edges") -> EdgeData:
-    """Return the edge data that a graph has.
+    """Return a graph's edge data as a mapping by name, which reads an entry when it is accessed.
 
-    edges: number of edges of an example; 0 for the graph's own, whose values are copies, which programs may change.
-    kind: of the adjacency whose edges they are; reading raises ValueError for one without their order (`check_order`).
+    edges: if not 0, return example values for so many edges instead, for tracing. The graph's own values are
+    copied, so that programs may change them. kind: kind of adjacency. Accessing an entry raises ValueError for
+    a kind whose edges are not in the graph's order (`check_order`).
     """
 
     @cache
@@ -40,21 +41,24 @@ def edge_data(graph: GraphView, edges: int = 0, kind: str = "edges") -> EdgeData
 
 
 def data_names(graph: GraphView) -> Sequence[str]:
-    """Return the names of a graph's edge data; "weight" are the weights."""
+    """Return the names of a graph's edge data, among them "weight" if its edges have weights."""
     if isinstance(graph, DistGraph):
         return [*graph.part.edge_data, *["weight"] * (graph.part.slice.weight is not None)]
     return graph.edge_names if isinstance(graph, Block) else ()
 
 
 def data_of(graph: GraphView, name: str) -> Tensor:
-    """Return edge data by name. Raises InputError or ValueError for an unknown name, TypeError for another view."""
+    """Return a graph's or block's edge data by name, [E, ...].
+
+    Raises InputError (graph) or ValueError (block) for an unknown name, TypeError for any other kind of view.
+    """
     if not isinstance(graph, (DistGraph, Block)):
         raise TypeError(f"a {type(graph).__name__} has no data of edges; open the graph with mgg.open")
     return graph.edge_data(name)
 
 
 def data_shape(graph: GraphView, name: str) -> tuple[int, ...]:
-    """Return the shape of one edge's data by name. Raises as `data_of` does."""
+    """Return the shape of the edge data ``name`` of one edge. Raises as `data_of` does."""
     if isinstance(graph, DistGraph):
         return edge_data_of(graph.part, name).shape[1:]
     return graph.edge_shape(name) if isinstance(graph, Block) else tuple(data_of(graph, name).shape[1:])
@@ -72,7 +76,7 @@ def has_weights(graph: GraphView) -> bool:
 
 
 def weight_parts(graph: GraphView, kind: str, accumulator: str) -> WeightParts:
-    """Return the factors of the weights of edges in an adjacency of a kind."""
+    """Return which factors an edge's weight has, for a kind of adjacency and a reduction ``accumulator``."""
     weighted = has_weights(graph)
     sampled = isinstance(graph, Block) and graph.adjacency(kind).forward_weight is not None
     if kind == "gcn":
@@ -81,7 +85,10 @@ def weight_parts(graph: GraphView, kind: str, accumulator: str) -> WeightParts:
 
 
 def summed(x: Tensor, graph: GraphView, kind: str, how: Linear, accumulator: str) -> Tensor:
-    """Return the sum, mean or maximum of rows of sources times weights of edges, by the fused aggregation."""
+    """Return the sum, mean or maximum (``accumulator``) over in-edges of source row times weight, [n, F].
+
+    Computed by the fused aggregation, without a row per edge. x: [rows, F]. how: which weights the sum has.
+    """
     if how.weight is None:
         return aggregate(x, graph, graph.adjacency(kind), accumulator)
     adjacency, before = graph.adjacency(kind), None
@@ -97,7 +104,7 @@ def summed(x: Tensor, graph: GraphView, kind: str, how: Linear, accumulator: str
 
 
 def _with_weights(graph: GraphView, kind: str, name: str, accumulator: str) -> Adjacency:
-    """Return the adjacency of a graph's edges with edge data as weights."""
+    """Return a graph's adjacency with the edge data ``name`` as weights, for a reduction ``accumulator``."""
     ordered = graph.adjacency(kind, ordered=True)
     values = graph.edge_values(ordered, name)
     forward, backward = values.forward.reshape(-1), values.backward.reshape(-1)
@@ -108,9 +115,10 @@ def _with_weights(graph: GraphView, kind: str, name: str, accumulator: str) -> A
 
 
 def edge_columns(graph: GraphView, adjacency: Adjacency, program: ColumnProgram) -> EdgeValues | None:
-    """Return the concatenated edge data that a program reads, [E, D], or None. Collective on a graph.
+    """Return all edge data and weights that a program reads, concatenated, [E, D]; None if it reads none.
 
-    Raises InputError for types of edges that the program has no matrix for.
+    Collective if ``graph`` is a whole graph, not on a block. Raises InputError for edge types that the program
+    has no weight matrix for.
     """
     columns = [graph.edge_values(adjacency, name) for name, _ in program.data]
     forward, backward = adjacency.forward_weight, adjacency.backward_weight
@@ -129,7 +137,7 @@ def edge_columns(graph: GraphView, adjacency: Adjacency, program: ColumnProgram)
 
 
 def _joined(columns: list[Tensor]) -> Tensor:
-    """Return [E, D] for values [E] and [E, d]."""
+    """Return columns, [E] or [E, d] each, concatenated to [E, D]."""
     wide = [column if column.dim() == 2 else column[:, None] for column in columns]
     return torch.cat(wide, 1).contiguous()
 
@@ -138,9 +146,9 @@ def _joined(columns: list[Tensor]) -> Tensor:
 
 
 def edges_of(x: Tensor, graph: GraphView, adjacency: Adjacency) -> tuple[Edge, Tensor]:
-    """Return the values of this rank's in-edges, and their destinations, int64 [E]. Collective.
+    """Return the argument of ApplyEdge for all in-edges of this rank, and their destinations, int64 [E].
 
-    Raises TypeError for a view that cannot list its edges.
+    Collective. x: [rows, F]. Raises TypeError for a view that cannot list its edges.
     """
     if isinstance(graph, DistGraph):
         index, rows = graph.edge_index(adjacency.kind), extend(x, graph, graph.adjacency("edges"))
@@ -162,8 +170,9 @@ def gathered(
 ) -> Tensor:
     """Return messages [E, F] reduced over the in-edges of each destination, [n, F]; 0 without edges.
 
-    accumulator: "sum", "mean", "max", or "concat" in the order of the graph's edges, [n, in_degree F]. Raises
-    ValueError for "concat" if a destination has another number of in-edges.
+    target: int64 [E], destination of each message. destinations: n. accumulator: "sum", "mean", "max", or
+    "concat", which returns [n, in_degree * F], in the order of the graph's edges. Raises ValueError for
+    "concat" if a destination does not have exactly ``in_degree`` in-edges.
     """
     if accumulator == "concat":
         counts = torch.bincount(target, minlength=destinations)
@@ -187,7 +196,10 @@ def gathered(
 def _weights(
     graph: DistGraph | Block, adjacency: Adjacency, source: Tensor, target: Tensor, like: Tensor
 ) -> Tensor:
-    """Return `Edge.weight`, [E, 1], of the type of rows ``like``. Collective on a graph."""
+    """Return the weight of each edge in an adjacency (`Edge.weight`), [E, 1], with the dtype of ``like``.
+
+    source, target: int64 [E], ends of the edges. Collective if ``graph`` is a whole graph, not on a block.
+    """
     weight: Tensor | None = None
     if isinstance(graph, DistGraph):
         weight = graph.edge_weight(adjacency.kind)

@@ -1,13 +1,13 @@
 """Programs on streamed graphs (NGra, section 3.1): one interval of destinations after another.
 
-Forward, the values that moved to sources are computed in blocks of rows and written to a store. Then, for each interval
-of destinations, the chunks of that store stream past while the interval's sums stay in memory, and ApplyVertex follows
-at once, in blocks of rows:
+In the forward, the values that edges read of their sources are computed in blocks of rows and written to a
+store. Then, for each interval of destinations, the chunks of that store are read one after another while the
+interval's sums stay in memory; ApplyVertex then runs on the interval in blocks of rows:
 
-    store of x --blocks--> store of sources' values --chunks--> sums of an interval --blocks--> store of the output
+    store of x --blocks--> store of sources' values --chunks--> sums of an interval --blocks--> store of output
 
-Backward the directions are reversed: blocks of destinations write the rows that sources read to a store, whose chunks
-stream past intervals of sources.
+In the backward, the directions are reversed: blocks of destinations write the rows that sources read to a
+store, whose chunks are read for each interval of sources.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def applied(
 ) -> StreamedRows:
     """Return a layer's output for this rank's rows. Collective, and so is its backward.
 
-    tensors: the call's (`Traced`). Raises InputError for a program that needs a row for each edge, which do not fit in
-    memory.
+    tensors: the tensors that the call's program reads (`Traced`). Raises InputError for a program that needs a
+    row for each edge, which would not fit in memory.
     """
     if program.reason:
         raise InputError(
@@ -54,7 +54,11 @@ def applied(
 
 
 class _Streamed(autograd.Function):
-    """A layer whose rows and gradients are in stores. Its tensors are the token of its input, and its parameters."""
+    """Autograd node of a layer whose rows and gradients are in stores.
+
+    Its inputs are the token of the layer's input, a scalar that connects layers in the autograd graph, and the
+    layer's parameters.
+    """
 
     @staticmethod
     def forward(ctx: Any, run: _Run, trains: bool, token: Tensor, *parameters: Tensor) -> Tensor:
@@ -75,10 +79,10 @@ class _Streamed(autograd.Function):
 class _Run:
     """One forward pass of a layer over stores, and its backward pass.
 
-    sums: the reductions over edges. sources: store of the values of sources, which the backward reads again. out: store
-    of the output. gradient: of the output. reads_vertex, reads_targets: whether ApplyVertex, and messages, read rows of
-    destinations. reads_rows: whether messages read the store of x itself. copies: whether they read x, or x times a
-    factor per row.
+    sums: the reductions over edges. sources: store of the values that edges read of sources; the backward reads
+    it again. out: store of the output. gradient: gradient of the output. reads_vertex, reads_targets: True if
+    ApplyVertex, or messages, read rows of destinations. reads_rows: True if messages read the store of x
+    itself. copies: True if they read x of sources, or x times a factor per row, and nothing else.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class _Run:
     # ---- forward
 
     def forward(self) -> None:
-        """Compute the output."""
+        """Compute the output into the store ``out``."""
         graph, grid = self.graph, self.sums.grid
         store = self.sources = self._at_sources()
         sweep = Sweep(graph, store, grid.forward, self._summed, self.sums.joined, self._finished)
@@ -144,7 +148,7 @@ class _Run:
         return store
 
     def _cut(self, intervals: Iterable[Bounds]) -> Iterator[Bounds]:
-        """Yield the bounds of the blocks of rows of intervals; at least one block of each."""
+        """Cut intervals of rows into blocks and yield their bounds. An empty interval gives one empty block."""
         size = self.graph.block_rows
         for low, high in intervals:
             for first in range(low, max(high, low + 1), size):
@@ -153,9 +157,10 @@ class _Run:
     def _blocks_of_x(
         self, intervals: Iterable[Bounds], read_x: bool = True
     ) -> Iterator[tuple[Bounds, Tensor]]:
-        """Yield blocks with their rows of x, reading the next ones meanwhile.
+        """Yield the bounds of each block of the intervals, and its rows of x, while the next block is read.
 
-        read_x: False yields rows without memory, if nothing reads their values.
+        read_x: False if nothing reads the values of x; the tensors then have the right shape and take no
+        memory.
         """
         cut, graph = self._cut(intervals), self.graph
         if read_x:
@@ -170,7 +175,10 @@ class _Run:
             yield (low, high), nothing.expand(high - low, self.x.shape[1])
 
     def _operands(self, end: str, x: Tensor, low: int, high: int) -> list[Tensor]:
-        """Return the values that edges read of rows low .. high - 1 at one end."""
+        """Return the operands, that is the values that edges read of rows low .. high - 1 at one of their ends.
+
+        end: SRC or DST. x: these rows of the layer's input.
+        """
         values: list[Tensor] = []
         if (self.stage.src if end == SRC else self.stage.dst).values:
             with self.layer.on(BlockView(self.graph, low, high)):
@@ -178,7 +186,10 @@ class _Run:
         return self.sums.scaled(end, values, low, high)
 
     def _summed(self, call: int, rows: Rows) -> list[Tensor]:
-        """Return the results of a call: reduced messages [n, width], and sums for the backward."""
+        """Sum over the edges of a call; return the reduced messages [n, width], and the backward's sums.
+
+        call: number of a call of the grid's forward direction. rows: the chunks that it reads.
+        """
         with torch.no_grad():
             direction = self.sums.grid.forward
             interval = direction.of[call]
@@ -188,13 +199,13 @@ class _Run:
             return self.sums.forward(call, rows, self._near[1], trains=self.trains)
 
     def _of_destinations(self, bounds: Bounds) -> list[Tensor]:
-        """Return the values that edges read of an interval of destinations."""
+        """Return the operands of an interval of destinations."""
         blocks = self._blocks_of_x([bounds], self.reads_targets)
         parts = [self._operands(DST, x, *block) for block, x in blocks]
         return [torch.cat(values) for values in zip(*parts, strict=True)]
 
     def _finished(self, interval: int, results: list[Tensor]) -> list[Tensor]:
-        """Return the reduced messages of an interval; its sums for the backward leave memory."""
+        """Return the reduced messages of a finished interval, and move its other sums out of memory."""
         self._near = None
         if self.trains:
             kept = results if self.sums.keeps_sums else results[1:]
@@ -205,7 +216,10 @@ class _Run:
         return [results[0].to(self.graph.dtype)]
 
     def _apply_vertex(self, low: int, high: int, gathered: Tensor) -> None:
-        """Run ApplyVertex on an interval in blocks, and write its output."""
+        """Run ApplyVertex on the rows low .. high - 1 in blocks, and write its output to the store ``out``.
+
+        gathered: their reduced messages [high - low, width].
+        """
         for (first, last), x in self._blocks_of_x([(low, high)], self.reads_vertex):
             block = _Block(self._kept.pop(first, []))
             saved = self.graph.spill.saved(self.layer.parameters(), block.saved)
@@ -256,7 +270,7 @@ class _Run:
         return found.values
 
     def _sources_learn(self) -> bool:
-        """Return whether the values of sources depend on parameters."""
+        """Return True if the values that edges read of sources depend on parameters."""
         with torch.enable_grad():
             values = self._operands(SRC, self.x.example(self.graph.dtype), 0, 0)
         return any(value.requires_grad for value in values)
@@ -272,8 +286,9 @@ class _Run:
     ) -> None:
         """Run the backward of ApplyVertex, and of the operands of destinations, on a block of rows.
 
-        incoming: gradient of the output. back: store for the gradient of x. crossing: store for the rows that sources
-        read. Each is None if nothing needs it.
+        incoming: gradient of the block's output. back: store for the gradient of x. crossing: store for the
+        rows that sources read in `_back_of_sources`. Both are None if they are not needed. found: gradients of
+        the parameters, to which the block's are added.
         """
         (first, last), graph = bounds, self.graph
         block, row = self._blocks.pop(first), graph.first + first
@@ -298,9 +313,14 @@ class _Run:
             write(crossing, row, torch.cat([*(each.detach() for each in operands), *published], 1))
 
     def _back_of_sources(self, crossing: Store, back: Store | None, found: Gradients, *, adds: bool) -> None:
-        """Run the backward of the sums over out-edges, and of the values of sources.
+        """Compute the gradients that arrive at sources, one interval of sources after another.
 
-        adds: whether ``back`` has gradients already.
+        For each interval, sum over the out-edges of its rows, which gives the gradients of the values that
+        edges read of these rows, and run the backward of these values, from x and the parameters.
+
+        crossing: store of the rows that destinations have written for their sources. back: store for the
+        gradient of x, or None. found: gradients of the parameters, which are added to. adds: True if ``back``
+        holds the gradients at destinations already, to which these are added; False if they are to be written.
         """
         grid, first_row, put = self.sums.grid, self.graph.first, add if adds else write
         self._near = None
@@ -321,7 +341,10 @@ class _Run:
                 del gradients  # before the next interval is summed
 
     def _to_sources(self, call: int, rows: Rows) -> list[Tensor]:
-        """Return the gradients of an interval's values of sources from the edges of a call."""
+        """Return the gradients of the values that edges read of sources, summed over the edges of a call.
+
+        call: number of a call of the grid's backward direction. rows: the chunks that it reads.
+        """
         direction, near = self.sums.grid.backward, []
         (low, high), interval = direction.calls[call], direction.of[call]
         with torch.no_grad():
@@ -336,10 +359,11 @@ class _Run:
 
 
 class _Block:
-    """ApplyVertex on a block of rows, for its backward.
+    """What the backward of ApplyVertex needs of a block of rows.
 
-    kept: places (`Spill`) of the sums that the backward needs. saved: places of tensors that autograd saved. out: the
-    output without values. gradients: of the inputs, by name, whose values are not kept.
+    kept: locations in the scratch file (`Spill`) of the sums that the backward needs. saved: locations of the
+    tensors that autograd saved. out: the output's autograd graph, without its values. gradients: after the
+    backward, the gradients of ApplyVertex's inputs "vertex" and "accum"; the inputs themselves are not kept.
     """
 
     def __init__(self, kept: list[Any]) -> None:
@@ -350,7 +374,7 @@ class _Block:
         self.token = torch.zeros((), requires_grad=True)
 
     def enter(self, name: str, values: Tensor) -> Tensor:
-        """Return values whose gradient becomes ``gradients[name]``."""
+        """Return ``values`` as an input of ApplyVertex; the backward writes its gradient to gradients[name]."""
         entered: Tensor = _Enter.apply(self.token, self.gradients, name, values)
         return entered
 
@@ -370,7 +394,7 @@ class _Enter(autograd.Function):
 
 
 class _WithoutValues(autograd.Function):
-    """The tensor with the same autograd graph but one value's memory; its backward reads no values."""
+    """Return zeros with the same shape and autograd graph, which take the memory of a single value."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor) -> Tensor:
@@ -383,24 +407,24 @@ class _WithoutValues(autograd.Function):
 
 
 class Gradients:
-    """Sums of the gradients of parameters. values: of each, or None."""
+    """Accumulates gradients of parameters. values: sum for each parameter, or None before the first."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = parameters
         self.values: list[Tensor | None] = [None] * len(parameters)
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
-        """Add a gradient of each parameter."""
+        """Add one gradient, or None, for each parameter."""
         for i, gradient in enumerate(gradients):
             if gradient is not None:
                 held = self.values[i]
                 self.values[i] = gradient.clone() if held is None else held.add_(gradient)
 
     def through(self, values: Sequence[Tensor], gradients: Sequence[Tensor], leaf: Tensor) -> Tensor | None:
-        """Run the backward of values, add the parameters' gradients, and return the gradient of the rows ``leaf``.
+        """Run the backward of ``values``, add gradients of the parameters, and return the gradient of ``leaf``.
 
-        values: computed from ``leaf`` and parameters. Returns None if ``leaf`` needs no gradient, or values do not
-        depend on it.
+        values: tensors computed from ``leaf`` and parameters. gradients: gradient of each. leaf: rows of x.
+        Returns None if ``leaf`` needs no gradient, or ``values`` do not depend on it.
         """
         pairs = [(v, g.to(v.dtype)) for v, g in zip(values, gradients, strict=True) if v.requires_grad]
         if not pairs:

@@ -1,8 +1,8 @@
-"""The batches of a split, epoch after epoch, and their blocks: the same on any number of threads and ranks.
+"""The mini-batches of each epoch, and their blocks: the same on any number of threads and ranks.
 
-A block has the sampled edges of one layer of one batch, over which layers aggregate as over a graph. It belongs to one
-rank alone: the input rows that other ranks own are gathered with the batch, so no layer exchanges anything, forward or
-backward.
+A block has the sampled edges of one layer of one batch; layers aggregate over it as over a graph. It belongs to
+one rank: the input rows that other ranks own are gathered with the batch, so that no layer exchanges rows,
+forward or backward.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from ..spans import span
 from ..workspace import accumulator, as_array, row_format
 from .source import LOOP, SCALE, WEIGHT, Source
 
-MOST_STEPS = 1 << 32  # steps of a training that have different draws
-MOST_DRAWN = 1 << 30  # edges of a row
-# Blocks of a batch, the first layer's first; this rank's rows of it, int64 [b]; input rows, or None.
+MOST_STEPS = 1 << 32  # batches of a training, each with draws of its own
+MOST_DRAWN = 1 << 30  # edges drawn per row
+# Blocks of a batch, by layer; numbers of its own rows among this rank's, int64 [b]; input rows, or None.
 Drawn = tuple[list["Block"], NDArray[np.int64], Input | None]
 LOOPS = {"gcn": "missing", "attention": "one", "edges": "none"}  # self loops of each kind of adjacency
 
@@ -107,7 +107,11 @@ class Block(GraphView):
         return self._source.there(torch.from_numpy(np.stack([self._hop.indices.astype(np.int64), target])))
 
     def plan(self, kind: str) -> BlockPlans:
-        """Return the plans of an adjacency of a kind. For any thread. Raises ValueError for an unknown kind."""
+        """Return the forward and backward plan of an adjacency of a kind.
+
+        It is made at the first call, and cached. kind: "gcn", "edges" or "attention". May be called by any
+        thread. Raises ValueError for an unknown kind.
+        """
         if kind not in LOOPS:
             raise ValueError(f"no such kind of adjacency: {kind!r}; known are {', '.join(LOOPS)}")
         if kind not in self._plans:
@@ -163,12 +167,12 @@ class Block(GraphView):
 
     @property
     def edge_names(self) -> Sequence[str]:
-        """Names of the data of edges."""
+        """Names of the edge data that `edge_data` knows, among them "weight" if edges have weights."""
         with self._source.edges.used() as held:
             return sorted(self._source.edges.names | ({"weight"} if held.weight is not None else set()))
 
     def edge_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the data of one edge by name. Raises ValueError as `edge_data` does."""
+        """Return the shape of the edge data ``name`` of one edge. Raises ValueError as `edge_data` does."""
         return self._source.edges.edge_data(name, np.zeros(0, np.int64)).shape[1:]
 
     def _in_order(self, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> EdgeValues:
@@ -191,12 +195,16 @@ class Block(GraphView):
 class Batch:
     """This rank's part of a batch. A model takes it in place of the graph: model(batch.x, batch).
 
+    A batch's own rows are those whose outputs the last layer computes, as opposed to the sampled neighbours.
+
     blocks: one for each layer, the first layer's first: h = conv1(batch.x, batch.blocks[0]), and so on.
-    x: input rows of the first block [rows, F], a tensor, or SparseFeatures if the graph's are sparse; None without.
-    y: labels of the batch's own rows on this rank, [b] or [b, C]; None without labels.
-    rows: int64 [b], numbers of the batch's own rows among this rank's rows. total: number of the batch's own rows on
-    all ranks. epoch: counted from 1. number: of the batch within the epoch, counted from 0. last: whether it is the
-    epoch's last batch. during: returns a context for the step that trains on it.
+    x: input rows of the first block [rows, F], a tensor, or SparseFeatures if the graph's features are sparse;
+    None if the graph has none.
+    y: labels of the batch's own rows on this rank, [b] or [b, C]; None if the graph has no labels.
+    rows: int64 [b], numbers of the batch's own rows among this rank's rows. total: number of the batch's own
+    rows on all ranks. epoch: number of the epoch, from 1. number: number of the batch within the epoch, from 0.
+    last: True for the epoch's last batch. during: returns a context within which the training step on this
+    batch has to run.
     """
 
     blocks: list[Block]
@@ -215,22 +223,22 @@ class Batch:
 
     @property
     def ids(self) -> Any:
-        """The user's nodes of the rows of ``x``, int64; the batch's own rows come first."""
+        """Original ids of the nodes whose rows are ``x``, int64; the batch's own rows come first."""
         return self.blocks[0].ids
 
     @property
     def edges(self) -> int:
-        """Number of sampled edges of all blocks."""
+        """Number of sampled edges in all blocks."""
         return sum(block.edges for block in self.blocks)
 
     @collective("batch.loss")
     def loss(self, out: Tensor, fn: Callable[..., Tensor] = F.cross_entropy) -> Tensor:
         """Return the mean of a loss over the batch's own rows on all ranks, a scalar. Collective.
 
-        out: [b, ...], outputs for this rank's own rows. fn: as for `DistGraph.loss`; not called on a rank without rows.
-        The value is the same on every rank, and a backward sums gradients over ranks, as for `DistGraph.loss`. Raises
-        InputError, the same on all ranks, if there are no labels, a row has none, ``out`` or ``fn`` does not fit, or
-        parameters differ between ranks.
+        out: [b, ...], outputs for this rank's own rows. fn: loss function, as for `DistGraph.loss`; it is not
+        called on a rank without rows. The value is the same on every rank, and its backward sums gradients over
+        ranks, as for `DistGraph.loss`. Raises InputError, the same on all ranks, if the graph has no labels, a
+        row of the batch has none, ``out`` or ``fn`` does not fit, or parameters differ between ranks.
         """
         y, comm = self.y, self.blocks[0].comm
         with mpi.agree(comm):
@@ -249,10 +257,11 @@ class Batch:
 class Sampling:
     """How batches are drawn.
 
-    fanouts: number of in-edges to draw of each row, -1 for all; the first is for the batch's own rows, which the last
-    layer computes, as in PyG. batch_size: own rows of a batch on all ranks together. shuffle: use another order of the
-    rows in each epoch. seed: of all draws. prefetch: number of batches that are sampled ahead. drop_last: leave out an
-    epoch's last batch if it is smaller. weighted: draw edges with probabilities proportional to their weights.
+    fanouts: number of in-edges to draw for each row, or -1 for all, by layer; the first is for the batch's own
+    rows, which the last layer computes, as in PyG. batch_size: number of own rows of a batch, on all ranks
+    together. shuffle: True to use another order of the rows in each epoch. seed: seed of all draws. prefetch:
+    number of batches that are sampled ahead. drop_last: True to leave out an epoch's last batch if it is
+    smaller. weighted: True to draw edges with probabilities proportional to their weights.
     """
 
     fanouts: tuple[int, ...]
@@ -277,14 +286,15 @@ class Sampling:
 
 
 class Batches:
-    """Batches of some rows of all ranks. Collective to make.
+    """Divides a set of rows of all ranks into batches, epoch by epoch, and samples these.
 
-    The rows of all ranks together are divided into batches, so a batch has the same rows on any number of ranks. Each
-    rank yields as many batches, with the rows of each that it owns, which may be none. rows: int64 [k], numbers of this
-    rank's rows, ascending. y: labels of all rows of this rank, or None. what: name of the rows in messages. near_bytes,
-    score: as for `SharedEdges.sampler`. Raises InputError, the same on all ranks, if no rank has rows.
+    Construction is collective. The rows of all ranks are divided together, so that a batch has the same rows on
+    any number of ranks. Every rank yields all batches, each with those of its rows that the rank owns, which
+    may be none. rows: int64 [k], ascending numbers of this rank's rows that belong to the set. y: labels of all
+    rows of this rank, or None. what: name of the rows in messages. near_bytes, score: as for
+    `SharedEdges.sampler`. Raises InputError, the same on all ranks, if no rank has rows.
 
-    Attributes: steps, number of batches of an epoch. sampler, which draws them.
+    Attributes: steps: number of batches of an epoch. sampler: draws the edges of batches.
     """
 
     def __init__(
@@ -320,7 +330,10 @@ class Batches:
         self._in_order = None if how.shuffle else np.argsort(self._ids)
 
     def epoch(self, epoch: int, first: int = 0) -> Generator[Batch]:
-        """Yield the batches of an epoch, counted from 1, from batch ``first`` on; threads sample the next ones."""
+        """Yield the batches of an epoch, from number ``first`` on, while threads sample the following ones.
+
+        epoch: number of the epoch, from 1.
+        """
         sample, ahead, threads = (
             self.sampling(epoch),
             self._how.prefetch,
@@ -347,9 +360,10 @@ class Batches:
                     future.cancel()
 
     def sampling(self, epoch: int) -> Callable[..., Drawn]:
-        """Return the function that samples a batch of an epoch by its number. For any thread.
+        """Return a function that samples a batch of an epoch, given its number.
 
-        It takes on_host as `Sampler.sample` does.
+        Any thread may call that function. It has the option on_host of `Sampler.sample`. epoch: number of the
+        epoch, from 1.
         """
         if epoch * self.steps >= MOST_STEPS:
             raise InputError(
@@ -387,7 +401,11 @@ class Batches:
     def batch(
         self, blocks: list[Block], rows: NDArray[np.int64], x: Input | None, epoch: int, number: int
     ) -> Batch:
-        """Return a batch that was sampled, with its labels and, where they are not there yet, its input rows."""
+        """Return the `Batch` of sampled blocks, with its labels and input rows.
+
+        blocks, rows, x: what `sampling`'s function has returned; input rows are gathered now if ``x`` is None.
+        epoch, number: as in `Batch`.
+        """
         size, y = self._how.batch_size, self._y
         return Batch(
             blocks=blocks,

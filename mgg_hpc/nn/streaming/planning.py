@@ -23,18 +23,18 @@ from ..graph.loading import Part, edge_data_of, weighted_edges
 from ..graph.matrix import check_order
 from ..workspace import accumulator, row_format
 
-EDGE_BYTES = 12  # of a plan per edge: an index, and a share of a segment and its copy
-CELL_BYTES = 52  # of a plan of one chunk per row: a segment, its copy, and a degree
+EDGE_BYTES = 12  # of plans, per edge: an index, and a share of a segment and of its copy
+CELL_BYTES = 52  # of a plan over one chunk, per row: a segment, its copy, and a degree
 
 Names = tuple[str, ...]  # of edge data, whose columns are concatenated
 
 
 @dataclass(frozen=True)
 class Need:
-    """Sizes that a grid is cut for.
+    """Sizes that determine into how many intervals and chunks a grid is cut.
 
-    source_bytes: of a row in a chunk; 0 if rows are read in place. target_bytes: kept for each row of an interval.
-    data: names of the edge data of each layer.
+    source_bytes: bytes of a row in a chunk; 0 if rows are read in place. target_bytes: bytes kept in memory for
+    each row of an interval. data: for each layer that reads edge data, the names of these.
     """
 
     source_bytes: int
@@ -49,11 +49,11 @@ class Need:
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """The edges of this rank's rows in one direction, cut into calls: one per interval, or per interval and chunk.
+    """This rank's in-edges or out-edges, cut into kernel calls: one per interval, or per interval and chunk.
 
-    targets: int64 [J + 1], bounds of the intervals of this rank's rows. of: the interval of each call. plans: the plan
-    of each call. order: the chunks to load for all calls. weights: [edges] of each plan, or None. data: by names, the
-    edge data [edges, columns] of each plan.
+    targets: int64 [J + 1], bounds of the intervals of this rank's rows. of: number of the interval of each
+    call. plans: plan of each call. order: the chunks to load, call by call. weights: for each plan the weights
+    of its edges, [edges]; or None. data: for each tuple of names, the edge data of each plan, [edges, columns].
     """
 
     targets: NDArray[np.int64]
@@ -65,37 +65,40 @@ class Direction:
 
     @property
     def intervals(self) -> list[tuple[int, int]]:
-        """First row, and row after the last, of each interval."""
+        """Bounds of each interval: its first row, and the row after its last."""
         return list(pairwise(self.targets.tolist()))
 
     @property
     def used(self) -> list[int]:
-        """Numbers of the intervals with rows, or of the first: ranks with fewer rows have empty intervals."""
+        """Numbers of the intervals that are not empty; [0] if all are.
+
+        All ranks have the same number of intervals, so that on ranks with fewer rows some are empty.
+        """
         return [j for j, (low, high) in enumerate(self.intervals) if high > low] or [0]
 
     @property
     def calls(self) -> list[tuple[int, int]]:
-        """First row, and row after the last, of each call's interval."""
+        """Bounds of each call's interval: its first row, and the row after its last."""
         intervals = self.intervals
         return [intervals[each] for each in self.of]
 
     @property
     def largest(self) -> int:
-        """Number of rows of the largest interval."""
+        """Number of rows in the largest interval."""
         return max((plan.destinations for plan in self.plans), default=0)
 
     def degrees(self, call: int) -> Tensor:
-        """Return the number of edges of a call into each row of its interval."""
+        """Return the number of a call's edges into each row of its interval. call: number of the call."""
         plan, segments = self.plans[call], self.plans[call].segments
         return torch.from_numpy(np.bincount(segments["destination"], segments["count"], plan.destinations))
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Both directions of an adjacency.
+    """Both directions of an adjacency of a streamed graph.
 
-    scale: [n] or None (`Matrix`). inverse_degree: [n]. need: what it was cut for. checked: types of edges that have
-    been checked, by names and types, so that layers check them once.
+    scale: [n] or None (`Matrix`). inverse_degree: [n]. need: the sizes for which it was cut. checked: keys of
+    the edge types that layers have checked already, so that they check them once.
     """
 
     kind: str
@@ -107,18 +110,21 @@ class Grid:
     checked: set[Any] = field(default_factory=set)
 
     def edge_values(self, names: Names, *, weights: bool) -> tuple[list[Tensor] | None, list[Tensor] | None]:
-        """Return edge data of each plan forward and backward: the columns ``names``, else weights, else None."""
+        """Return the edge values of each forward plan, and of each backward plan.
+
+        These are the edge data ``names``, concatenated; without names the weights if ``weights``, else None.
+        """
         if names:
             return self.forward.data[names], self.backward.data[names]
         return (self.forward.weights, self.backward.weights) if weights else (None, None)
 
 
 class Grids:
-    """The grids of a graph, one for each kind of adjacency, for the layers so far.
+    """The grids of a streamed graph, one for each kind of adjacency, made when layers first need them.
 
-    memory: as in `Streaming`. in_place: whether rows are read in place. by_destination: whether the schedule is
-    "destination". cells: whether each call is limited to one chunk in any schedule. device: of edge data. chains: of
-    ranks that pass chunks on.
+    memory: bytes for plans and buffers, as in `Streaming`. in_place: True if rows are read in place.
+    by_destination: True for the schedule "destination". cells: True to limit each call to one chunk, with any
+    schedule. device: device of edge data. chains: groups of ranks that pass chunks on to each other.
     """
 
     def __init__(
@@ -142,7 +148,7 @@ class Grids:
         self._made: dict[str, Grid] = {}
 
     def all(self) -> list[Grid]:
-        """Return the grids so far."""
+        """Return all grids that have been made."""
         return list(self._made.values())
 
     def clear(self) -> None:
@@ -150,12 +156,12 @@ class Grids:
         self._made = {}
 
     def get(self, kind: str, source_columns: int, target_columns: int, data: Names = ()) -> Grid:
-        """Return the grid of an adjacency, cut again if a layer needs more than the layers so far. Collective.
+        """Return the grid of an adjacency. It is cut again if this layer needs more than earlier ones.
 
-        kind: "gcn" or "edges". source_columns: of rows in chunks, at most. target_columns: values of the accumulator
-        type that are kept for each row of an interval, at most. data: names of edge data, which the grid has in both
-        directions. Raises InputError, the same on all ranks, if the memory is too small, and ValueError for edge data
-        with "gcn".
+        Collective. kind: "gcn" or "edges". source_columns: largest number of columns of rows in chunks.
+        target_columns: largest number of values, of the accumulator's dtype, that are kept for each row of an
+        interval. data: names of edge data that the grid must have, in both directions. Raises InputError, the
+        same on all ranks, if ``memory`` is too small, and ValueError for edge data with "gcn".
         """
         if data:
             check_order(kind)
@@ -197,13 +203,17 @@ class Grids:
         )
 
     def _columns(self, names: Names) -> NDArray[Any]:
-        """Return concatenated edge data of this rank, [E, D], of the accumulator type."""
+        """Return edge data of this rank's in-edges, concatenated to [E, D], in the accumulator's dtype."""
         wide = row_format(1, self._wide).dtype
         columns = [edge_data_of(self._part, name).astype(wide) for name in names]
         return np.concatenate([column.reshape(len(column), -1) for column in columns], 1)
 
     def _cut(self, edges: int, need: Need, weighted: bool) -> Division:
-        """Return intervals that fit in the memory that plans leave; intervals of sources are the same on all ranks."""
+        """Return intervals of destinations and chunks of sources that fit in the memory which plans leave.
+
+        Chunks are the same on all ranks. edges: number of edges. weighted: True if edges have weights. Raises
+        InputError if not even the smallest intervals fit. Collective.
+        """
         plans = max(self._comm.allgather(self._plan_bytes(edges, need, weighted)))
         edges = max(self._comm.allgather(edges))
         with mpi.agree(self._comm):
@@ -227,11 +237,14 @@ class Grids:
         return replace(cut, targets=np.minimum(cut.targets, rows))
 
     def _directions(self, need: Need) -> int:
-        """Return the number of directions with plans of their own."""
+        """Return 2 if forward and backward need plans of their own, 1 if they share them."""
         return 1 + (self._part.directed or bool(need.data))
 
     def _plan_bytes(self, edges: int, need: Need, weighted: bool) -> int:
-        """Return the bytes of this rank's part of the edges, and of plans and edge data for ``edges`` edges."""
+        """Return the bytes of this rank's edges in memory, and of the plans and edge data made from them.
+
+        edges: number of edges in the plans.
+        """
         held, wide = self._part.slice, self._wide.itemsize
         arrays = held.indices, *held.edge.values(), *([] if held.weight is None else [held.weight])
         shapes = [edge_data_of(self._part, name).shape[1:] for names in need.data for name in names]

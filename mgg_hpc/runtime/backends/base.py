@@ -1,4 +1,4 @@
-"""The interface of backends: the code above it runs on any backend, the code below it exists once per backend."""
+"""The interface of backends: code that uses it runs on any backend; each backend implements it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from .traversal import TraversalKernels
 
 @dataclass
 class Meter:
-    """Cost of aggregations over symmetric rows since the last reset. Threads may count rows.
+    """Time and traffic of aggregations over symmetric rows since the last reset.
 
-    seconds: sum over the calls that have ended. calls: the same for each (plan, bytes of a row). local_bytes,
-    remote_bytes: of rows read from this rank and from others, without padding. messages: rows that were fetched one by
-    one, and packets of a halo that were pushed. stored_bytes: the part of remote_bytes that came from stores. loading:
-    seconds in which chunks of stores were loaded. waited: seconds that the host waited for peers, to publish rows and
-    within exchanges. later: unfinished GPU calls, as (plan, row format, elapsed()); see `settle`.
+    seconds: total time of the calls that have ended. calls: the same by (plan, bytes of a row). local_bytes,
+    remote_bytes: bytes of rows read from this rank and from others, without padding. remote_rows: number of the
+    latter. messages: number of rows that were fetched one by one, and of packets of a halo that were pushed.
+    stored_bytes: the part of remote_bytes that came from stores. loading: seconds in which chunks of stores
+    were loaded. waited: seconds that the host waited for peers, in `Backend.publish` and within halo exchanges.
+    later: unfinished GPU calls, as (plan, row format, elapsed()); see `settle`.
     """
 
     seconds: float = 0.0
@@ -48,13 +49,17 @@ class Meter:
     _counting: Any = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     def took(self, plan: Plan, format: RowFormat, seconds: float) -> None:
-        """Add the time of a call over rows of this format."""
+        """Add the time of an aggregation over ``plan`` with rows of this format."""
         self.seconds += seconds
         call = plan, format.row_bytes
         self.calls[call] = self.calls.get(call, 0.0) + seconds
 
     def count(self, local_rows: int, remote_rows: int, format: RowFormat, messages: int) -> None:
-        """Count rows of this format that a call has read, and the messages that brought them."""
+        """Add what an aggregation has read to the counts. May be called by any thread.
+
+        local_rows, remote_rows: number of rows, of ``format``, read from this rank and from other ranks.
+        messages: number of messages that brought the remote rows.
+        """
         row_bytes = format.dim * format.dtype.itemsize
         with self._counting:
             self.local_bytes += local_rows * row_bytes
@@ -63,13 +68,13 @@ class Meter:
             self.messages += messages
 
     def count_stored(self, rows: int, format: RowFormat, loading: float) -> None:
-        """Count rows of this format that came from a store, and the seconds in which they were loaded."""
+        """Add rows of this format that were read from a store. loading: seconds that loading them took."""
         with self._counting:
             self.stored_bytes += rows * format.dim * format.dtype.itemsize
             self.loading += loading
 
     def taken(self) -> Meter:
-        """Return a copy of the counts, and reset them."""
+        """Return a copy of this meter, and reset all counts and times to 0."""
         with self._counting:
             found = replace(self)
             vars(self).update(vars(Meter()), _counting=self._counting)
@@ -81,7 +86,7 @@ class Meter:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def settle(self) -> None:
-        """Call each timer in ``later``, whose calls have all ended, and add its seconds to the counts."""
+        """Add the times of the calls in ``later``, which must all have ended, and empty the list."""
         for plan, format, seconds in self.later:
             self.took(plan, format, seconds())
         self.later = []
@@ -91,8 +96,8 @@ class Meter:
 class Capabilities:
     """Properties of a backend, the same on all ranks.
 
-    name: as run.backend and reports have it.
-    device: torch's name of the device of the arrays that calls take: "cpu" for NumPy arrays, else they are tensors.
+    name: name in the setting run.backend and in reports.
+    device: torch's name of the device whose arrays calls take. On "cpu" these are NumPy arrays, else tensors.
     reaches_peers: True if every rank reads every other's symmetric rows through pointers; final after `Memory.reserve`.
     keeps_bits: True if `Backend.retune` changes no bit of a sum.
     halo_rounds: number of rounds per halo exchange, or None to choose it from the halo's size.
@@ -106,7 +111,7 @@ class Capabilities:
 
 
 class Recording(ABC):
-    """Recorded launches, which can be replayed."""
+    """Recorded launches, as a CUDA graph, which can be replayed."""
 
     @abstractmethod
     def replay(self) -> None:
@@ -114,15 +119,16 @@ class Recording(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Release the recording. NCCL does not end before that."""
+        """Release the recording. This must come before NCCL is shut down, which waits for it."""
 
 
 class Memory(ABC):
-    """Memory of one rank for rows, private and symmetric.
+    """Memory of one rank for rows: private, or symmetric, that is readable by all ranks.
 
-    grows: symmetric memory can be reserved again after rows were allocated.
-    holds_stores: kernels read the host's memory, so that rows of a store there are summed in place, and a call takes
-    all chunks of its plan; else a call takes one chunk, which is copied to the device.
+    grows: True if symmetric memory can be reserved again after rows were allocated.
+    holds_stores: True if kernels read the host's memory. Rows of a store in the host's memory are then summed
+    in place, and a call takes all chunks of its plan; else a call takes one chunk, which is copied to the
+    device.
     cache_bytes: size of the cache that keeps remote rows which are read through pointers; 0 if there is none.
     """
 
@@ -133,8 +139,8 @@ class Memory(ABC):
     def reserve(self, nbytes: int, largest: int = 0) -> None:  # noqa: B027
         """Reserve ``nbytes`` of symmetric memory on each rank, before any of it is allocated. Collective.
 
-        largest: the rank that needs most, for the error message. Raises InputError, the same on all ranks, where the
-        memory of a node or a GPU cannot hold it.
+        largest: the rank that needs the most memory, for the error message. Raises InputError, the same on all
+        ranks, if it does not fit into the memory of a host or of a GPU.
         """
 
     def overhead(self, nbytes: int) -> int:
@@ -142,36 +148,40 @@ class Memory(ABC):
         return 0
 
     def reserved(self) -> int:
-        """Return the bytes of symmetric memory that are reserved and not allocated yet; they are not free."""
+        """Return the bytes of symmetric memory that are reserved but not allocated; `free` excludes them."""
         return 0
 
     def free(self) -> int | None:
-        """Return the free bytes of this rank's GPU, or of its part where several ranks share it; None on CPUs."""
+        """Return the free bytes of this rank's GPU, or of its share if several ranks use it; None on CPUs."""
         return None
 
     @abstractmethod
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
-        """Lock pages of the host's memory for copies to the device; return the function that unlocks them.
+        """Page-lock a range of the host's memory for copies to the device; return the function that unlocks it.
 
-        It is called before they are freed. Raises InputError where the system does not let them be locked.
+        The caller must call that function before it frees the memory. Raises InputError if the system refuses.
         """
 
     @abstractmethod
     def padded(self, count: int, format: RowFormat) -> Any:
-        """Allocate private rows [count, dim] in the layout in which kernels store rows; uninitialised."""
+        """Allocate ``count`` uninitialised rows that only this rank can read, padded as kernels need them.
+
+        Returns an array [count, dim]; its stride is that of ``format``.
+        """
 
     def release(self, rows: Rows) -> None:  # noqa: B027
-        """Free symmetric rows, which may not be used afterwards, before `close`. Collective."""
+        """Free symmetric rows. They must not be used afterwards. `close` frees all that remain. Collective."""
 
     def close(self) -> None:  # noqa: B027
-        """Free all symmetric memory, and whatever the backend has started. Collective."""
+        """Free all symmetric memory, and end what the backend has started, such as threads. Collective."""
 
 
 class Stream(ABC):
-    """The order in which a rank's launches run, their time and cost.
+    """A rank's queue of kernel launches: waiting for them, timing and recording them.
 
-    meter: cost of the aggregations. records: launches can be recorded in a CUDA graph. probe_rows: number of rows per
-    rank that `row_costs.measure` reads: so many that a call takes much longer than its launch.
+    On CPUs calls run at once. meter: times and traffic of the aggregations. records: True if launches can be
+    recorded in a CUDA graph. probe_rows: number of rows per rank that `row_costs.measure` reads, large enough
+    that a call takes much longer than its launch.
     """
 
     meter: Meter
@@ -184,25 +194,34 @@ class Stream(ABC):
 
     @abstractmethod
     def stamp(self) -> Any:
-        """Return a time stamp that is taken once everything that this rank has launched has ended."""
+        """Return a time stamp at this point of the queue: of the time when all earlier launches have ended."""
 
     @abstractmethod
     def since(self, stamp: Any) -> Callable[[], float]:
-        """Return a function for the seconds from ``stamp`` to now; call it after earlier launches have ended."""
+        """Return a function that returns the seconds between ``stamp`` and this point of the queue.
+
+        Call it only after all earlier launches have ended.
+        """
 
     def beside(self) -> AbstractContextManager[None]:
-        """Send this thread's launches within ``with`` to a second stream; `stamp` and `since` are of that one there.
+        """Return a context within which this thread's launches, and `stamp` and `since`, use a second stream.
 
-        Where calls return when they are done, a thread of its own is one.
+        Where calls run at once, it does nothing: a thread of its own serves as a second stream.
         """
         return nullcontext()
 
     def wait(self, stamp: Any, *made: Any) -> None:  # noqa: B027
-        """Make later launches wait for a stamp of the other stream, on which the tensors ``made`` were allocated."""
+        """Make later launches on this stream wait for a stamp of the other stream.
+
+        made: tensors that were allocated on the other stream, and are used on this one from now on.
+        """
 
     @abstractmethod
     def record(self, launch: Callable[[], None]) -> Recording:
-        """Record what ``launch`` launches, without running it. Raises RuntimeError for what cannot be recorded."""
+        """Call ``launch`` and record its launches without running them.
+
+        Raises RuntimeError if one cannot be recorded.
+        """
 
 
 class Collectives(ABC):
@@ -213,7 +232,10 @@ class Collectives(ABC):
 
     @abstractmethod
     def sum(self, values: Any) -> None:
-        """Replace float values [n] by their sums over all ranks, the same bits on each of them. Collective."""
+        """Replace floating-point values [n] by their sums over all ranks; bitwise equal on all ranks.
+
+        Collective.
+        """
 
 
 class Backend(ABC):
@@ -244,16 +266,16 @@ class Backend(ABC):
     @property
     @abstractmethod
     def edges(self) -> EdgeKernels | None:
-        """Kernels of layers beyond weighted sums (edges.py), or None where there are none."""
+        """Kernels over edges, for layers beyond weighted sums (edges.py), or None if there are none."""
 
     @property
     @abstractmethod
     def traversal(self) -> TraversalKernels | None:
-        """Traversals of graphs (traversal.py), or None where there are none."""
+        """Traversals of graphs (traversal.py), or None if there are none."""
 
     @property
     def sampling(self) -> SamplingKernels | None:
-        """Neighbour sampling (sampling.py), or None where `runtime.sampler.Sampler` draws on the host."""
+        """Neighbour sampling on the device (sampling.py), or None if `runtime.sampler` draws on the host."""
         return None
 
     @property
@@ -263,44 +285,48 @@ class Backend(ABC):
 
     @abstractmethod
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
-        """Allocate storage for ``counts[p]`` rows on each PE p, zero at first.
+        """Allocate ``counts[p]`` rows on each rank p, initialised to 0.
 
-        Symmetric rows can be read by every PE, others only here. Collective where symmetric.
+        symmetric: True for rows that every rank can read, for which the call is collective; False for rows that
+        only this rank can read.
         """
 
     @abstractmethod
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
-        """Allocate what aggregations over ``plan`` keep, for rows up to this format. Collective; before `aggregate`.
+        """Allocate the buffers of aggregations over ``plan``, for rows up to the format ``widest``. Collective.
 
-        It is called again for wider rows, after all ranks have finished their sums over the plan.
+        Call it before `aggregate`, and again for wider rows after all ranks have finished their sums over the
+        plan.
         """
 
     @abstractmethod
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
-        """Cut aggregations over ``plan`` of rows of this format by ``geometry`` from now on. Collective.
+        """Use ``geometry`` (ps, dist, wpb) for aggregations over ``plan`` with rows of this format. Collective.
 
-        Whatever depends on the former geometry is dropped, and nothing may run that uses it. Raises InputError where
-        the device cannot hold it, with the former geometry in place.
+        Buffers that depend on the former geometry are freed, so no aggregation over the plan may be running.
+        Raises InputError if the new one does not fit the device; the former geometry then stays in use.
         """
 
     @abstractmethod
     def publish(self, rows: Rows) -> None:
-        """Make this rank's written rows readable by its peers, and theirs here: the layer's one barrier.
+        """Make the rows that this rank has written readable by its peers, and theirs by this rank.
 
-        With two Rows used in turn no second barrier is needed: a rank that arrives here has finished reading the Rows
-        published before, so those may be written again.
+        It is a barrier, the only one of a layer. If layers alternate between two Rows, no second barrier is
+        needed: a rank that arrives here has finished reading the Rows published before, so those may be written
+        again.
         """
 
     @abstractmethod
     def stream_rows(
         self, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool = True
     ) -> ChunkRows:
-        """Return the rows of a store for one pass, whose chunks are brought into the buffer's slots one after another.
+        """Return the rows of a store for one pass over its chunks, for `aggregate` and `EdgeKernels.propagate`.
 
-        `aggregate` and `EdgeKernels.propagate` take them with the plans of the pass, one call for each, in order; all
-        raise OSError where a chunk cannot be read. A buffer serves one pass at a time; None reads rows in the host's
-        memory where they lie (`Memory.holds_stores`). ahead: chunks are loaded while others are summed. Raises
-        InputError where slots are too small, or there is no streaming.
+        These are called once for each plan of the pass, in order; they raise OSError if a chunk cannot be read.
+        order: the chunks of each call. buffer: its slots receive the chunks, one after another; it serves one
+        pass at a time. None reads rows in the host's memory in place (`Memory.holds_stores`). ahead: True to
+        load chunks while others are summed. Raises InputError if slots are too small, or the backend does not
+        stream.
         """
 
     def aggregate(
@@ -314,38 +340,40 @@ class Backend(ABC):
         edge: Any = None,
         epilogue: Epilogue | None = None,
     ) -> None:
-        """out[v] = epilogue(sum over edges u -> v of message(u, v)).
+        """Compute out[v] = epilogue(sum over edges u -> v of message(u, v)).
 
-        op: "copy" takes the source rows, "mul" the source rows times ``edge``, an [E] array in the plan's order.
-        reduce: "sum", "mean" (divided by the number of edges) or "max"; without edges all give 0. out:
-        [destinations, dim], of the rows' dtype, padded rows (`Memory.padded`). Half rows are summed in float32, and
-        ``edge`` and the epilogue's arrays are float32 then; else they are of the rows' dtype. Collective with
-        "halo". Raises ValueError for operations and arrays that do not go together.
+        op: "copy" takes the source rows as messages, "mul" multiplies them by ``edge``, [E] in the plan's
+        order. reduce: "sum", "mean" (divided by the number of edges) or "max"; without edges all give 0. src:
+        published rows. out: [destinations, dim], padded rows (`Memory.padded`) of the dtype of ``src``.
+        Half-precision rows are summed in float32, and ``edge`` and the epilogue's arrays are float32 then; else
+        these have the dtype of ``src``. Collective with transfer "halo". Raises ValueError for operations and
+        arrays that do not go together.
         """
         check_operation(op, reduce, edge)
         self._aggregate(plan, reduce, src, out, edge, epilogue or Epilogue())
 
     @abstractmethod
     def _aggregate(self, plan: Plan, reduce: str, src: Rows, out: Any, edge: Any, epilogue: Epilogue) -> None:
-        """Aggregate rows, times ``edge`` where it is not None."""
+        """Implement `aggregate`. Rows are multiplied by ``edge`` unless it is None."""
 
     @abstractmethod
     def gather(self, src: TieredRows, ids: Any, out: Any) -> None:
-        """out[i] = row ids[i] of a table, whose tiers' rows have been published.
+        """Copy rows of a tiered table: out[i] = row ids[i]. The rows of its tiers must have been published.
 
-        ids: int64 [n], a NumPy array; on GPUs also a tensor there, for a table without slots and file, whose rows are
-        not counted then. out: [n, dim], of the table's dtype, with contiguous values in each row; on GPUs padded rows
-        (`Memory.padded`). Adds to ``src.read`` and to the meter. Not collective, except for the first call on GPUs
-        where no pointer reaches some rank's rows: it allocates symmetric memory. Where a transport fetches rows, it is
-        called from the thread that makes collective calls. Raises IndexError for a number outside the table, before
-        anything is written (on GPUs not for a tensor of numbers), and InputError for a row of the file that cannot be
-        read.
+        ids: int64 [n], a NumPy array. On GPUs it may be a tensor on the device for a table without slots and
+        file; ids are not checked, and rows not counted then. out: [n, dim], of the table's dtype, with
+        contiguous values in each row; on GPUs padded rows (`Memory.padded`). Adds to ``src.read`` and to the
+        meter. Not collective, except for the first call on GPUs if no pointer reaches some rank's rows, as it
+        allocates symmetric memory. If a transport fetches rows, call it from the thread that makes collective
+        calls. Raises IndexError for a number outside the table, before anything is written, and InputError if a
+        row of the file cannot be read.
         """
 
     @abstractmethod
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
-        """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype.
+        """Apply dropout: out[i, c] = x[i, c] / (1 - p) if the draw of (ids[i], c) keeps it, else 0.
 
-        ids: int64 [n]. csr: indptr int64 [n + 1] and columns int32 [nnz] of a sparse matrix; ``x`` and ``out`` are its
-        stored values [nnz] then.
+        x, out: [n, F], of the same dtype. ids: int64 [n], original ids of the rows, so that the draws do not
+        depend on the partition. key: random key, with p. csr: for a sparse matrix, its indptr, int64 [n + 1],
+        and columns, int32 [nnz]; ``x`` and ``out`` are its stored values, [nnz], then.
         """

@@ -1,8 +1,8 @@
 """The interface of kernels over edges: attention, the adjoint of a maximum, dot products, tapes.
 
-A source's row holds columns of the rows' dtype and then, from a multiple of the accumulator's size on, a tail of values
-of the accumulator's dtype (float32, or float64), as scores; last, where attention drops edges, the original id of its
-node in 8 bytes. So all that an edge needs of its source is transferred in one row, scores as heads x 1 values.
+A source's row has three parts: columns of the rows' dtype; a tail of values of the accumulator's dtype (float32
+or float64), such as one attention score per head, aligned to that dtype; and, if attention drops edges, the
+original id of its node in 8 bytes. So all that an edge reads of its source is transferred in one row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .tape import Tape
 
 @dataclass(frozen=True)
 class TailedRows:
-    """Format of rows of ``values`` columns of a dtype, ``tail`` values of its accumulator, and maybe an id."""
+    """Format of rows: ``values`` columns of ``dtype``, ``tail`` values of the accumulator, maybe an id."""
 
     dtype: np.dtype[Any]
     values: int
@@ -30,12 +30,12 @@ class TailedRows:
 
     @property
     def accumulator(self) -> np.dtype[Any]:
-        """Type in which rows are summed: float32 for half rows, else the rows' own."""
+        """Dtype of sums and of the tail: float32 for half-precision rows, else the rows' own."""
         return np.dtype(np.float32) if self.dtype.itemsize == 2 else self.dtype
 
     @property
     def first(self) -> int:
-        """First value of the tail, counted in values of the accumulator."""
+        """Offset of the tail, counted in values of the accumulator's dtype."""
         return -(-self.values * self.dtype.itemsize // self.accumulator.itemsize)
 
     @property
@@ -49,11 +49,11 @@ class TailedRows:
 class Attention:
     """Heads of ``channels`` columns each, and how each head scores an edge u -> v.
 
-    additive: the score is LeakyReLU(source score of u + target score of v + score of the edge, if edges have any), with
-    the negative slope (GAT: Velickovic et al., ICLR 2018). Else it is the dot product of the rows of u and v over
-    sqrt(channels) (Vaswani et al., NeurIPS 2017).
-    key: key of the draws that drop edges, by the original ids of both ends and the head, or None. ids: int64 [n],
-    original ids of this rank's nodes, if there is a key.
+    additive: the score is LeakyReLU(source score of u + target score of v + score of the edge, if edges have
+    any), with the negative slope (GAT: Velickovic et al., ICLR 2018). Else it is the dot product of the rows of
+    u and v over sqrt(channels) (Vaswani et al., NeurIPS 2017).
+    key: random key of attention dropout, or None; a draw depends on the original ids of both ends of the edge
+    and on the head. ids: int64 [n], original ids of this rank's nodes, if there is a key.
     """
 
     heads: int
@@ -70,7 +70,7 @@ class Attention:
 
     @property
     def scale(self) -> float:
-        """Factor of dot products."""
+        """Factor of dot products, 1 / sqrt(channels)."""
         return float(self.channels**-0.5)
 
     def forward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
@@ -78,10 +78,10 @@ class Attention:
         return TailedRows(dtype, self.columns, self.heads if self.additive else 0, self.key is not None)
 
     def backward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
-        """Return the format of targets' rows for `EdgeKernels.attend_back` at sources.
+        """Return the format of the rows that `EdgeKernels.attend_back` at sources reads of destinations.
 
-        Values: the output's gradient g, and for dot products the rows. Tail, for each head: target scores where they
-        are additive, log_sum, and <g, output without bias>.
+        Columns: the output's gradient g and, for dot products, the destination's rows h. Tail, for each head:
+        the target score if scores are additive, log_sum, and the dot product of g and the output without bias.
         """
         if self.additive:
             return TailedRows(dtype, self.columns, 3 * self.heads, self.key is not None)
@@ -90,10 +90,10 @@ class Attention:
 
 @dataclass(frozen=True)
 class TapeArrays:
-    """Arrays of `EdgeKernels.propagate`, of the accumulator's dtype.
+    """Arrays of `EdgeKernels.propagate`, all of the accumulator's dtype.
 
-    near: [n, k] each, values of destinations. shared: [S], values of all edges. out: [n, width] for each output. edge:
-    data of edges [E, D] in the plan's order, or None.
+    near: [n, k] each, values of the plan's destinations. shared: [S], values that all edges share. out: [n,
+    width] for each output. edge: edge data [E, D] in the plan's order, or None.
     """
 
     near: list[Any]
@@ -103,11 +103,12 @@ class TapeArrays:
 
 
 class EdgeKernels(ABC):
-    """Kernels of layers beyond weighted sums. Plans are prepared and rows published as for `Backend.aggregate`.
+    """Kernels over edges for layers that are more than weighted sums.
 
-    n: number of the plan's destinations. [n, H] arrays are contiguous, of the accumulator's dtype; [n, F] arrays are
-    padded or contiguous rows of the rows' dtype. Collective with "halo". gets: kernels take the transfer "get" for rows
-    that no pointer reaches.
+    As for `Backend.aggregate`, plans must be prepared and rows published, and calls are collective with
+    transfer "halo". In the docstrings n is the number of the plan's destinations, and H the number of heads.
+    [n, H] arrays are contiguous, of the accumulator's dtype; [n, F] arrays are padded or contiguous rows of the
+    rows' dtype. gets: True if kernels support the transfer "get" for rows that no pointer reaches.
     """
 
     gets = True
@@ -128,13 +129,17 @@ class EdgeKernels(ABC):
         above_weight: Any = None,
         edge_score: Any = None,
     ) -> None:
-        """out[v] = bias + sum over edges u -> v of weight(u, v) h[u], weights a softmax of scores; without edges, bias.
+        """Compute attention: out[v] = bias + sum over edges u -> v of weight(u, v) * h[u].
 
-        src: `Attention.forward_rows`. score: target scores [n, H], if additive. h: targets' rows [n, H C], for dot
-        products. bias: [H C]. edge_score: scores of edges [E, H] in the plan's order, if additive, or None.
-        Outputs for the backward: log_sum [n, H], the logarithm of the sum of exp(score); above [n, H C] and
-        above_weight [n, H], the parts of the sum and of the weights whose score is above 0 (additive), from which the
-        gradient of target scores follows. Weights in ``out`` and ``above`` are after dropout, in above_weight before.
+        Weights are the softmax of the scores of v's in-edges, per head; without edges out[v] = bias. C is the
+        number of channels per head. src: rows in the format `Attention.forward_rows`. score: target scores [n,
+        H], if additive. h: rows of the destinations [n, H C], for dot products. bias: [H C], or None for 0.
+        edge_score: scores of edges [E, H] in the plan's order, if additive, or None.
+
+        Outputs for the backward, each None if not needed: log_sum [n, H], the logarithm of the sum of
+        exp(score); above [n, H C] and above_weight [n, H] (additive only), the sums of weight * h and of weight
+        over the edges whose score is above 0, from which the gradient of target scores follows. Weights in
+        ``out`` and ``above`` are after dropout, in above_weight before.
         """
 
     @abstractmethod
@@ -157,46 +162,55 @@ class EdgeKernels(ABC):
     ) -> None:
         """Compute gradients of attention at one end of its edges: out [n, H C] is the gradient of h.
 
-        With at_source, over out-edges; src: `Attention.backward_rows` of the destinations. If scores are additive,
-        score [n, H] are those of the sources, whose gradient is written into score_gradient [n, H]; edge_score [E, H],
-        in the plan's order, and edge_score_gradient [E, H], into which its gradient is written, are given both or not
-        at all.
+        If at_source, the plan is over out-edges, and src has the rows `Attention.backward_rows` of the
+        destinations. If scores are additive, score, [n, H], has the source scores, whose gradient is written to
+        score_gradient, [n, H]. edge_score, [E, H] in the plan's order, and edge_score_gradient, [E, H], to
+        which its gradient is written, are given both or not at all.
 
-        Without at_source, over in-edges, and for dot products only; src: rows of the sources. gradient [n, H C],
-        log_sum and dot [n, H] are values of the destinations.
+        Otherwise the plan is over in-edges, for dot products only, and src has the rows of the sources.
+        gradient [n, H C], log_sum [n, H] and dot [n, H] (the product of gradient and output without bias) are
+        values of the destinations.
         """
 
     @abstractmethod
     def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
-        """out[v, c] = maximum over edges u -> v of x[u, c], 0 without edges; ties [n, F]: number of edges with it."""
+        """Compute out[v, c] = maximum over edges u -> v of x[u, c], 0 without edges.
+
+        src: rows x. ties: output [n, F], number of edges that attain the maximum.
+        """
 
     @abstractmethod
     def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
         """Compute the adjoint of a maximum, over out-edges.
 
-        src: rows of 2 F columns: the targets' gradients divided by their ties, and their maxima. out[u, c] = sum of the
-        divided gradients of the targets whose maximum is x[u, c]; x [n, F].
+        src: rows of the destinations with 2 F columns: the gradient divided by ties (`max_ties`), and the
+        maximum. out[u, c] is the sum of the divided gradients of the destinations whose maximum is x[u, c]; x
+        is [n, F].
         """
 
     @abstractmethod
     def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
-        """out[v] = sum over edges of weight[e, head] x[u]; weight [E, H] in the plan's order, columns by head."""
+        """Compute out[v, c] = sum over edges e = (u -> v) of weight[e, head of c] * x[u, c].
+
+        src: rows x, whose columns are divided evenly among heads. weight: [E, H] in the plan's order.
+        """
 
     @abstractmethod
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
-        """out_edge[e, head] = <dst[v], x[u]> over the head's columns; [E, H] in the plan's order, dst [n, F].
+        """Compute a dot product for each edge e = (u -> v) and head: out_edge[e, head] = <dst[v], x[u]>.
 
-        [E] stands for one head.
+        The product is over the head's columns. src: rows x. dst: [n, F]. out_edge: [E, H] in the plan's order,
+        or [E] for one head.
         """
 
     @abstractmethod
     def propagate(self, plan: Plan, tape: Tape, src: Rows, given: TapeArrays) -> None:
-        """given.out[i][v] = reduction of the tape's output i over the edges u -> v; 0 without edges.
+        """Run a tape on each edge: given.out[i][v] = reduction of output i over v's edges, 0 without edges.
 
-        src: rows of ``tape.far_columns`` values of u. (NGra, section 3.2: Scatter, ApplyEdge and Gather in one.) Raises
-        InputError where nothing compiles the tape.
+        It is Scatter, ApplyEdge and Gather in one (NGra, section 3.2). src: rows of u with ``tape.far_columns``
+        values. Raises InputError if tapes cannot be compiled here (`check_tapes`).
         """
 
     def check_tapes(self) -> None:
-        """Raise InputError where `propagate` cannot compile tapes."""
+        """Raise InputError if this backend cannot compile tapes, for example as there is no compiler."""
         return

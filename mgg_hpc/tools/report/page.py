@@ -1,4 +1,4 @@
-"""The page of `mgg report`: page.html, with the numbers that its template does not find in the runs' files."""
+"""The page of `mgg report`: renders page.html, and computes what it needs beyond the runs' files."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from .read import Run, read
 NAME = "report.html"
 MOST_RUNS = len(plots.COLOURS)
 MOST_RANKS, MOST_BARS = 64, 32  # ranks of a run in a table, and in a figure, so that pages stay small
-MOST_MATCHED = 256  # ranks up to which the least number of rows is found
-# What a template meets in a summary that is not as a run writes it.
+MOST_MATCHED = 256  # largest number of ranks for which the least number of rows is computed
+# Errors that the template raises for a damaged summary.
 WRONG = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, jinja2.UndefinedError)
 
 
 def process_report(paths: Sequence[Path], output: Path | None, *, force: bool, least: bool) -> None:
     """Write the report of runs, and print its path.
 
-    output: the file to write. [default: report.html in the folder of the run, which is replaced; for several runs,
-    report.html in the current folder]. least: whether to find the least number of rows that must cross. Raises
-    InputError for a folder that holds no run, and for damaged files.
+    output: the file to write. [default: report.html in the folder of the run, overwritten; for several runs,
+    report.html in the current folder]. least: True to compute the least number of rows that must cross between
+    ranks. Raises InputError for a folder that holds no run, and for damaged files.
     """
     if len(paths) > MOST_RUNS:
         raise InputError(f"{len(paths)} runs are named, and a report shows {MOST_RUNS} at most; name fewer")
@@ -53,7 +53,7 @@ def process_report(paths: Sequence[Path], output: Path | None, *, force: bool, l
 
 
 def page(runs: Sequence[Run], *, least: bool) -> str:
-    """Return the page. Raises InputError for runs whose files lack what a report needs."""
+    """Return the HTML page about runs. Raises InputError if their files lack what a report needs."""
     files = jinja2.PackageLoader(__package__, "")
     made = jinja2.Environment(
         loader=files, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
@@ -72,7 +72,7 @@ def page(runs: Sequence[Run], *, least: bool) -> str:
 
 
 def _phases(runs: Sequence[Run]) -> tuple[list[str], dict[str, list[float]]]:
-    """Return labels of the ranks of runs, and the mean ms of their epochs by phase."""
+    """Return a label for each rank of each run, and their mean milliseconds per epoch, by phase."""
     spent = {}
     for run in (run for run in runs if run.summary.get("timed_epochs")):
         for rank, each in enumerate(run.ranks[:MOST_BARS]):
@@ -90,7 +90,11 @@ def _imbalance(ranks: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _crossing(run: Run, wanted: bool) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return a run's ranks, each with the least rows that must come to it, or None; and a remark on that number."""
+    """Return a run's ranks, each with "least", the least number of rows that must cross to it, and a remark.
+
+    The first value is None if that number is not computed; the remark then gives the reason. wanted: False if
+    the user does not want it.
+    """
     path, exchanges = Path(run.settings.graph.file), run.summary["exchanges"]
     try:
         if not wanted:
@@ -119,9 +123,10 @@ def _crossing(run: Run, wanted: bool) -> tuple[list[dict[str, Any]] | None, str]
 
 
 def _facts(runs: Sequence[Run], of: str) -> list[tuple[str, list[str], bool]]:
-    """Return the name, the values by run, and whether these differ, of each fact; those that differ come first.
+    """Return rows of a table that compares runs: (name, its value in each run, True if these differ).
 
-    of: "machine", or "job" for keys of the settings.
+    Rows whose values differ come first. of: "machine" for properties of the machine, "job" for keys of the
+    settings.
     """
     if of == "job":
         trees = [tomllib.loads(config.dumps(run.settings)) for run in runs]
@@ -139,9 +144,10 @@ def _facts(runs: Sequence[Run], of: str) -> list[tuple[str, list[str], bool]]:
 
 
 class Crossing(NamedTuple):
-    """Numbers of rows that cross from rank q to rank p in one aggregation, int64 [P, P] each, at [p, q].
+    """Numbers of rows that cross between ranks in one aggregation, int64 [P, P]; entry [p, q] is from q to p.
 
-    edges: one row for each edge. halo: each distinct row once. least: the fewest rows and partial sums that suffice.
+    edges: if one row crosses for each edge. halo: if each distinct row crosses once. least: the fewest rows and
+    partial sums that suffice.
 
     For each edge u -> v between two ranks, either the row of u crosses or a partial sum for v. The rows that cross from
     one rank to another thus cover the edges between them, and a minimum vertex cover of this bipartite graph gives
@@ -155,7 +161,7 @@ class Crossing(NamedTuple):
 
 
 def crossing(path: Path, bounds: NDArray[np.int64]) -> Crossing:
-    """Count the rows that cross between all pairs of ranks.
+    """Count the rows that cross between all pairs of ranks. path: graph file. bounds: int64 [P + 1].
 
     Raises InputError as `open_graph` does, and ValueError for bounds that do not fit the graph.
     """

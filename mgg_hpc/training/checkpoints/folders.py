@@ -43,7 +43,7 @@ class DamagedError(Exception):
 
 
 class Position(NamedTuple):
-    """Progress of a training: number of complete epochs, and of complete batches of the next one."""
+    """Progress of a training: number of complete epochs, and of complete batches of the next epoch."""
 
     epoch: int = 0
     batch: int = 0
@@ -56,7 +56,7 @@ START = Position()
 
 
 class Written(msgspec.Struct, frozen=True):
-    """Size of a checkpoint's file, and XXH3-128 of its bytes in hexadecimal digits."""
+    """Size in bytes of a file of a checkpoint, and its XXH3-128 digest in hexadecimal."""
 
     bytes: int
     digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
@@ -97,7 +97,7 @@ def make(parent: Path) -> None:
 
 
 def draft(parent: Path, epoch: int, batch: int = 0) -> Path:
-    """Make and return the temporary folder of a checkpoint. Raises OSError."""
+    """Create the temporary folder in which a checkpoint is written, and return its path. Raises OSError."""
     folder = parent / f".{name_of(epoch, batch)}.{uuid.uuid4().hex[:12]}.tmp"
     folder.mkdir(PRIVATE_FOLDER)
     folder.chmod(PRIVATE_FOLDER)
@@ -152,10 +152,10 @@ def discard(folder: Path) -> None:
 
 
 def prune(parent: Path, keep: int, newest: Position) -> None:
-    """Remove all checkpoints but the newest ``keep``, and all temporary folders. No checkpoint may be under way.
+    """Remove all checkpoints but the newest ``keep``, and all temporary folders.
 
-    newest: position of the last committed checkpoint. Later ones were found damaged when the run was resumed from an
-    earlier one, and are removed too.
+    No checkpoint may be written meanwhile. newest: position of the last committed checkpoint. Checkpoints of
+    later positions were found damaged when the run was resumed from an earlier one; they are removed too.
     """
     positions = sorted(_positions(parent), reverse=True)
     kept = [at for at in positions if at <= newest][:keep]
@@ -167,14 +167,15 @@ def prune(parent: Path, keep: int, newest: Position) -> None:
 
 
 def drafts(parent: Path) -> list[Path]:
-    """Return the temporary folders of checkpoints that are being written, or were when their run was killed."""
+    """Return the temporary folders of checkpoints that are being written, or were when a run was killed."""
     return [path for path in parent.glob(".*.tmp") if _TEMPORARY.fullmatch(path.name)]
 
 
 def newest(parent: Path) -> Found | None:
-    """Return the newest undamaged checkpoint after reading all of it, or None if there is no checkpoint.
+    """Return the newest undamaged checkpoint, all of whose files are read to verify it; None if there is none.
 
-    Damaged ones are named on stderr. Raises InputError if all are damaged, or for one of a later version of mgg.
+    Damaged ones are named on stderr. Raises InputError if all are damaged, and for one of another format
+    version.
     """
     reason = ""
     skipped = []
@@ -215,7 +216,11 @@ def verify(folder: Path, epoch: int, batch: int = 0) -> None:
 
 
 def _files_of(folder: Path, at: Position) -> dict[str, Written]:
-    """Return the files in a checkpoint's manifest. Raises DamagedError, OSError, InputError for another version."""
+    """Return the files that a checkpoint's manifest lists, by name.
+
+    at: position in the folder's name. Raises DamagedError for a manifest that is wrong or of another position,
+    OSError if it cannot be read, and InputError for another format version.
+    """
     data = b"".join(_blocks(folder / MANIFEST, None, _LARGEST_MANIFEST))
     try:
         content: dict[str, Any] = json.loads(data)
@@ -246,7 +251,11 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def _blocks(path: Path, size: int | None, most: int = 1 << 62) -> Iterator[bytes]:
-    """Yield the bytes of a regular file. Raises DamagedError for anything else, and unless it has ``size`` bytes."""
+    """Yield the bytes of a file, block by block.
+
+    Raises DamagedError if it is not a regular file, has more than ``most`` bytes, or, if ``size`` is not None,
+    has another number of bytes.
+    """
     # Only regular files are accepted: a link could lead out of the checkpoint, and reading a pipe could block.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -264,6 +273,6 @@ def _blocks(path: Path, size: int | None, most: int = 1 << 62) -> Iterator[bytes
 
 
 def _positions(parent: Path) -> list[Position]:
-    """Return the positions that have a checkpoint, damaged or not."""
+    """Return the positions of all checkpoints in ``parent``, damaged or not."""
     found = (_NAME.fullmatch(entry.name) for entry in parent.iterdir()) if parent.is_dir() else ()
     return [Position(int(match[1]), int(match[2] or 0)) for match in found if match]

@@ -1,4 +1,7 @@
-"""Copy a training's state for a checkpoint, and restore it in a resumed run: equal bits on as many ranks."""
+"""Copy the state of a training for a checkpoint, and restore it in a resumed run.
+
+On the same number of ranks, a resumed run gives the same bits as one that was not interrupted.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from .folders import START, Position
 from .state import State, on_host
 from .weights import LEARNED
 
-# Keys that may differ from the run's start; graph and clicks are known by their content, not by their paths.
+# Keys that a resumed run may change. Graphs and click files are identified by content, not by path.
 FREE = {f"train.{key}" for key in ("epochs", "patience", "prefetch", "prepare", "buffer")}
 FREE |= {"dlrm.data", "dlrm.memory", "dlrm.scratch"}  # where rows lie changes no bit
 FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
@@ -41,7 +44,7 @@ FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
 ADVICE = 'put it back, or begin another run (mgg train, run.resume = "never")'
 
 MODEL, ADAM, CHOSEN, TIMES = "model.", "adam.", "chosen.", "times."  # prefixes of tensors' names
-ROWS, CHOSEN_ROWS = "rows", "chosen"  # names of learned rows; their moments have the names of `Adam.slots`
+ROWS, CHOSEN_ROWS = "rows", "chosen"  # files of learned rows; the optimiser's are named as in `Adam.slots`
 SOURCE = "model.module"  # entry of `environment`: a digest of the file of the user's model
 _TIMES = ("epoch_ms", "eval_ms", "aggregate_ms")
 _MOVED = ("local_bytes", "remote_bytes", "remote_rows", "messages")
@@ -78,7 +81,11 @@ class Facts(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run to resume. at: position of its newest undamaged checkpoint; START, with ``facts`` None, without one."""
+    """A run to resume, and the content of its newest undamaged checkpoint.
+
+    at: position of the checkpoint. If there is none, ``at`` is START and ``facts`` None. checkpoint: its
+    folder.
+    """
 
     run: Path
     at: Position = START
@@ -88,12 +95,15 @@ class Resumed:
 
     @property
     def saved(self) -> str:
-        """Description of the saved state, for messages."""
+        """Which position is saved, as a phrase for messages."""
         return f"{self.at} is saved" if self.at != START else "there was nothing to save"
 
 
 def environment(job: Job) -> dict[str, Any]:
-    """Return the properties of the ranks, machine and libraries that must be equal for equal bits. Collective."""
+    """Return the properties of ranks, machine and libraries on which the bits of the results depend.
+
+    Collective.
+    """
     return {
         "ranks": job.comm.size,
         "threads": job.comm.allgather(job.backend.options.threads),
@@ -107,7 +117,7 @@ def environment(job: Job) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a phrase for each entry of `environment` that has changed."""
+    """Return a phrase, for messages, for each entry of `environment` that differs between runs."""
     return [
         f"{name} {_short(now.get(name))} in place of {_short(value)}"
         for name, value in before.items()
@@ -122,7 +132,11 @@ def _short(value: Any) -> str:
 
 
 def _trained(job: Job, trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the tensors that training changes, by their names in a checkpoint: shared ones, and learned rows."""
+    """Return the tensors that training changes, by their names in a checkpoint, as two dictionaries.
+
+    The first has the parameters, buffers and optimiser state that are the same on all ranks; the second has
+    this rank's learned input rows with their optimiser state.
+    """
     names = {id(parameter): name for name, parameter in job.model.named_parameters()}
     tensors = {MODEL + name: value for name, value in job.model.state_dict().items()}
     rows = {} if job.learned is None else {ROWS: job.learned.detach()}
@@ -145,9 +159,10 @@ def capture(
     metrics_bytes: int,
     same: Mapping[str, Any],
 ) -> State:
-    """Return a copy in the host's memory of this rank's state at a position. Waits for the device.
+    """Return a copy of this rank's training state, in the host's memory. Waits for the device.
 
-    metrics_bytes: length of metrics.csv on rank 0. same: the job's `environment`.
+    at: number of complete epochs and batches. metrics_bytes: length of metrics.csv on rank 0. same: the job's
+    `environment`.
     """
     so_far = trainer.so_far
     facts = Facts(
@@ -180,10 +195,10 @@ def capture(
 
 
 def restore(resumed: Resumed, job: Job, trainer: Trainer) -> History:
-    """Copy a checkpoint's state into a model and an optimiser that have taken no step; return the history until then.
+    """Copy a checkpoint into the model and optimiser of a new job, and return the history up to the checkpoint.
 
-    Not collective, but all ranks call it: each reads the learned rows of its own nodes. Raises InputError if the
-    checkpoint does not fit the job.
+    The optimiser must not have taken a step. Not collective, but all ranks must call it: each reads the learned
+    rows of its own nodes. Raises InputError if the checkpoint does not fit the job.
     """
     facts, tensors, where = resumed.facts, resumed.tensors, str(resumed.checkpoint)
     assert facts is not None
@@ -221,7 +236,7 @@ def restore(resumed: Resumed, job: Job, trainer: Trainer) -> History:
 
 
 def _allocate(resumed: Resumed, job: Job, optimizer: TorchOptimizer) -> None:
-    """Let an optimiser that has taken no step keep all tensors that a checkpoint has of it."""
+    """Allocate all state tensors that a checkpoint has for an optimiser which has not taken a step yet."""
     named = {name: each for name, each in job.model.named_parameters() if each.requires_grad}
     if job.learned is not None:
         named[LEARNED] = job.learned
@@ -241,9 +256,10 @@ def is_finished(run: Path) -> bool:
 
 
 def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
-    """Return a run's newest undamaged checkpoint, and the settings to continue with. Collective. Raises InputError.
+    """Return a run's newest undamaged checkpoint, and the settings to continue with. Collective.
 
-    settings: of the present job. Damaged checkpoints are named on stderr.
+    run: run folder. settings: settings of the present job. Damaged checkpoints are named on stderr. Raises
+    InputError as `newest` does, and if the checkpoint is not of such a run.
     """
     found, before = newest(comm, run, settings)
     if found is None:
@@ -259,10 +275,11 @@ def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
 
 
 def newest(comm: Any, run: Path, settings: Settings) -> tuple[folders.Found | None, Settings]:
-    """Return a run's newest undamaged checkpoint or None, and the settings that it began with. Collective.
+    """Find a run's newest undamaged checkpoint. Returns it, or None, and the settings of the run. Collective.
 
-    Arguments as for `load`. Raises InputError for settings that differ in what must stay, and for a finished run
-    without a checkpoint.
+    run: run folder. settings: settings of the present job. Raises InputError if ``settings`` changes a key that
+    a resumed run must keep (`check_settings`), if all checkpoints are damaged, and if the run has finished
+    without writing one.
     """
     with mpi.agree(comm):
         found = folders.newest(run / run_folder.CHECKPOINTS) if comm.rank == 0 else None
@@ -279,10 +296,10 @@ def newest(comm: Any, run: Path, settings: Settings) -> tuple[folders.Found | No
 
 @contextmanager
 def opened_folder(comm: Any, run: Path | None, settings: Settings) -> Iterator[Path | None]:
-    """Yield a run's folder, with these settings as its job, on rank 0, None on other ranks. Collective.
+    """Yield the run folder on rank 0, with ``settings`` written as its job file; None on other ranks.
 
-    run: folder of a run that goes on, which `train` has claimed; None makes a new one, in which no other job trains
-    within ``with``.
+    Collective. run: folder of a resumed run, which `train` has locked. [default: create a new one, and lock it
+    within ``with`` against other jobs]
     """
     folder = None
     with ExitStack() as held:
@@ -299,7 +316,11 @@ def opened_folder(comm: Any, run: Path | None, settings: Settings) -> Iterator[P
 
 
 def _checked(folder: Path, at: Position, given: Any, tensors: Mapping[str, Tensor]) -> Facts:
-    """Return a checkpoint's facts. Raises InputError if any is missing, of another type, or of another position."""
+    """Return the content of a checkpoint's state.json, checked.
+
+    given: the parsed JSON. at: position in the folder's name. Raises InputError for a missing entry, a wrong
+    type, another position than ``at``, or tensors of times that do not have one per epoch.
+    """
     wrong = ""
     try:
         facts = msgspec.convert(given, Facts)
@@ -321,7 +342,11 @@ def _checked(folder: Path, at: Position, given: Any, tensors: Mapping[str, Tenso
 
 
 def check_settings(run: Path, before: Settings, now: Settings, advice: str = ADVICE) -> None:
-    """Raise InputError for a changed key that must stay the same in a resumed run. advice: what to do about it."""
+    """Raise InputError if a key differs that must stay the same in a resumed run.
+
+    before, now: settings of the run, and of the present job. advice: end of the error message, what to do about
+    it.
+    """
     kinds = ["clicks" if each.dlrm.data else "graphs" for each in (before, now)]
     if kinds[0] != kinds[1]:
         raise InputError(f"{run}: is a run of {kinds[0]}, and the job is one of {kinds[1]}; {advice}")
@@ -336,15 +361,15 @@ def check_settings(run: Path, before: Settings, now: Settings, advice: str = ADV
 
 
 def plan_of(kept: PlanSettings | None, before: PlanSettings, now: PlanSettings) -> PlanSettings:
-    """Return the section [plan] to continue with.
+    """Return the section [plan] of the settings to continue with.
 
-    A key that ``now`` changes, and that is not "auto" there, counts; memory and scratch, which are never chosen, always
-    do. All others are those of ``kept``, or "auto".
+    A key is taken from ``now`` if it differs from ``before`` and is not "auto"; memory and scratch always are.
+    All other keys are taken from ``kept``, or are "auto" without it.
 
     Args:
-        kept: as resolved for the checkpoint, or None on another number of ranks.
-        before: section of the run's job file.
-        now: section of the present job.
+        kept: the section with all choices made, from the checkpoint; None on another number of ranks.
+        before: the section in the run's job file.
+        now: the section in the present job.
     """
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     others = msgspec.to_builtins(kept) if kept else dict.fromkeys(new, "auto")
@@ -360,7 +385,11 @@ def check_graph(resumed: Resumed, part: Part) -> None:
 
 
 def check_uuid(path: object, what: str, mine: str, run: Path, before: object, key: str) -> None:
-    """Raise InputError unless a file has the uuid that a run was training on. key: of the file in job files."""
+    """Raise InputError unless a file is the one that a run was training on.
+
+    what: kind of file, for the message. mine, before: uuids of the file and of the run's file. key: key of the
+    file in job files, such as graph.file.
+    """
     if mine != before:
         raise InputError(
             f"{path}: is {what} {mine}, but {run} was training on {shown(before)[1:-1]}; "

@@ -35,8 +35,8 @@ from .target import NAMES, Source, Target, TunedRow, digest, shown, value_of, va
 FORMAT, VERSION = "mgg-tuning", 1
 WARM_UP = 7  # epochs before the first trial: after this many calls the column slices of wide rows are known
 LONGEST = WARM_UP + REPEATS * MOST_POINTS + 2 * ROUNDS  # epochs of a search
-WORTHWHILE = 1 << 20  # edges of a rank: smaller aggregations are too short for a trial to tell settings apart
-BLOCKS = range(9, 17)  # powers of 2: edges of a block on a CPU
+WORTHWHILE = 1 << 20  # edges per rank: shorter aggregations do not tell settings apart
+BLOCKS = range(9, 17)  # exponents of 2: number of edges that a CPU thread takes at a time
 
 
 class Tuner:
@@ -49,10 +49,10 @@ class Tuner:
 
     Args:
         epochs: number of epochs of training that are left.
-        replayed: is held while settings are measured.
-        folder: of the run, on rank 0; None elsewhere.
+        replayed: CUDA graph of the training step, which is not recorded while settings are measured.
+        folder: the run folder on rank 0; None on other ranks.
         known: False to ignore the user's cache folder.
-        kept: rows of the resumed checkpoint; empty without one.
+        kept: tuning rows of the checkpoint that the run is resumed from; empty without one.
     """
 
     def __init__(
@@ -87,23 +87,26 @@ class Tuner:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The knobs that a resumed run must have for equal bits; empty on CPUs, where no knob changes a bit."""
+        """Knobs that a resumed run needs for bitwise equal results; empty on CPUs, where none changes a bit."""
         if self._keeps_bits:
             return {}
         found = [f"{each.label}: {shown(each.geometry)}" for each in self.targets if each.source != "default"]
         return {"knobs": "; ".join([shown(self._job.backend.options.geometry), *found])}
 
     def rows(self) -> list[TunedRow]:
-        """Return the rows of tuning.json, which checkpoints keep too."""
+        """Return one row per target, as tuning.json and checkpoints store them."""
         return [target.row() for target in self.targets]
 
     @property
     def searching(self) -> bool:
-        """Whether some setting is still to be measured."""
+        """True while some target's search has settings left to measure."""
         return any(target.searching for target in self.targets)
 
     def before(self, epoch: int) -> None:
-        """Set the geometry that this epoch is to measure, for each target."""
+        """Set each target's geometry for this epoch to the next setting of its search.
+
+        Call before each epoch.
+        """
         if not self.searching or self._waited < WARM_UP:
             return
         for target in self.targets:
@@ -119,7 +122,10 @@ class Tuner:
             self._advance()
 
     def after(self, meter: Meter) -> None:
-        """Record the times of the epoch's aggregations."""
+        """Give each search the time of its target's aggregations in this epoch. Call after each epoch.
+
+        meter: the epoch's counts and times.
+        """
         if not self.searching:
             return
         if self._waited < WARM_UP:
@@ -134,7 +140,7 @@ class Tuner:
         self._advance()
 
     def _advance(self) -> None:
-        """Write the measurements; let steps be recorded once nothing is measured any more."""
+        """Write tuning.json, and allow recording of CUDA graphs once all searches have ended."""
         self._replayed.held = self.searching
         self._write()
 
@@ -146,7 +152,7 @@ class Tuner:
                 run_folder.write_json(self._folder / run_folder.TUNING, found)
 
     def _settle(self, target: Target, search: Search) -> None:
-        """Use the result of a search that has ended, in this run and in later ones."""
+        """If a search has ended, set the best geometry, and store it in the cache folder for later runs."""
         if search.setting is not None:
             return
         geometry = target.at(search.best)
@@ -157,14 +163,22 @@ class Tuner:
             user_cache.write(_entry(target), found | {"chosen": values(target.geometry)})
 
     def _take(self, target: Target, geometry: Geometry, source: Source, gain: float) -> bool:
-        """Give a target a geometry, unless some rank's device cannot hold it; return whether all can. Collective."""
+        """Set a target's geometry and return True; return False if it does not fit some rank's device.
+
+        Collective. source, gain: where the geometry is from, and the fraction of time that it saves, as
+        reported.
+        """
         if not self._retune(target, geometry):
             return False
         target.geometry, target.source, target.gain = geometry, source, gain
         return True
 
     def _take_kept(self, target: Target, kept: Mapping[str, TunedRow]) -> bool:
-        """Continue a target's search from the run's checkpoint; return False if that does not fit. Collective."""
+        """Continue a target's search where the checkpoint has it. Collective.
+
+        Returns False if the checkpoint has no row for this target, or one that does not fit it. kept: rows of
+        the checkpoint, by digest of the target's key.
+        """
         before = kept.get(digest(target.key))
         if before is None:
             return False
@@ -184,7 +198,10 @@ class Tuner:
         return True
 
     def _take_known(self, targets: list[Target]) -> None:
-        """Give targets the geometry that an earlier run has found. Rank 0 reads for all."""
+        """Set the geometries that earlier runs stored in the user's cache folder, which rank 0 reads.
+
+        Collective.
+        """
         known: list[tuple[dict[str, Any] | None, str]] = []
         if self._job.comm.rank == 0:
             known = [_known(target) for target in targets]
@@ -195,9 +212,9 @@ class Tuner:
                 self._take(target, Geometry(**entry["chosen"]), "table", entry["gain"])
 
     def _retune(self, target: Target, geometry: Geometry) -> bool:
-        """Set a geometry on all ranks; return False if some rank's device cannot hold it. Collective.
+        """Set a target's geometry on all ranks; return False if it does not fit some rank's device. Collective.
 
-        The other ranks keep the target's own geometry then; a search sets its next or its best one on all ranks.
+        In that case all other ranks return to the geometry that the target had; the caller sets another one.
         """
         backend, fits = self._job.backend, True
         backend.stream.finish()
@@ -211,7 +228,10 @@ class Tuner:
         return everywhere
 
     def _allowed(self, target: Target) -> Callable[[Setting], bool]:
-        """Return a predicate: whether every thread of the largest rank gets some blocks of a setting. Collective."""
+        """Return a predicate that is True for settings with enough blocks of edges for every thread.
+
+        Collective. Blocks are counted on the rank with the most edges.
+        """
         if not self._keeps_bits:
             return lambda setting: True
         threads = self._job.backend.options.threads
@@ -221,9 +241,11 @@ class Tuner:
 
 
 def report_found(tuner: Tuner, *, first: bool, verbose: bool) -> list[dict[str, Any]]:
-    """Return the settings that were found, for summary.json.
+    """Print the outcome of the searches on one rank, and return the geometries found, for summary.json.
 
-    first: True on the rank that prints which files were ignored. verbose: it prints what was found, too.
+    first: True on the rank that prints; it names the damaged cache files that were ignored. verbose: True to
+    print the geometry of each target as well. Returns one dictionary for each target whose geometry is not the
+    default.
     """
     for word in tuner.ignored if first else ():
         report.print_line(word)
@@ -241,13 +263,16 @@ def report_found(tuner: Tuner, *, first: bool, verbose: bool) -> list[dict[str, 
 
 
 def _is_large(job: Job) -> bool:
-    """Return whether some rank sums enough edges for a search to be worthwhile. Collective."""
+    """Return True if some rank sums at least WORTHWHILE edges in a layer. Collective."""
     edges = max((each.forward.local_edges + each.forward.remote_edges for each in job.layers), default=0)
     return max(job.comm.allgather(edges)) >= WORTHWHILE
 
 
 def _targets(job: Job, *, full: bool) -> Iterator[Target]:
-    """Yield the aggregations of an epoch by plan and format, forward before backward. Collective."""
+    """Yield a target for each pair of plan and row format that an epoch aggregates with. Collective.
+
+    Those of the forward pass come first. full: also tune knobs that the job file sets.
+    """
     graph, geometry = _fingerprint(job), job.backend.options.geometry
     found: dict[tuple[int, int], list[Exchange]] = {}
     for each in sorted(job.exchanges(), key=lambda each: each.direction == "backward"):
@@ -269,7 +294,10 @@ def _targets(job: Job, *, full: bool) -> Iterator[Target]:
 
 
 def _moved(job: Job, default: Geometry, transfer: str, format: RowFormat, *, full: bool) -> list[Knob]:
-    """Return the knobs that may be changed for rows of this format. full: also those that the job file sets."""
+    """Return the knobs to search for rows of this format. full: include those that the job file sets.
+
+    default: the job's geometry. transfer: transfer of the plan.
+    """
     if not job.backend.capabilities.keeps_bits:  # kernels over edges have no wpb, and a plan of their own
         far = transfer == "get" and not job.backend.capabilities.reaches_peers
         return [] if job.model.by_edge else gpu_knobs(default, far=far)
@@ -280,7 +308,10 @@ def _moved(job: Job, default: Geometry, transfer: str, format: RowFormat, *, ful
 
 
 def _fingerprint(job: Job) -> dict[str, Any]:
-    """Return everything that a measurement depends on besides plan and rows. Collective."""
+    """Return what identifies a measurement besides plan and row format: graph, model, ranks, devices.
+
+    Collective.
+    """
     part, device = job.part, job.backend.capabilities.device
     numbering: list[str] = []
     if job.comm.rank == 0:
@@ -299,7 +330,10 @@ def _fingerprint(job: Job) -> dict[str, Any]:
 
 
 def cpu_knobs(default: Geometry, format: RowFormat) -> list[Knob]:
-    """Return wpb, for blocks of 512 to 65,536 edges, and dist, the number of rows that are prefetched ahead."""
+    """Return the knobs of CPUs with the values to try, and those of ``default``.
+
+    They are wpb, for blocks of 512 to 65,536 edges, and dist, the number of rows by which prefetching is ahead.
+    """
     wpb = {max(1, 2**power // default.ps) for power in BLOCKS} | {default.wpb}
     by_width = rows_ahead(format.row_bytes)
     ahead = {distance: distance for distance in (0, by_width // 4, by_width // 2, 2 * by_width)}
@@ -313,18 +347,21 @@ def cpu_knobs(default: Geometry, format: RowFormat) -> list[Knob]:
 
 
 def gpu_knobs(default: Geometry, *, far: bool = False) -> list[Knob]:
-    """Return MGG's knobs in the order of its search. far: also far_ps, if `get` fetches rows from other nodes."""
+    """Return the knobs ps, dist and wpb with the values to try, in MGG's order of search.
+
+    far: include far_ps, for the transfer "get" if it fetches rows that no pointer reaches.
+    """
     names = NAMES if far else NAMES[:3]
     return [Knob(name, tried(name, value_of(default, name))) for name in names]
 
 
 def _entry(target: Target) -> str:
-    """Return the name of a target's document in the cache folder."""
+    """Return the name of a target's file in the user's cache folder."""
     return f"tuned/{digest(target.key)}.json"
 
 
 def _known(target: Target) -> tuple[dict[str, Any] | None, str]:
-    """Return a target's entry in the cache folder, or None and, if it is damaged, a line that says so."""
+    """Return (content of a target's cache file, ""), or (None, message); "" unless the file is damaged."""
     found, word = user_cache.read(_entry(target), FORMAT, VERSION)
     if found is None:
         return None, word

@@ -1,4 +1,4 @@
-"""One rank's GPU: its stream, its memory, the other ranks, and plans in device memory."""
+"""One rank's GPU: stream, memory and collectives, and plans in device memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..traversal import own_pages
 from .device_arrays import DeviceArrays
 from .module import limits_of
 
-THREADS = 256  # of a block, of kernels that have no wpb
+THREADS = 256  # per CUDA block, in kernels that do not use wpb
 
 
 class DeviceStream(Stream):
@@ -55,15 +55,16 @@ class DeviceStream(Stream):
 
 
 class DeviceContext:
-    """Storage, plans in device memory and launch sizes of one rank.
+    """Memory, plans on the device and launch sizes of one rank, which all of its kernels share.
 
     Attributes:
-        has_gets: whether a transport fetches rows that no pointer reaches.
-        share: fraction of the CUDA blocks that the GPU holds at once, less than 1 where other ranks run kernels on it.
-        alone: whether no other rank's kernels run on this GPU; under MPS they do, though ``share`` is 1.
-        deferred_bytes: memory for partial sums of a halo that wait for more rows; without it workers wait.
-        chunk_bytes: largest size of a push of a halo.
-        table_memory: memory of rows that peers read, or None for the peers' symmetric memory.
+        has_gets: True if a transport fetches rows that no pointer reaches.
+        share: fraction of the CUDA blocks resident on the GPU that this rank may use; less than 1 if other
+            ranks run kernels on the same GPU.
+        alone: True if no other rank's kernels run on this GPU. Under MPS it is False although ``share`` is 1.
+        deferred_bytes: memory for partial sums that wait for later rows of a halo; with 0 workers wait instead.
+        chunk_bytes: largest size of one push of a halo.
+        table_memory: allocator of symmetric rows, or None for the transport's symmetric memory.
     """
 
     profiling: Any  # a Profiling, of the backend
@@ -89,17 +90,20 @@ class DeviceContext:
 
     @property
     def stream(self) -> Stream:
-        """Order, time and recording of this rank's launches."""
+        """Stream of this rank's launches."""
         return self._stream
 
     @property
     def geometry(self) -> Geometry:
-        """How schedules cut the work of the call that is being launched."""
+        """Geometry (ps, dist, wpb) of the call that is being launched."""
         return self._cut_by or self.options.geometry
 
     @property
     def largest(self) -> Geometry:
-        """Geometry for which memory is reserved: with the largest value of each knob that may be tried."""
+        """Geometry for which memory is reserved.
+
+        If the job searches for a geometry, each knob has the largest value that the search may try.
+        """
         begun = self.options.geometry
         if not self.options.searches:
             return begun
@@ -107,12 +111,12 @@ class DeviceContext:
         return Geometry(**{name: cuda_grid.tried(name, value)[-1] for name, value in values.items()})
 
     def cut_for(self, plan: Plan, format: RowFormat) -> AbstractContextManager[None]:
-        """Launch by the geometry that `Backend.retune` has set for a plan and rows of this format."""
+        """Return a context in which launches use the geometry that `Backend.retune` set for plan and format."""
         return self.cut_by(self._tuned.get(plan, {}).get(format.row_bytes))
 
     @contextmanager
     def cut_by(self, geometry: Geometry | None) -> Iterator[None]:
-        """Launch by this geometry within ``with``, or by the default."""
+        """Use ``geometry`` for launches within ``with``; None for the default."""
         self._cut_by = geometry
         try:
             yield
@@ -120,7 +124,7 @@ class DeviceContext:
             self._cut_by = None
 
     def join(self, world: Peers) -> None:
-        """Make this rank one of ``world`` from now on."""
+        """Attach this rank to a group of ranks, from which its symmetric memory and gets come from now on."""
         self._world, self.has_gets = world, world.gets
         self._symmetric_memory = world.memory or self.arrays
 
@@ -147,7 +151,7 @@ class DeviceContext:
         return Rows(format, addresses, counts, buffer, self.rank, symmetric)
 
     def upload_bytes(self, values: NDArray[Any]) -> Any:
-        """Return the bytes of an array in the GPU's memory, aligned to 256."""
+        """Copy an array to the GPU's memory; return its bytes there, aligned to 256."""
         memory = self.arrays.zeros(max(values.nbytes, 1))
         if values.nbytes:
             memory[: values.nbytes] = self.arrays.uploaded(
@@ -156,10 +160,10 @@ class DeviceContext:
         return memory
 
     def locked_bytes(self, values: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return the bytes of an array in the host's memory, page-locked until they are freed.
+        """Return the bytes of an array in page-locked memory of the host, which stays locked until it is freed.
 
-        They stay where they are if they begin with a page (`own_pages`), and are locked once for all calls; else they
-        are a copy.
+        An array that begins at a page boundary (`own_pages`) is locked in place, once for all calls; any other
+        is copied.
         """
         flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
         begin = flat.ctypes.data, flat.nbytes
@@ -175,7 +179,11 @@ class DeviceContext:
         return memory
 
     def native_plan(self, plan: Plan) -> Any:
-        """Return the plan in the GPU's memory, made once for each size of a hub's parts."""
+        """Return the native copy of a plan in the GPU's memory. It is cached.
+
+        A destination with many edges is divided into parts, whose size depends on the geometry; there is a copy
+        for each size.
+        """
         made = self._plans.setdefault(plan, {})
         part_edges = cuda_grid.part_edges(self.geometry.ps, self.geometry.dist)
         if part_edges not in made:
@@ -184,34 +192,44 @@ class DeviceContext:
         return made[part_edges]
 
     def over_held_rows(self, plan: Plan) -> Plan:
-        """Return a plan of one chunk of a store as a plan of rows that this rank holds; the same one each time."""
+        """Return a plan over one chunk of a store, changed to read rows in this rank's own memory.
+
+        It is cached.
+        """
         if plan not in self._over_held_rows:
             self._over_held_rows[plan] = grid.over_held_rows(plan, self.rank)
         return self._over_held_rows[plan]
 
     def partitions(self, plan: Plan) -> tuple[int, int]:
-        """Return the plan's numbers of local and remote neighbour partitions, counted once."""
+        """Return a plan's numbers of local and remote neighbour partitions: parts of at most ps edges."""
         counted, ps = self._partitions.setdefault(plan, {}), self.geometry.ps
         if ps not in counted:
             counted[ps] = plan.partitions(ps)
         return counted[ps]
 
     def launch_shape(self, launch: Launch) -> Any:
-        """Return a launch as the native module takes it."""
+        """Return ``launch`` as an object of the native module, on the current stream."""
         sizes = (launch.lanes, launch.packs, launch.blocks, launch.threads, launch.shared_bytes)
         return self.native.LaunchShape(*sizes, self.arrays.stream())
 
     def one_warp(self) -> Any:
-        """Return a launch of a single warp."""
+        """Return a launch of one CUDA block of one warp, for the native module."""
         return self.native.LaunchShape(1, 1, 1, cuda_grid.LANES, 0, self.arrays.stream())
 
     def spread(self, lanes: int, workers: int, *, most: int = cuda_grid.MOST_BLOCKS) -> Any:
-        """Return a launch of ``workers`` workers of ``lanes`` lanes, or of ``most`` CUDA blocks that take turns."""
+        """Return a launch of ``workers`` groups of ``lanes`` threads, for the native module.
+
+        If this takes more than ``most`` CUDA blocks, ``most`` are launched, each of which does the work of
+        several.
+        """
         blocks = min(max(1, -(-workers * lanes // THREADS)), most)
         return self.native.LaunchShape(lanes, 1, blocks, THREADS, 0, self.arrays.stream())
 
     def check_reached(self, call: str, unreached: NDArray[np.bool_]) -> None:
-        """Raise ValueError where neither a pointer nor a get reaches some rank's memory. unreached: bool [P]."""
+        """Raise ValueError if neither a pointer nor a get reaches some rank's memory.
+
+        call: name of the call, for the message. unreached: bool [P], True for ranks that no pointer reaches.
+        """
         if unreached.any() and not self.has_gets:
             raise ValueError(
                 f"{call}: memory of PE {np.flatnonzero(unreached)[0]} is not reachable by pointer from PE {self.rank}, "
@@ -240,7 +258,10 @@ class DeviceMemory(Memory):
 
 
 class DeviceCollectives(Collectives):
-    """Ranks that one process simulates. comm: of all ranks, where they are processes."""
+    """Collectives of ranks that one process simulates, and base class of those of ranks that are processes.
+
+    comm: MPI communicator of all ranks; None if one process simulates them.
+    """
 
     comm: Any = None
 
@@ -248,7 +269,7 @@ class DeviceCollectives(Collectives):
         self.rank, self.size = rank, size
 
     def sum(self, values: Any) -> None:
-        # Raises TypeError for several ranks, none of which could run it.
+        # Several simulated ranks cannot meet in a collective call, as their one process runs them in turn.
         if self.size > 1:
             raise TypeError("Collectives.sum: ranks of one process")
 
@@ -257,4 +278,4 @@ class DeviceCollectives(Collectives):
         return mine
 
     def sum_on_host(self, values: NDArray[np.float64]) -> None:
-        """Replace values of the host's memory by their sums over all ranks, in rank order. Collective."""
+        """Replace values in the host's memory by their sums over all ranks, added in rank order. Collective."""

@@ -1,4 +1,7 @@
-"""Gathers of rows from all ranks, and dropout with the same draws as on the host (kernels: cuda/gpu/rows)."""
+"""Gather rows of tiered tables from all ranks, and apply dropout with the same draws as on the host.
+
+The kernels are in cuda/gpu/rows.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,11 @@ CSR_LANES = 8  # dropout_csr_lanes
 
 
 class _Table:
-    """A table in device memory, and its launches.
+    """Description of a tiered table in device memory, as gather kernels take it, and their launch sizes.
 
-    Attributes: lanes, of a worker. most: number of CUDA blocks, if not fewer do. unreached: whether no pointer reaches
-    some rows of a rank, bool [P]. reads: of its file, by stream.
+    Attributes: lanes: number of threads that copy a row. most: largest number of CUDA blocks of a launch.
+    unreached: bool [P], True for ranks some of whose rows no pointer reaches. reads: reads of the table's file,
+    by stream.
     """
 
     def __init__(self, context: DeviceContext, src: TieredRows) -> None:
@@ -63,7 +67,10 @@ class _Table:
 
 
 def _unit(tier: Tier, value_bytes: int) -> int:
-    """Return how many bytes of a tier's rows a lane reads at once. Raises ValueError for rows at odd addresses."""
+    """Return how many bytes of a tier's rows a thread reads at once.
+
+    Raises ValueError for rows at odd addresses.
+    """
     begins = int(np.bitwise_or.reduce(tier.addresses)) | tier.row_bytes
     for unit in (PACK, 4, 2):
         if begins % unit == 0 and (unit == PACK or value_bytes % unit == 0):
@@ -72,7 +79,7 @@ def _unit(tier: Tier, value_bytes: int) -> int:
 
 
 class Gathers:
-    """Gathers of one rank, and their tables in device memory, which are kept from call to call."""
+    """Gathers rows for one rank. Descriptions of tables in device memory are cached."""
 
     def __init__(self) -> None:
         self._tables: WeakKeyDictionary[TieredRows, _Table] = WeakKeyDictionary()
@@ -82,7 +89,7 @@ class Gathers:
         ] = {}  # by stream, numbers of the last call, which launches may still read
 
     def by_number(self, context: DeviceContext, src: TieredRows, ids: NDArray[np.int64], out: Any) -> None:
-        """Gather rows by numbers of the host, and count them; see `Backend.gather`."""
+        """Implement `Backend.gather` for ids in a NumPy array, and count the rows read from each tier."""
         outside = (ids < 0) | (ids >= src.rows)
         if outside.any():
             raise IndexError(f"row {ids[outside][0]}, and rows are 0 to {src.rows - 1}")
@@ -128,9 +135,10 @@ class Gathers:
         context.stream.meter.count(own, len(ids) - own, src.format, got)
 
     def anywhere(self, context: DeviceContext, src: TieredRows, ids: Any, out: Any) -> None:
-        """Gather as `rows` does into ``out`` in any memory of the GPU.
+        """Gather as `rows` does, but ``out`` may be in any memory of the GPU.
 
-        Where no pointer reaches some rows, the first call is collective.
+        If no pointer reaches some rows, they arrive in symmetric memory first, and the first call is
+        collective.
         """
         if not context.has_gets or not self._table(context, src).unreached.any():
             self.rows(context, src, ids, out)
@@ -142,7 +150,10 @@ class Gathers:
             out[first : first + len(part)] = held[: len(part)]
 
     def _staged(self, context: DeviceContext, format: RowFormat) -> Any:
-        """Return symmetric rows [n, dim] of this format, as many as there is room for. Collective the first time."""
+        """Return symmetric rows [n, dim], as many as STAGED_BYTES hold, for `anywhere`.
+
+        The first call is collective.
+        """
         if self._staging is None:
             packs = RowFormat(np.dtype(np.uint8), ROW_ALIGNMENT)
             self._staging = context.symmetric(STAGED_BYTES // ROW_ALIGNMENT, packs)
@@ -150,12 +161,13 @@ class Gathers:
         return replace(self._staging, format=format, counts=count).local
 
     def rows(self, context: DeviceContext, src: TieredRows, ids: Any, out: Any) -> None:
-        """Set out[i] = the row in slot ids[i], or leave it where this is negative.
+        """Copy rows of a table: out[i] = the row in slot ids[i]; unchanged if ids[i] is negative.
 
         Args:
-            ids: int64 [n], on the device, not checked, since that would wait for the GPU.
-            out: [n, dim], padded rows of the table's dtype, on a symmetric allocation where no pointer reaches some
-                rank's rows.
+            ids: int64 [n], a tensor on the device. Its values are not checked, since that would wait for the
+                GPU.
+            out: [n, dim], padded rows of the table's dtype. If no pointer reaches some rank's rows, it must be
+                in symmetric memory, to which the transport can write.
         """
         memory, count, table = context.arrays, len(ids), self._table(context, src)
         ids_at = flat(memory, "ids", ids, count, "int64")
@@ -170,12 +182,12 @@ class Gathers:
 
 
 def unreached(rows: Rows) -> NDArray[np.bool_]:
-    """Return which ranks have rows that no pointer reaches, [P]."""
+    """Return a mask of the ranks that have rows which no pointer from this rank reaches, bool [P]."""
     return (rows.addresses == 0) & (rows.counts > 0)
 
 
 def drop_rows(context: DeviceContext, x: Any, out: Any, ids: Any, key: RngKey) -> None:
-    """Apply dropout to dense rows; see `Backend.dropout`."""
+    """Apply dropout to dense rows, as `Backend.dropout`."""
     memory = context.arrays
     dtype, shape, _ = memory.kind(out)
     lanes, _ = cuda_grid.shape(RowFormat(np.dtype(dtype), shape[1]))
@@ -192,7 +204,7 @@ def drop_rows(context: DeviceContext, x: Any, out: Any, ids: Any, key: RngKey) -
 def drop_values(
     context: DeviceContext, csr: tuple[Any, Any], values: Any, out: Any, ids: Any, key: RngKey
 ) -> None:
-    """Apply dropout to the stored values of a CSR matrix; see `Backend.dropout`."""
+    """Apply dropout to the stored values of a CSR matrix, as `Backend.dropout` with ``csr``."""
     memory, (indptr, indices) = context.arrays, csr
     (count,), (stored,) = memory.kind(ids)[1], memory.kind(values)[1]
     context.native.dropout_csr(
@@ -208,6 +220,6 @@ def drop_values(
 
 
 def native_key(memory: DeviceArrays, native: Any, key: RngKey) -> Any:
-    """Return an RngKey as native calls take it."""
+    """Return ``key`` as an object of the native module."""
     epoch_at = flat(memory, "epoch_at", key.epoch_at, 1, "int32")
     return native.RngKey(key.p, key.seed, key.epoch, key.stream, epoch_at)

@@ -1,9 +1,10 @@
-"""CUDA source for one tape: its operators as straight-line code, for all columns of a lane.
+"""Generate the CUDA source of one tape: its operators as straight-line code, for all columns of a lane.
 
-cuda/gpu/edges/tape.cuh has the loop over edges, and the struct that it takes is written here. Registers of the tape
-become variables, each written once, so that the compiler keeps them where it likes. Operands of the edge's other end
-are loaded for several edges before the first is computed. A sum over columns is one over the worker's lanes; where rows
-are walked in passes, a function of its own finds it over all passes first.
+The loop over edges is in cuda/gpu/edges/tape.cuh, a template over the struct that is generated here. Registers
+of the tape become variables, each assigned once, so that the compiler allocates them. Operands of the edge's
+other end are loaded for several edges before the first is computed. A worker is the group of lanes that
+computes a destination; a sum over columns is reduced over its lanes. If rows are wider than a worker computes
+at once, they are processed in passes, and a function of its own computes such a sum over all passes first.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 from ..tape import Tape, Value
 
 ROWS = {"float32": "float", "float16": "Float16", "bfloat16": "BFloat16"}
-MOST_COLUMNS = 8  # of a lane in a pass
-ARGUMENTS, EDGE = "const Call& call, const Worker& at", "const Row* source, int64_t edge"  # of the functions
+MOST_COLUMNS = 8  # per lane and pass
+ARGUMENTS, EDGE = "const Call& call, const Worker& at", "const Row* source, int64_t edge"  # parameters
 
 FORMS = {
     "exp": "expf({a})",
@@ -45,14 +46,14 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Source:
-    """CUDA source of a tape's kernel, ``mgg_tape``, to be compiled behind the headers of cuda/gpu/edges.
+    """CUDA source of a tape's kernel, ``mgg_tape``, to be compiled after the headers of cuda/gpu/edges.
 
     Args:
         text: the source.
         lanes: number of threads that compute one destination together (a worker).
-        columns: number of columns that each of them computes at once.
-        state: number of floats of all outputs of a destination.
-        near: number of arrays of values of destinations that the kernel takes.
+        columns: number of columns that each of these threads computes at once.
+        state: number of floats in all outputs of one destination.
+        near: number of arrays with values of destinations that the kernel takes.
     """
 
     text: str
@@ -64,7 +65,7 @@ class Source:
 
 @dataclass(frozen=True)
 class _Node:
-    """An operand, at a place that the tape names, or the result of a step."""
+    """An operand, with its location ``place`` in the tape's terms, or the result of a step."""
 
     op: str = ""
     args: tuple[int, ...] = ()
@@ -74,7 +75,7 @@ class _Node:
 
 
 def tape_source(tape: Tape, dtype: str) -> Source:
-    """Return the source of a tape over rows of a dtype, one of ROWS."""
+    """Return the source of a tape's kernel for rows of ``dtype``, a key of ROWS."""
     lanes = 1
     while lanes < min(32, tape.columns):
         lanes *= 2
@@ -100,16 +101,19 @@ def tape_source(tape: Tape, dtype: str) -> Source:
 
 
 def _constants(name: str, values: Sequence[int]) -> str:
-    """Return the source of a function ``name(o)`` that returns values[o] of output o, a constant at each call."""
+    """Return the source of a function ``name(o)`` that returns values[o], for the number ``o`` of an output."""
     chosen = "".join(f"o == {o} ? {value} : " for o, value in enumerate(values[:-1]))
     return f"MGG_DEVICE static int32_t {name}(int o) {{ return {chosen}{values[-1]}; }}"
 
 
 class _Writer:
-    """Writer of the functions of a tape, whose values become nodes: each is written once.
+    """Generates the source of a tape's functions.
 
-    results: nodes of the outputs. sums: nodes of sums over columns. near, far: operands that are the same for all edges
-    of a destination, and the others, by number of their node.
+    Values of the tape become nodes, each of which is assigned once.
+
+    results: numbers of the nodes of the outputs. sums: numbers of the nodes that are sums over columns. near,
+    far: operands by the number of their node; ``near`` are the same for all edges of a destination, ``far`` are
+    not.
     """
 
     def __init__(self, tape: Tape, passes: int) -> None:
@@ -140,7 +144,7 @@ class _Writer:
         self.near = {n: at for n, at in places.items() if n not in self.far}
 
     def _steps(self, wanted: Iterable[int], known: Sequence[int]) -> list[str]:
-        """Return the statements that compute some nodes from operands and known nodes."""
+        """Return the statements that compute the nodes ``wanted`` from operands and the nodes ``known``."""
         found, open_nodes = set[int](), list(wanted)
         while open_nodes:
             number = open_nodes.pop()
@@ -150,7 +154,7 @@ class _Writer:
         return [self._step(number) for number in sorted(found) if self.nodes[number].place is None]
 
     def functions(self) -> str:
-        """Return the source of all functions."""
+        """Return the source of all functions of the tape."""
         parts = [self._loads("Near", self.near, ""), self._loads("Far", self.far, f", {EDGE}")]
         in_passes = self.sums if self.passes > 1 else []
         for k, number in enumerate(in_passes):
@@ -158,7 +162,10 @@ class _Writer:
         return "\n".join([*parts, self._compute(in_passes)])
 
     def _loads(self, name: str, operands: dict[int, Value], more: str) -> str:
-        """Return a struct of operands, and the function that loads them. more: parameters."""
+        """Return the source of a struct of operands, and of the function that loads them.
+
+        name: name of the struct. more: further parameters of the function.
+        """
         members, lines = [], []
         for number, place in operands.items():
             wide, address = self.nodes[number].wide, self._address(place)
@@ -183,7 +190,7 @@ class _Writer:
         )
 
     def _address(self, place: Value) -> str:
-        """Return where an operand's first column lies."""
+        """Return the C++ expression of the address of an operand's first column."""
         if place.kind == "edge":
             return f"(call.edge + edge * call.edge_columns + {place.index})"
         base = {
@@ -194,7 +201,10 @@ class _Writer:
         return f"({base}{f' + typed(call, {place.type}, edge)' if place.type >= 0 else ''})"
 
     def _sum(self, k: int, number: int, known: list[int]) -> str:
-        """Return the function for a sum over all columns of an edge, given those before it."""
+        """Return the source of the function ``sum<k>``, which computes a sum over all columns, in passes.
+
+        number: node of the sum. known: nodes of the sums before it, which are parameters of the function.
+        """
         (arg,) = self.nodes[number].args
         before = "".join(f", float v{n}" for n in known)
         return "\n".join(
@@ -213,7 +223,10 @@ class _Writer:
         )
 
     def _compute(self, in_passes: list[int]) -> str:
-        """Return the function for the outputs of an edge."""
+        """Return the source of the function ``compute``, which computes all outputs of the tape for one edge.
+
+        in_passes: nodes of sums over columns that functions of their own (`_sum`) compute first.
+        """
         lines = []
         for k, number in enumerate(in_passes):
             before = "".join(f", v{n}" for n in in_passes[:k])
@@ -232,7 +245,7 @@ class _Writer:
         )
 
     def _step(self, number: int) -> str:
-        """Return the statement of a node that is no operand."""
+        """Return the statements that compute a node which is not an operand."""
         node = self.nodes[number]
         if node.op == "column_sum":
             (arg,) = node.args
@@ -249,13 +262,13 @@ class _Writer:
         return f"  float v{number}[mine];\n  MGG_EACH_COLUMN v{number}[i] = {form};"
 
     def _operand(self, number: int) -> str:
-        """Return the variable of a node, of column i where it is wide."""
+        """Return the C++ expression of a node's value; for a wide node, of its column i."""
         owner = "far." if number in self.far else "near." if number in self.near else ""
         return f"{owner}v{number}{'[i]' if self.nodes[number].wide else ''}"
 
 
 def _literal(value: float) -> str:
-    """Return a float32 as it stands in source, with all of its bits."""
+    """Return a C++ expression for a float32 value, exact to the bit."""
     narrow = float(np.float32(value))
     if not np.isfinite(narrow):
         return f"float_of_bits({np.float32(value).view(np.uint32):#x}u)"
