@@ -43,7 +43,7 @@ export PIP_INSTALL_FLAGS
 # Byte code is kept, whatever the machine is set to: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: openshmem-came other-arguments help setup wheel cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench gpu-results lint format docs accuracy bench bench-peers clean
+.PHONY: openshmem-came other-arguments help setup wheel cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench lint format docs accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -157,9 +157,6 @@ gpu-test: ## the proof on this machine's GPU, by PYTHON (WHEELS=folder, TESTS=--
 
 gpu-bench: ## what that GPU reaches; after gpu-test (PARTS="aggregate overlap")
 	@$(GPU_UNTIL); $(GPU_BENCH) $(PARTS)
-
-gpu-results: $(VENV)/.tests ## keep what gpu-test and gpu-bench found, and write docs/gpu-results.md (GPU_RESULTS=folder)
-	@$(BIN)/python tests/gpu/page.py $(GPU_RESULTS)
 
 lint: $(VENV)/.tests ## style, imports and types
 	@$(BIN)/ruff check -q

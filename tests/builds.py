@@ -209,13 +209,6 @@ def _sanitized_planted(folder: Path) -> None:
         shim_build("shim-sanitized").altered(*text, objects, folder / kind)
 
 
-def _hanging(folder: Path) -> None:
-    """It hangs in each gather."""
-    place = "    const int64_t slot = call.ids[i];"
-    hangs = f"for (volatile bool hangs = true; hangs;) {{}}\n{place}"
-    shim_build().altered("gpu/rows/gather.cuh", place, hangs, ("rows",), folder)
-
-
 # ---- the host's code -------------------------------------------------------------------------------------
 
 
@@ -309,7 +302,6 @@ TARGETS = {
     "acknowledged": Target(_acknowledged, sources=("tests/runtime/acknowledged.cpp",)),
     "shim-sanitized": Target(_sanitized, sources=TAPES),
     "shim-sanitized-planted": Target(_sanitized_planted, sources=HERE),
-    "shim-hangs": Target(_hanging, sources=HERE),
     "host-sanitized": Target(lambda folder: compile_host(folder, ROOT, "-DMGG_SANITIZE=address;undefined")),
     "host-planted": Target(_host_planted, sources=("tests/test_planted.py",), draws=True),
     "schedules": Target(_by_test_file("sanitize/test_threads.py"), **CLANG, sources=("tests/sanitize",)),

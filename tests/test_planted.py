@@ -187,12 +187,6 @@ def found(done: subprocess.CompletedProcess[str]) -> bool:
     return done.returncode != 0 and named is not None
 
 
-@pytest.mark.parametrize(("tests", "ranks"), [("plan/test_halo.py", 0), ("mpi/test_mpi.py", 2)])
-def test_nothing_is_found_where_no_fault_is_planted(tmp_path, tests, ranks):
-    done = Copy.made(tmp_path).run(tests, ranks)
-    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
-
-
 @pytest.mark.parametrize("name", drawn(PYTHON, 5))
 def test_a_fault_in_python_is_found(name, tmp_path):
     fault = PYTHON[name]

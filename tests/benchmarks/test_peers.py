@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import runpy
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy as np
 import peers
 import pytest
 import reference
-import sampling
 import torch
 import traversal
 from harness import workers
@@ -132,15 +130,6 @@ def test_pyg_trains_as_we_do_from_the_same_weights(tmp_path, monkeypatch, rng, m
         assert theirs[name]() == pytest.approx(mine["mgg"](), rel=1e-5)
 
 
-def test_a_row_for_each_model_and_library(measured):
-    words = "uniform:6:4 --features=8 --classes=4 --models=gcn,sage --peers=dgl,pyg --turns=2"
-    found = measured("epoch", *words.split(), f"--peers-env={sys.prefix}")
-    cases = [(row["model"], row["variant"]) for row in found["rows"] if row["variant"] != "dgl"]
-    assert cases == [(m, v) for m in ("GCN 8 -> 16 -> 4", "SAGE 8 -> 128 -> 4") for v in ("mgg", "pyg")]
-    for row in found["rows"]:
-        assert row["loss"] == pytest.approx(math.log(4), rel=0.5) and row["peak_mb"] > 50
-
-
 def test_losses_decide_who_takes_part():
     worker = SimpleNamespace(name="pyg", ask=lambda *_, **__: {}, result=lambda *_: np.array(1.01))
     said = "with the same weights its loss is 1.01, and mgg's 1"
@@ -188,12 +177,6 @@ def test_layers_of_pyg_are_those_of_the_whole_graph(rng, layer):
     torch.testing.assert_close(net(x[drawn.nodes], batch), two(one(x, edges).relu(), edges)[seeds])
 
 
-def test_each_library_has_its_fastest_run():
-    ms = {"mgg": 9.0, "dgl 0": 3.0, "dgl 2": 2.0}
-    runs = {name: SimpleNamespace(name=name.partition(" ")[0]) for name in ms}
-    assert list(sampling.fastest(runs, ms)) == ["mgg", "dgl 2"]
-
-
 # ---- programs
 
 
@@ -218,13 +201,6 @@ def test_a_step_is_the_formula(library, forms, program, tmp_path):
     assert len(runs) == forms
     for run in [*runs.values()] * 2:  # gradients of a step are not added to those of the last one
         torch.testing.assert_close(run()[1]().double().view(-1, 5), expected, rtol=1e-3, atol=1e-4)
-
-
-def test_each_program_has_its_rows(measured):
-    words = "rmat:6:4 --programs=gated --width=16 --peers=none --turns=1 --threads=1"
-    rows = measured("programs", *words.split())["rows"]
-    assert [row["variant"] for row in rows] == ["mgg", "mgg edge tensors"]
-    assert all(row["median_ms"] > 0 and row["memory_mb"] >= 0 for row in rows)
 
 
 # ---- traversals

@@ -59,28 +59,6 @@ def test_bars_are_as_long_as_values_and_side_by_side_as_ratios(results):
     assert said(beside) == [["1×", "3×", "1×"]] * 2
 
 
-def test_a_whisker_goes_from_the_least_to_the_most_within_the_panel():
-    results = Results("transfers")
-    results.compare({"quiet": [1.0, 2.0, 2.5], "disturbed": [1.5, 2.0, 90.0]})
-    (axes,) = Bars("t")(results).get_axes()
-    (whiskers,) = axes.collections
-    ends = [segment[:, 0].tolist() for segment in whiskers.get_segments()]
-    assert ends == [[1.0, 2.5], [1.5, plots.LONGEST * 2]] and axes.get_xlim()[1] == plots.LONGEST * 2
-
-
-def test_curves_go_through_the_shares_of_their_rows(rng):
-    results = Results("tiers hits")
-    rates = rng.random((2, 3, 4)).round(4)
-    for graph, of_graph in zip("gh", rates, strict=True):
-        for variant, rate in zip("abc", of_graph, strict=True):
-            at = {f"hit_rate_{share}": value for share, value in zip((1, 5, 10, 50), rate, strict=True)}
-            results.rows.append({"graph": graph, "fanouts": "5-5", "variant": variant, **at})
-    panels = plots.draw(results).get_axes()
-    assert [axes.get_title("left") for axes in panels] == ["g, 5-5", "h, 5-5"]
-    drawn = [[list(line.get_ydata()) for line in axes.lines] for axes in panels]
-    assert drawn == rates.tolist() and list(panels[0].lines[0].get_xdata()) == [1, 5, 10, 50]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)
 def test_each_kept_table_has_its_picture_drawn_from_it_alone(table):
@@ -88,14 +66,6 @@ def test_each_kept_table_has_its_picture_drawn_from_it_alone(table):
     results = plots.read(table)
     figure = plots.draw(results)
     assert figure.get_axes() and figure.get_suptitle() and results.date[:4] in figure.get_supxlabel()
-
-
-@pytest.mark.slow
-def test_the_command_draws_beside_the_table(results, ran, tmp_path):
-    results.write([tmp_path / "table.json"])
-    done = ran("draw", "table.json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_other_files_and_benchmarks_without_a_picture_are_refused(tmp_path, results):

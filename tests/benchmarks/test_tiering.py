@@ -93,24 +93,6 @@ def test_the_oracle_and_the_count_are_of_other_epochs(rng):
 
 
 @pytest.mark.long
-def test_reordering_is_timed_with_its_memory(measured):
-    found = measured("tiers", "reorder", "--edges=2e4", "--turns=2", picture=False)
-    (row,) = found["rows"]
-    assert (row["turns"], found["case"].endswith("stored edges")) == (2, True)
-    assert row["median_ms"] > 1e3 * row["floor_seconds"] >= 0 and 30 < row["peak_mib"] < 4096
-
-
-@pytest.mark.long
-def test_epochs_with_features_in_the_file_read_what_misses(measured, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = ("disk", "--scale=0.002", "--columns=8", "--times=4", "--turns=1", "--threads=1")
-    found = {row["variant"]: row for row in measured("tiers", *words, picture=False)["rows"]}
-    assert list(found) == ["memory", "tiers", "reads that miss"]
-    assert all(row["median_ms"] > 0 for row in found.values())
-    assert 0.25 < found["tiers"]["hit_rate"] < 0.95  # a quarter of the rows, read more often than others
-
-
-@pytest.mark.long
 def test_requests_of_a_gather(measured):
     """A warp's loads of 128 bytes cross a line each, but for the last; those of 512 bytes cross one of four."""
     words = ("requests", "--sizes=1024,1028,1040", "--count=2000")

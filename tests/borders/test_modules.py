@@ -265,14 +265,6 @@ def test_an_mlp_whose_forward_is_its_own_is_called(graph, rng):
     torch.testing.assert_close(layer(x, graph), 3 * plain(x, graph))
 
 
-def test_a_hook_on_a_layer_itself_runs(graph):
-    graph, _ = graph
-    layer = mgg.nn.GCNConv(5, 4)
-    before = layer(torch.ones(NODES, 5), graph)
-    with_hook(layer)
-    torch.testing.assert_close(layer(torch.ones(NODES, 5), graph), before / 2)
-
-
 # What is put in the place of a layer's linear map, from its width to another: not a Linear, or one with a bias.
 IN_PLACE_OF = {
     "with a bias": nn.Linear,

@@ -15,6 +15,8 @@ import scipy.sparse as sp
 from command import mgg, refused
 from pyarrow import parquet
 
+from mgg_hpc.data.readers import compressed
+
 pytestmark = pytest.mark.usefixtures("here")
 
 
@@ -484,12 +486,13 @@ def test_archives_of_the_gnn_benchmark_are_read(dense, rng, capsys):
         ("--labels", "0\n1\n\n1\n", 3),
         ("--features", "x;y\n1;2\n \n\n3;4\n5;6\n", 3),
         ("--features", "# made by hand\n1,2\n# below\n\n# above\n3,4\n5,6\n", 4),
-        ("--labels", "0\n" * 2_100_000 + "\n1\n", 2_100_001),
+        ("--labels", "0\n" * 2_100 + "\n1\n", 2_101),
     ],
 )
-def test_an_empty_line_between_rows_of_nodes_is_refused(capsys, option, text, line):
-    """All rows after it would belong to the node before. At the end it is no row."""
-    Path("e.txt").write_text(f"0 {2 if len(text) < 100 else 2_100_000}\n")
+def test_an_empty_line_between_rows_of_nodes_is_refused(capsys, monkeypatch, option, text, line):
+    """All rows after it would belong to the node before, also in a later block. At the end it is no row."""
+    monkeypatch.setattr(compressed, "BLOCK_BYTES", 1 << 10)
+    Path("e.txt").write_text(f"0 {2 if len(text) < 100 else 2_100}\n")
     Path("t.csv").write_text(text)
     said = refused(capsys, "import", "e.txt", option, "t.csv", "-o", "g.h5")
     assert f"t.csv:{line}: an empty line between rows" in said

@@ -81,10 +81,3 @@ def test_mutants_are_read_or_refused_in_one_line(name, worker_of, trials, tmp_pa
     # Both limits leave room for four standard deviations of the count.
     for count, share in ((taken, kind.taken[0]), (trials - taken, 1 - kind.taken[1])):
         assert count >= share * trials - 4 * (share * trials) ** 0.5
-
-
-@pytest.mark.slow
-def test_a_worker_that_dies_or_hangs_is_seen_and_replaced(tmp_path):
-    with Worker("damaged.watched") as worker:
-        for kind in ("taken", "crash", "hang", "error", "unnamed", "refused"):
-            assert worker.ask(tmp_path / kind, limit=0.5 if kind == "hang" else 20).kind == kind

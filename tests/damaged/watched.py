@@ -100,18 +100,3 @@ def serve(check: Callable[[Path], str | None]) -> None:
         except BaseException:
             answer = ("error", traceback.format_exc())
         print(json.dumps(answer), file=answers, flush=True)
-
-
-def _misbehave(path: Path) -> None:
-    """Do what the file's name says, in a worker of the test of workers."""
-    if path.name == "crash":
-        os.abort()
-    if path.name == "hang":
-        select.select([], [], [], 60)
-    if path.name in ("unnamed", "refused"):
-        raise InputError("something" if path.name == "unnamed" else f"{path}: is damaged")
-    bytearray((path.name == "error") << 40)
-
-
-if __name__ == "__main__":
-    serve(_misbehave)

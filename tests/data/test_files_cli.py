@@ -66,31 +66,6 @@ def test_info_tells_what_is_in_the_file(rng, capsys):
     assert (found["isolated"], found["self_loops"], found["min"], found["max"]) == (2, 1, 0, 1)
 
 
-def test_counts_of_one_are_singular(capsys):
-    Path("e.txt").write_text("0 0\n", encoding="utf-8")
-    Path("x.csv").write_text("7\n", encoding="utf-8")
-    Path("y.csv").write_text("0\n", encoding="utf-8")
-    one = "e, 1 node, 1 edge"
-    for words, said in [
-        (
-            ["import", "e.txt", "--features", "x.csv", "--labels", "y.csv", "-o", "g.h5"],
-            "1 feature, 1 class\n",
-        ),
-        (
-            ["import", "e.txt", "--nodes", "3", "-o", "h.h5"],
-            "e, 3 nodes, 1 edge (undirected, ",
-        ),
-        (["export", "g.h5", "-o", "g.mtx"], one),
-        (["info", "g.h5"], "1 node; 1 self loop "),
-        (["partition", "g.h5", "-n", "1"], "1 part by edges"),
-        (["verify", "g.h5"], "labels are those of 1 class\n"),
-        (["traverse", "cc", "g.h5"], "1 component; the largest has 1 of 1 node\n"),
-        (["traverse", "bfs", "g.h5", "--source", "0"], "source 0: 1 of 1 node reached"),
-    ]:
-        assert mgg(*words) == 0
-        assert said in capsys.readouterr().out, words
-
-
 def test_imports(rng, capsys):
     text = "0,1\n1,2\n2,2\n"
     with gzip.open("e.csv.gz", "wt") as file:

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from mgg_hpc.data import native
 from mgg_hpc.data.generate import draw_grid, draw_like, draw_rmat, draw_sbm, draw_uniform, rmat, sbm
-from mgg_hpc.data.generate.degrees import Degrees, alias, table_of
+from mgg_hpc.data.generate.degrees import Degrees, alias
 from mgg_hpc.data.generate.drawn import counter, key_of
 from mgg_hpc.data.generate.like import SHAPES
 from mgg_hpc.data.graph import Graph, from_edges, masks, split_per_class
@@ -327,18 +327,6 @@ def test_edges_fall_on_columns_as_their_masses_say(seed, rng):
     pairs = np.bincount(places[sources] * 60 + places[destinations], minlength=3600)
     expected = np.outer(mass, mass).reshape(-1)
     assert stats.chisquare(pairs, expected * pairs.sum() / expected.sum()).pvalue > UNLIKELY
-
-
-@pytest.mark.parametrize("classes", [1, 2, 7])
-@pytest.mark.parametrize("nodes", [7, 8, 20, 1000, 12345])
-def test_each_row_of_a_class_is_in_one_column_of_its_table(nodes, classes):
-    *_, first, sizes = table_of(nodes, classes, lambda ranks: (1 / ranks, np.ones(len(ranks))))
-    tables = zip(first.reshape(classes, -1), sizes.reshape(classes, -1), strict=True)
-    for label, (starts, counts) in enumerate(tables):
-        rows = [start + np.arange(count) for start, count in zip(starts, counts, strict=True)]
-        wanted = np.arange(len(range(label, nodes, classes)))
-        np.testing.assert_array_equal(np.concatenate(rows), wanted)
-        assert (starts >= 0).all() and (starts < len(wanted)).all()
 
 
 # --- mgg generate

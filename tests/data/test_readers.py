@@ -325,7 +325,6 @@ def fifth(word: str):
 NO_NUMBER = r"ind\.small\.graph lists a neighbour that is no node number"
 BROKEN = {
     "a word": ("test.index", fifth("12x"), r"test\.index:5: '12x' is not a test node's number"),
-    "a low number": ("test.index", fifth("999"), r"test\.index:5: '999' is not"),
     "a high number": ("test.index", fifth("99999999"), r"test\.index:5: '99999999' is not"),
     "many digits": ("test.index", fifth("9" * 60), r":5: '9{39}\.\.\.' is not a test node's number"),
     "many lines": ("test.index", lambda lines: lines * 30, "test.index is larger than a list of 194 numbers"),
@@ -336,13 +335,9 @@ BROKEN = {
     "a list": ("graph", [0, 1], "does not hold a dictionary"),
     "another node": ("graph", {0: [1200]}, r"ind\.small\.graph names a node outside 0 \.\. 1199"),
     "a text": ("graph", {0: ["a"]}, NO_NUMBER),
-    "a tuple": ("graph", {(1, 2): [1]}, NO_NUMBER),
     "lists": ("graph", {1: [[1, 2], [3, 4]]}, NO_NUMBER),
-    "a fraction": ("graph", {1: [1.5]}, NO_NUMBER),
     "a large number": ("graph", {1: [2**70]}, NO_NUMBER),
     "a digit": ("graph", {"1": [1]}, NO_NUMBER),
-    "nothing": ("graph", {1: [None]}, NO_NUMBER),
-    "a boolean": ("graph", {True: [1]}, NO_NUMBER),
 }
 
 

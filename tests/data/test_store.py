@@ -7,7 +7,6 @@ import os
 import re
 import textwrap
 from dataclasses import replace
-from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 import xxhash
 from jobs import dense, python
 
-from mgg_hpc.data import atomic_write, schema, store, writer
+from mgg_hpc.data import schema, store
 from mgg_hpc.data.digest import BLOCK, LARGE_BLOCK
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.store import open_graph
@@ -299,18 +298,6 @@ def test_outputs_that_cannot_be_written(rng, tmp_path):
     assert leftovers(tmp_path) == ["file", "pipe"]
 
 
-def test_a_failure_half_way_leaves_the_old_file_alone(rng, path, monkeypatch):
-    write(path, random_graph(rng))
-    before = path.read_bytes()
-    monkeypatch.setattr(writer.GraphWriter, "put", Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        write(path, random_graph(rng), force=True)
-    with pytest.raises(KeyboardInterrupt):
-        write_bounds(path, 1, np.array([0, 40]), "edges", [1])
-    assert path.read_bytes() == before
-    assert leftovers(path.parent) == ["g.h5"]
-
-
 @pytest.mark.parametrize("limit", [0, 4096, 100_000])
 def test_a_full_device_is_one_line_and_the_old_file_stays(limit, rng, path):
     """RLIMIT_FSIZE stops writes at different stages."""
@@ -330,19 +317,6 @@ def test_a_full_device_is_one_line_and_the_old_file_stays(limit, rng, path):
         assert done.returncode == 2, done
         assert "no space left on device for" in done.stderr and len(done.stderr.splitlines()) == 1
         assert leftovers(path.parent) == ["g.h5"] and path.read_bytes() == before
-
-
-def test_hdf5_errors_of_a_full_device_are_told(rng, path, monkeypatch):
-    """The reservation keeps HDF5 from a full device; where it cannot, HDF5's own words are understood."""
-
-    words = "flush failed (file write failed: errno = 28, error message = 'No space left')"
-    monkeypatch.setattr(writer, "create_dataset", Mock(side_effect=RuntimeError(words)))
-    with refused("no space left on device"):
-        write(path, random_graph(rng))
-    monkeypatch.setattr(atomic_write, "_claim", Mock(side_effect=RuntimeError("something else")))
-    with pytest.raises(RuntimeError, match="something else"):
-        write(path, random_graph(rng))
-    assert leftovers(path.parent) == []
 
 
 def test_bounds_are_added_and_replaced(rng, path):

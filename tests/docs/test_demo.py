@@ -64,14 +64,6 @@ def facts(text: str) -> dict[str, str]:
     return dict(re.findall(r"^(\w[\w ]*?)  +(\S.*?)\s*$", text, re.MULTILINE))
 
 
-@pytest.mark.long
-def test_make_demo_runs_these_commands():
-    text = programs.run("make", "-n", "demo", cwd=ROOT).stdout
-    assert f"mgg {' '.join(TRAIN)} inputs/digits.toml" in text
-    rule = "inputs/digits.h5: | setup\n\t@$(BIN)/mgg import digits -o $@\n"
-    assert rule in (ROOT / "Makefile").read_text()
-
-
 def processor_seconds() -> float:
     """Return the processor time of all ended children, which other work on the machine hardly lengthens."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -131,15 +123,3 @@ def test_a_long_path_is_shown_whole_and_the_bar_can_be_asked_for(inputs, tmp_pat
     assert facts(done.stdout)["run"] == str(nearby / "001")
     code, shown = in_terminal([MGG, "train", *job, "--no-progress"], tmp_path)
     assert code == 0 and "3/3" not in shown and str(nearby / "002") in shown
-
-
-@pytest.mark.long
-def test_details_can_be_asked_for(inputs, tmp_path):
-    done = run(*TRAIN, inputs / "digits.toml", "--verbose", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = facts(done.stdout)
-    summary = json.loads((tmp_path / found["run"] / "summary.json").read_text())
-    assert re.match(r"\d+\.\d+ ms \(min ", found["epoch"])
-    assert f"{summary['remote_rows']:,} remote rows" in found["rows moved"]
-    assert "backend shm (all ranks on one node); transfer " in done.stdout
-    assert done.stdout.count("┏") == 2  # memory, phases

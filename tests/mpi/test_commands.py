@@ -157,14 +157,6 @@ def test_the_chosen_epoch_is_kept(folder, first, mgg, select):
         assert summary[f"{split}_accuracy"] == pytest.approx(float(kept[f"{split}_accuracy"]), rel=1e-8)
 
 
-def test_patience_stops_a_run_that_learns_nothing(folder, first, mgg):
-    # Steps too small to change a float32 weight: epoch 1 stays the best.
-    first(lambda: write_job(folder, blocks(), train={"epochs": 50, "learning_rate": 1e-30}))
-    assert mgg("train", folder / "job.toml", "--set", "train.patience=3").codes == {0}
-    summary, lines = trained(folder / "runs" / "001")
-    assert (summary["epochs"], len(lines), summary["best_epoch"]) == (4, 4, 1)
-
-
 def test_dry_run_prints_the_plan_of_each_rank_and_writes_nothing(comm, folder, first, mgg):
     graph = blocks()
     first(lambda: write_job(folder, graph))

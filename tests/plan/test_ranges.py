@@ -17,7 +17,7 @@ degrees_of_rows = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(degrees_of_rows, st.integers(1, 40))
 def test_ranges_cover_all_rows_with_balanced_edges(degrees, parts):
     """Each split is the nearest to its share, and the owner of a row is who has it."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import itertools
 import json
 import math
-import os
 import re
 import shutil
 import signal
@@ -265,28 +263,6 @@ def test_bounds_follow_the_rows(rng, capsys):
     assert mgg("partition", "g.h5", "-n", "6", "--order", "degree") == 0  # already so: only the ranges come
     assert [part["parts"] for part in facts("g.h5", capsys)["partitions"]] == [2, 3, 4, 6]
     assert Path("g.h5").read_bytes() != written
-
-
-def test_bounds_are_added_where_the_kernel_cannot_copy(rng, monkeypatch):
-    """The same bytes, read and written in pieces; and by a kernel that copies a few bytes at a time."""
-    graph, copied = random_graph(rng, weighted=True), os.copy_file_range
-
-    def refuses(*_):
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    found = set()
-    for kernel in (
-        copied,
-        refuses,
-        lambda source, into, count, *places: copied(source, into, min(count, 99), *places),
-    ):
-        write("g.h5", graph, force=True)
-        with monkeypatch.context() as patch:
-            patch.setattr("os.copy_file_range", kernel)
-            assert mgg("partition", "g.h5", "-n", "3") == 0
-        assert mgg("verify", "g.h5") == 0
-        found.add(Path("g.h5").read_bytes())
-    assert len(found) == 1
 
 
 @pytest.mark.parametrize("nodes, edges", [(1, []), (1, [0, 0]), (5, [])])

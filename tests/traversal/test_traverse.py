@@ -110,12 +110,6 @@ def test_json(graph, capsys):
     assert json.loads(capsys.readouterr().out)["files"] == files
 
 
-def test_pagerank_sums_to_one(graph):
-    words = ("--dtype", "float64", "--tolerance", 1e-12)
-    assert mgg("traverse", "pagerank", "g.h5", "-o", "out.h5", *words) == 0
-    assert abs(of_file()["rank"].sum() - 1) < 1e-12
-
-
 REFUSED = {
     "bfs g.h5 --source 120": "has nodes 0 to 119",
     "bfs g.h5 --source 1 --sources 3": "give one of them",
@@ -217,20 +211,6 @@ def test_a_line_for_each_run_and_a_document_of_all():
     numbers = {"seconds": 0.25, "edges": 3_000_000, "reached": 77, "steps": 8, "bytes": 5 << 20}
     runs = [{"source": 9} | numbers | answers[0], {"source": None} | numbers]
     assert told == about | facts | {"weighted": False, "ranks": 33, "threads": 44, "runs": runs}
-
-
-def test_a_file_has_a_column_and_a_time_for_each_source(tmp_path, rng):
-    """In the user's numbering, each array under its name."""
-    ids, comm = rng.permutation(5), SimpleNamespace(rank=0, size=1)
-    part = SimpleNamespace(comm=comm, ids=ids, bounds=np.array([0, 5]), name="g", graph_uuid="u", uuid="u")
-    arrays = {s: {"parent": 10 * s + np.arange(5), "depth": 100 * s + np.arange(5)} for s in (3, 4)}
-    done = [Run(source, arrays[source], source / 8, 0, 0, 0, 0) for source in (3, 4)]
-    traverse._write(part, "bfs", tmp_path / "out.h5", traverse._columns("bfs", done), done, {})
-    with h5py.File(tmp_path / "out.h5") as file:
-        assert file.attrs["format"] == "mgg-traversal" and file.attrs["seconds"].tolist() == [0.375, 0.5]
-        assert file.attrs["source"].tolist() == [3, 4]
-        for name in ("parent", "depth"):
-            np.testing.assert_array_equal(file[name][:][ids], np.stack([arrays[s][name] for s in (3, 4)], 1))
 
 
 @pytest.mark.parametrize("mine", [0.5, 2.0, 9.0])

@@ -165,19 +165,6 @@ def test_losses_are_those_of_one_rank(rng, comm, name):
         assert graph.num_classes == 3 and graph.accuracy(mine, "val") == right.double().mean()
 
 
-def test_losses_that_are_no_sums_are_refused_on_all_ranks(rng, comm):
-    matrix, fields = drawn(rng)
-    fields["train"][: NODES // 2] = False  # the first rank of several has no training rows
-    with (
-        mgg.from_scipy(matrix, **fields, comm=comm) as graph,
-        pytest.raises(mgg.InputError, match="sum of terms"),
-    ):
-        graph.loss(
-            torch.rand(graph.rows, 3),
-            lambda out, y, reduction="mean": F.cross_entropy(out, y, reduction=reduction) + 1.0,
-        )
-
-
 def test_losses_that_cannot_be_are_refused_on_all_ranks(rng, comm):
     matrix, fields = drawn(rng)
     fields["test"][:] = False
