@@ -179,11 +179,10 @@ docs: setup ## the documentation as a site, with search: build/site/index.html
 accuracy: setup ## published accuracies of GCN, GraphSAGE, GAT and PyG's example models, ten seeds each
 	$(BIN)/python benchmarks/accuracy.py
 
-bench: setup ## the figures of docs/results.md, beside the peers that are installed
+bench: setup ## figures of docs/results.md, beside the peers that are installed
 	$(BIN)/python benchmarks/aggregate.py rmat:18:16 $(wildcard $(CNR))
 	$(BIN)/python benchmarks/epoch.py --models gcn,gin,sage,gat
 	$(BIN)/python benchmarks/studies/exchanges.py transfers
-	$(BIN)/python benchmarks/figures.py
 
 bench-peers: $(PEERS)/.complete ## install the libraries that benchmarks compare with, into .venv-peers
 
