@@ -104,7 +104,7 @@ torture: $(VENV)/.tests ## kill, stop and damage runs some 4,000 times, and keep
 	$(BIN)/python tests/builds.py torture; mkdir -p build/tests && rm -f $$MGG_TORTURE_REPORT; failed=0; \
 	$(PYTEST) --tier torture --timeout 7200 || failed=1; \
 	$(call ranks,4) tests/mpi/training/test_resume.py || failed=1; \
-	PYTHONPATH=tests $(BIN)/python tests/torture/report.py $$MGG_TORTURE_REPORT; exit $$failed
+	PYTHONPATH=tests:benchmarks $(BIN)/python tests/torture/report.py $$MGG_TORTURE_REPORT; exit $$failed
 
 # Every process that a test starts is measured (patch in pyproject.toml), but not one that is killed. A limit on the size
 # of files would break the records.

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import peers
 
+from harness.graphs import drawn_rows
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.plan import halo_messages, workload
 from mgg_hpc.plan.layout import RowFormat
@@ -27,7 +28,6 @@ from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.launches import default_geometry
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from .plans import halo_plans
 from .ranks import Variant

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.results import Results, Row, text
 from mgg_hpc.errors import InputError
-from mgg_hpc.tools.bench.results import Results, Row, text
 from mgg_hpc.tools.plots import COLOURS, INK, MAIN, MARKS, MUTED, OTHER, WIDTH, load
 
 LONGEST = 1.3  # times the longest bar: where whiskers end

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.graphs import drawn_rows
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.nn.graph.handle import symmetric_bytes
 from mgg_hpc.nn.graph.matrix import Adjacency
@@ -25,7 +26,6 @@ from mgg_hpc.runtime import backends, exchange, mpi
 from mgg_hpc.runtime.backends import native
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from .plans import separated
 from .sums import Reference

@@ -35,13 +35,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_graphs
 from harness import command, options, pcie_requests, run, workers
 from harness.plots import draw
+from harness.results import Results, output_files
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import backends, mpi
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.results import Results, output_files
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs
 from mgg_hpc.traversal.part import Part

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from harness import plots
 from harness.plots import Bars
+from harness.results import Results, text
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.tools.bench.results import Results, text
 
 ROOT = Path(__file__).parents[2]
 TABLES = list(ROOT.glob("docs/studies/**/*.csv"))
