@@ -156,7 +156,7 @@ def _start(found: Found) -> Read:
 
 
 def _bandwidth(found: Found) -> Read:
-    rows, copies = found.rows("traversal", "host, 8 bytes"), found.documents["traversal"]["copy_gb_per_s"]
+    rows, copies = found.rows("traversal", "host"), found.documents["traversal"]["copy_gb_per_s"]
     said, least = extreme(min, {(row["graph"],): row["gb_per_s"] / copies for row in rows})
     return f"least {said}; copies {copies:.1f} GB/s", least >= 0.93
 
