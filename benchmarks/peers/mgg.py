@@ -62,7 +62,7 @@ def aggregate(
     backend.prepare(plan, format)
 
     def sums() -> Any:
-        backend.aggregate(plan, "copy" if edge is None else "mul", "sum", rows, out, edge=edge)
+        backend.aggregate(plan, "sum", rows, out, edge=edge)
         return out
 
     # Schedules of CPUs try two ways of sweeping wide rows in their first calls.

@@ -17,7 +17,7 @@ from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from ..streaming.buffer import ChunkBuffer
 from ..streaming.store import Store
-from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows, check_operation
+from .arguments import REDUCTIONS, ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows
 from .edges import EdgeKernels
 from .profiling import Profiling
 from .sampling import SamplingKernels
@@ -306,7 +306,6 @@ class Backend(ABC):
     def aggregate(
         self,
         plan: Plan,
-        op: str,
         reduce: str,
         src: Rows,
         out: Any,
@@ -316,13 +315,14 @@ class Backend(ABC):
     ) -> None:
         """out[v] = epilogue(sum over edges u -> v of message(u, v)).
 
-        op: "copy" takes the source rows, "mul" the source rows times ``edge``, an [E] array in the plan's order.
-        reduce: "sum", "mean" (divided by the number of edges) or "max"; without edges all give 0. out:
-        [destinations, dim], of the rows' dtype, padded rows (`Memory.padded`). Half rows are summed in float32, and
-        ``edge`` and the epilogue's arrays are float32 then; else they are of the rows' dtype. Collective with
-        "halo". Raises ValueError for operations and arrays that do not go together.
+        edge: [E] in the plan's order, by which source rows are multiplied. [default: all 1] reduce: "sum", "mean"
+        (divided by the number of edges) or "max"; without edges all give 0. out: [destinations, dim], of the rows'
+        dtype, padded rows (`Memory.padded`). Half rows are summed in float32, and ``edge`` and the epilogue's arrays
+        are float32 then; else they are of the rows' dtype. Collective with "halo". Raises ValueError for operations and
+        arrays that do not go together.
         """
-        check_operation(op, reduce, edge)
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"aggregate: no such operation: reduce={reduce!r}")
         self._aggregate(plan, reduce, src, out, edge, epilogue or Epilogue())
 
     @abstractmethod
