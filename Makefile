@@ -104,7 +104,7 @@ torture: $(VENV)/.tests ## kill, stop and damage runs some 4,000 times, and keep
 	$(BIN)/python tests/builds.py torture; mkdir -p build/tests && rm -f $$MGG_TORTURE_REPORT; failed=0; \
 	$(PYTEST) --tier torture --timeout 7200 || failed=1; \
 	$(call ranks,4) tests/mpi/training/test_resume.py || failed=1; \
-	PYTHONPATH=tests $(BIN)/python tests/torture/report.py $$MGG_TORTURE_REPORT; exit $$failed
+	PYTHONPATH=tests:benchmarks $(BIN)/python tests/torture/report.py $$MGG_TORTURE_REPORT; exit $$failed
 
 # Every process that a test starts is measured (patch in pyproject.toml), but not one that is killed. A limit on the size
 # of files would break the records.
@@ -176,11 +176,10 @@ docs: setup ## the documentation as a site, with search: build/site/index.html
 accuracy: setup ## published accuracies of GCN, GraphSAGE, GAT and PyG's example models, ten seeds each
 	$(BIN)/python benchmarks/accuracy.py
 
-bench: setup ## the figures of docs/results.md, beside the peers that are installed
+bench: setup ## figures of docs/results.md, beside the peers that are installed
 	$(BIN)/python benchmarks/aggregate.py rmat:18:16 $(wildcard $(CNR))
 	$(BIN)/python benchmarks/epoch.py --models gcn,gin,sage,gat
 	$(BIN)/python benchmarks/studies/exchanges.py transfers
-	$(BIN)/python benchmarks/figures.py
 
 bench-peers: $(PEERS)/.complete ## install the libraries that benchmarks compare with, into .venv-peers
 

@@ -42,12 +42,12 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from harness import command, options, run, workers
 from harness.processes import output, train
+from harness.results import Results, Row, output_files
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
 from mgg_hpc.errors import FAILED
-from mgg_hpc.tools.bench.results import Results, Row, output_files
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from statistics import geometric_mean
 
 import click
 import numpy as np
-from harness import command, options, run, workers
+from harness import command, graphs, options, run, workers
+from harness.graphs import drawn_rows
 from harness.plots import draw
+from harness.results import TIMES, Row
 from harness.sums import Reference
 from harness.workers import Comparison
 from numpy.typing import NDArray
@@ -27,9 +29,6 @@ from numpy.typing import NDArray
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.plan import order
 from mgg_hpc.runtime.timing import ratios
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.aggregate import drawn_rows
-from mgg_hpc.tools.bench.results import TIMES, Row
 
 PEERS = {"cpu": ("dgl", "torch", "pyg", "mkl", "scipy"), "cuda": ("cusparse", "torch", "pyg")}
 DTYPES = ("float32", "bfloat16", "float16")

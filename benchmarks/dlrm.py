@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from harness import options, run
 from harness.processes import peak_from_now, status
+from harness.results import TIMES, Results, output_files
 from harness.workers import workspace
 from numpy.typing import NDArray
 from torch import Tensor
@@ -49,7 +50,6 @@ from mgg_hpc.nn.embedding.optimizers import SGD, RowWiseAdagrad
 from mgg_hpc.runtime import launch, mpi
 from mgg_hpc.runtime.exchange import send
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 
 OURS, TABLES, ROWS = "mgg", "whole tables (DLRM)", "rows, sums (TorchRec)"
 EXPONENT = 1.05  # of Zipf's law

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from harness import command, options, run, workers
+from harness import command, graphs, options, run, workers
+from harness.results import TIMES
+from harness.shapes import MODELS, WARM_UP, Shape, labelled
 from harness.workers import Comparison, Worker
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.epoch import MODELS, WARM_UP, Shape, labelled
-from mgg_hpc.tools.bench.results import TIMES
 
 PEERS = {"cpu": ("dgl", "pyg", "pyg-csr"), "cuda": ("pyg", "pyg-csr")}
 # How far losses may lie apart, as a part of the smaller one: before training, with the same weights; after all epochs

@@ -35,7 +35,9 @@ from typing import Any
 
 import click
 import numpy as np
-from harness import options, run, shown
+from harness import graphs, options, run, shown
+from harness.results import Results, Row, output_files
+from harness.shapes import Shape, labelled
 
 from mgg_hpc import config
 from mgg_hpc.data import writer
@@ -44,9 +46,6 @@ from mgg_hpc.plan.hybrid import Phases, Plan
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.cuda import module
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.epoch import Shape, labelled
-from mgg_hpc.tools.bench.results import Results, Row, output_files
 from mgg_hpc.training.job import build
 from mgg_hpc.training.minibatch.executor import Run
 from mgg_hpc.training.minibatch.measured import measure

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-from harness import command, options, run, workers
+from harness import command, graphs, options, run, workers
 from harness.processes import alone, train
+from harness.results import Results, Row, output_files
+from harness.shapes import Shape, labelled
 
 from mgg_hpc import config
 from mgg_hpc.data import writer
+from mgg_hpc.data.readers.limits import numbers_of
 from mgg_hpc.plan.cost_model import TRANSFERS
 from mgg_hpc.runtime import calibration
 from mgg_hpc.tools import calibrate
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.epoch import Shape, labelled
-from mgg_hpc.tools.bench.results import Results, Row, numbers_of, output_files
 from mgg_hpc.tools.rehearse import rehearse
 
 EPOCHS, SHAPE = 15, Shape(features=64, hidden=16, classes=8, dropout=0.5)

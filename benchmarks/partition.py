@@ -17,13 +17,13 @@ from typing import Any
 import click
 import numpy as np
 from harness import command, options, run
+from harness.results import Results, output_files
 
 from mgg_hpc.data.readers.graph_file import edges_of_rows
 from mgg_hpc.data.store import GraphFile, open_graph
 from mgg_hpc.plan import counts, order
 from mgg_hpc.plan.partitioners import METHODS
 from mgg_hpc.plan.row_ranges import edge_balanced
-from mgg_hpc.tools.bench.results import Results, output_files
 from mgg_hpc.tools.importing import default_memory
 from mgg_hpc.tools.partition import Request, arrange, free_memory, numbered
 

@@ -20,14 +20,13 @@ from typing import Any
 
 import click
 import numpy as np
-from harness import command, options, run, workers
+from harness import command, graphs, options, run, workers
+from harness.results import TIMES
 from harness.workers import Comparison, Worker
 from peers.programs import TYPES
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import TIMES
 
 # The norm of the difference to ours, as a part of ours. A maximum's gradients go to another edge where two messages are
 # as near to each other as rounding.

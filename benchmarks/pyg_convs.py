@@ -26,12 +26,13 @@ import torch
 import torch_geometric.nn as pyg
 from harness import command, run
 from harness.processes import output
+from harness.results import words_of
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
+from mgg_hpc.data.readers.limits import numbers_of
 from mgg_hpc.runtime import mpi
-from mgg_hpc.tools.bench.results import numbers_of, words_of
 
 F, OUT, NODES, EDGES, TYPES = 8, 6, 61, 420, 3
 NEAR = 1e-5  # of the largest value

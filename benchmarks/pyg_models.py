@@ -27,12 +27,12 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from harness import command, options, run
 from harness.processes import alone, peak_from_now, status
+from harness.results import Results, output_files, words_of
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.results import Results, output_files, words_of
 
 RELATIONS = 16
 MAKERS: dict[str, Callable[[Any, int, int], nn.Module]] = {

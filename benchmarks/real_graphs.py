@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from harness import graphs
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph, split_per_class, split_random
 from mgg_hpc.data.readers import digits, npz
 from mgg_hpc.errors import InputError
-from mgg_hpc.tools.bench import graphs
 
 
 def data_folder() -> Path:
@@ -45,12 +45,12 @@ def check(name: str) -> None:
 
 
 def by_name(name: str) -> bool:
-    """Return whether `mgg bench` takes this name: of a graph that is drawn, or of a file."""
+    """Return whether `graphs.read` takes this name: of a graph that is drawn, or of a file."""
     return bool(graphs.DRAWN.fullmatch(name) or Path(name).suffix)
 
 
 def structure(name: str, *, directed: bool = False) -> Graph:
-    """Return the structure of a graph of the data folder, or of one that `mgg bench` names (`graphs.read`).
+    """Return the structure of a graph of the data folder, or of one that `graphs.read` names.
 
     directed: whether a graph of the data folder keeps its edges as they are. Raises InputError for an unknown name.
     """

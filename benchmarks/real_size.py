@@ -24,10 +24,10 @@ import click
 import numpy as np
 from harness import command, options, run
 from harness.processes import output
+from harness.results import Results, Row, output_files
 
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.plan.row_ranges import edge_balanced
-from mgg_hpc.tools.bench.results import Results, Row, output_files
 
 LINES = 1 << 20  # of a list, written at a time
 PEER_EDGES = 5_000_000

@@ -23,13 +23,12 @@ from typing import Any
 
 import click
 import numpy as np
-from harness import command, options, run, workers
+from harness import command, graphs, options, run, workers
+from harness.results import TIMES
 from harness.workers import Comparison, Worker
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import TIMES
 
 PARTS, PEERS = ("sampler", "train"), {"cpu": ("dgl", "pyg")}
 FEATURES, HIDDEN, CLASSES, DROPOUT = 128, 128, 32, 0.5

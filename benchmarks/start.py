@@ -15,15 +15,14 @@ from functools import partial
 from pathlib import Path
 
 import click
-from harness import command, options, run, workers
+from harness import command, graphs, options, run, workers
 from harness.processes import train
+from harness.results import Results, output_files
+from harness.shapes import Shape, labelled
 
 from mgg_hpc import config
 from mgg_hpc.data import writer
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.epoch import Shape, labelled
-from mgg_hpc.tools.bench.results import Results, output_files
 
 SHAPE = Shape(features=32, hidden=16, classes=8, dropout=0.5)
 

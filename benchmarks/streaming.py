@@ -35,9 +35,11 @@ from typing import Any
 
 import click
 import torch
-from harness import command, options, run
+from harness import command, graphs, options, run
 from harness.plots import draw
 from harness.processes import alone, peak_from_now, status
+from harness.results import Results, output_files
+from harness.shapes import Shape, labelled
 from torch import Tensor
 from torch.nn import Linear
 from torch.nn.functional import cross_entropy
@@ -51,9 +53,6 @@ from mgg_hpc.nn.streaming.graph import SCHEDULES, StreamedGraph, Streaming
 from mgg_hpc.runtime import cores, exit_code, mpi
 from mgg_hpc.runtime.launch import process_launch
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.epoch import Shape, labelled
-from mgg_hpc.tools.bench.results import Results, output_files
 
 PARTS = ("memory", "schedules", "overlap", "ring")
 RATES = {"schedules": 1.0, "ring": 0.5}  # GB/s of the stores of each rank

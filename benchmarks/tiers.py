@@ -56,6 +56,7 @@ import real_graphs
 import torch
 from harness import options, run, shown
 from harness.processes import output
+from harness.results import TIMES, Results, output_files
 from numpy.typing import NDArray
 from real_size import Folder, mgg, rmat_file
 from studies.tiering import BATCH, hits, traffic
@@ -73,7 +74,6 @@ from mgg_hpc.runtime.backends.host.kernels import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.sampler import Sampler
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 

@@ -22,11 +22,11 @@ import click
 import numpy as np
 import real_graphs
 from harness import command, options, run, workers
+from harness.results import TIMES
 from harness.workers import Comparison, Worker
 
 from mgg_hpc.data import native, writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.tools.bench.results import TIMES
 
 PARTS = ("bfs", "sssp", "cc", "pagerank")
 PEERS = {"cpu": ("gapbs", "networkit", "igraph", "scipy")}

@@ -47,11 +47,11 @@ import numpy as np
 import tomli_w
 from harness import command, options, run, workers
 from harness.processes import output
+from harness.results import Results, output_files
 from safetensors.numpy import load_file
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.timing import interleaved, ratios
-from mgg_hpc.tools.bench.results import Results, output_files
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILDS = ROOT / "build" / "versus"

@@ -33,7 +33,7 @@ class _Verbs(Verbs):
         "launch": "Several ranks",
         "runs": "Results",
         "traverse": "Without training",
-        "bench": "This machine",
+        "doctor": "This machine",
     }
 
 
@@ -61,7 +61,6 @@ for command in (
     jobs.runs,
     jobs.report,
     traverse.traverse,
-    machine.bench,
     machine.doctor,
     machine.clean,
 ):

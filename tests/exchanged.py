@@ -56,7 +56,7 @@ def test_sums_over_ranks_are_within_the_error_bound(rng, comm, backend, name, tr
             backend.publish(rows)
             out = padded(plan.destinations, rows.format)
             edge = weight[case.edges(comm.rank)][plan.edge]
-            backend.aggregate(plan, "mul", "sum", rows, out, edge=edge)
+            backend.aggregate(plan, "sum", rows, out, edge=edge)
             arguments = (*case.edge_list, case.nodes, x, weight)
             wanted, bound = (of(*arguments)[mine] for of in (reference.aggregate, reference.error_bound))
             with mpi.agree(comm):
@@ -85,7 +85,7 @@ def test_one_barrier_a_layer_is_enough(rng, comm, backend, transfer, name):
             backend.publish(rows)
         time.sleep(delays[layer])
         out = padded(plan.destinations, format)
-        backend.aggregate(plan, "copy", "sum", rows, out)
+        backend.aggregate(plan, "sum", rows, out)
         wanted = reference.aggregate(*case.edge_list, case.nodes, wanted) % 97
         np.testing.assert_array_equal(out % 97, wanted[mine])  # no agreement here: that would be a barrier
         x = np.zeros_like(x)
@@ -140,7 +140,7 @@ def test_the_meter_counts_rows_that_cross(rng, comm, backend, transfer):
     backend.prepare(plan, format)
     rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
     backend.publish(rows)
-    backend.aggregate(plan, "copy", "sum", rows, padded(plan.destinations, rows.format))
+    backend.aggregate(plan, "sum", rows, padded(plan.destinations, rows.format))
     meter = backend.stream.meter
     counts = np.array([meter.remote_rows, meter.remote_bytes, meter.local_bytes])
     mpi.sum_in_rank_order(comm, counts)

@@ -55,7 +55,6 @@ def play(
         edge = None if weight is None else weight[case.edges(rank)][plan.edge]
         out = padded(plan.destinations, format)
         finish = epilogue(case.rows(rank)) if epilogue else None
-        op = "copy" if weight is None else "mul"
         for call in range(calls):  # a schedule is used again and again
             out[:] = np.nan
             if change and call:
@@ -63,7 +62,7 @@ def play(
             if call and retuned:
                 backend.retune(plan, format, retuned)
             backend.publish(rows[rank])
-            backend.aggregate(plan, op, reduce, rows[rank], out, edge=edge, epilogue=finish)
+            backend.aggregate(plan, reduce, rows[rank], out, edge=edge, epilogue=finish)
         return out
 
     with ThreadPoolExecutor(ranks) as pool:

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import numbers_of, words_of
+from harness import graphs
+from harness.results import words_of
+from mgg_hpc.data.readers.limits import numbers_of
 
 WIDTH = click.IntRange(1, 65536)  # columns of rows
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import peers
 
+from harness.graphs import drawn_rows
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.plan import halo_messages, workload
 from mgg_hpc.plan.layout import RowFormat
@@ -27,7 +28,6 @@ from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.launches import default_geometry
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from .plans import halo_plans
 from .ranks import Variant
@@ -190,7 +190,7 @@ class Subject:
         backend = self._backend(0, World(1))
         rows = backend.rows(np.array([len(self.x)]), self.format, symmetric=False)
         rows.local[:] = self._uploaded
-        return partial(backend.aggregate, self.whole, "copy", "sum", rows, self.out)
+        return partial(backend.aggregate, self.whole, "sum", rows, self.out)
 
     def _played(self, plans: Sequence[Plan], geometry: Geometry, *, holds: bool = False) -> Call:
         """Return the call in which both PEs aggregate over their plans. holds: sum nothing before all has arrived."""
@@ -207,7 +207,7 @@ class Subject:
         for backend, plan, of in zip(backends, plans, rows, strict=True):
             backend.ready(plan, of)
         calls: list[Call] = [
-            partial(backend.aggregate, plan, "copy", "sum", of, self.out[: plan.destinations])
+            partial(backend.aggregate, plan, "sum", of, self.out[: plan.destinations])
             for backend, plan, of in zip(backends, plans, rows, strict=True)
         ]
         if holds and halo_messages.crosses(plans[0]):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, geometric_mean, mode
 from typing import Any
 
 import numpy as np
 
+from harness.results import Results, Row, text
 from mgg_hpc.errors import InputError
-from mgg_hpc.tools.bench.results import Results, Row, text
 from mgg_hpc.tools.plots import COLOURS, INK, MAIN, MARKS, MUTED, OTHER, WIDTH, load
 
 LONGEST = 1.3  # times the longest bar: where whiskers end
@@ -26,7 +23,6 @@ UNITS = {
     "speedup": "×",
 }  # by the ends of columns' names
 SLOWEST = 2.0  # times the fastest: where shades of a map end
-ABOUT = ("benchmark", "date", "cpu")  # columns of a CSV that are no row's
 
 
 @dataclass(frozen=True)
@@ -207,38 +203,6 @@ def titled(figure: Any, results: Results, title: str) -> Any:
     return figure
 
 
-def read(path: Path) -> Results:
-    """Return the results in a table that `Results.write` wrote: .csv or .json. Raises InputError for other files."""
-    try:
-        if path.suffix == ".json":
-            about = json.loads(path.read_text())
-        else:
-            lines = list(csv.DictReader(path.read_text().splitlines()))
-            about = {name: lines[0][name] for name in ABOUT}
-            about["machine"] = {"cpu": about.pop("cpu")}
-            about["rows"] = [
-                {name: _typed(cell) for name, cell in line.items() if cell and name not in ABOUT}
-                for line in lines
-            ]
-        results = Results(about.pop("benchmark"))
-        results.date, results.machine, results.rows = (
-            about.pop(name) for name in ("date", "machine", "rows")
-        )
-    except (OSError, ValueError, LookupError) as error:
-        raise InputError(f"{path}: is no table of a benchmark ({error})") from error
-    results.notes, _ = about.pop("notes", []), about.pop("command", "")
-    results.same = about
-    return results
-
-
-def _typed(cell: str) -> Any:
-    """Return a number, or the text where it is none."""
-    try:
-        return json.loads(cell)
-    except ValueError:
-        return cell
-
-
 def draw(results: Results) -> Any:
     """Return the picture of a benchmark. Raises InputError for one that has none."""
     if results.name not in PICTURES:
@@ -247,7 +211,6 @@ def draw(results: Results) -> Any:
     return PICTURES[results.name](results)
 
 
-FETCHED = "by how remote rows are fetched"
 PICTURES: dict[str, Callable[[Results], Any]] = {
     "aggregate": Bars(
         "Sums of neighbours' rows: times as long as mgg takes, means over widths of rows",
@@ -272,9 +235,8 @@ PICTURES: dict[str, Callable[[Results], Any]] = {
     "interleaving": Bars("One aggregation, by when remote rows are summed", ("width",)),
     "primitives": Bars("One aggregation, by how remote rows are asked for", across="width"),
     "tiers hits": curves,
-    "transfers": Bars(f"One aggregation, {FETCHED}", ("remote_share",), across="width"),
+    "transfers": Bars("One aggregation, by how remote rows are fetched", ("remote_share",), across="width"),
     "scaling": Bars("One aggregation on 1, 2 and 4 ranks", ("variant",), across="width", label="ranks"),
-    "epochs": Bars(f"A training epoch, {FETCHED}", ("model",)),
     "design space": maps,
     "full and sampled training": Bars(
         "Test accuracy of training on the full graph and on batches", ("job",), ("test_percent",)

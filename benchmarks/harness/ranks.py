@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.graphs import drawn_rows
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.nn.graph.handle import symmetric_bytes
 from mgg_hpc.nn.graph.matrix import Adjacency
@@ -25,7 +26,6 @@ from mgg_hpc.runtime import backends, exchange, mpi
 from mgg_hpc.runtime.backends import native
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.aggregate import drawn_rows
 
 from .plans import separated
 from .sums import Reference
@@ -98,7 +98,7 @@ class Subject:
         del x
         self.all = self._private(graph.nodes)
         self.out = self.backend.memory.padded(self.plan.destinations, self.format)
-        self.phases = self.backend.profiling.phases(self.rounds, "copy", self.own, self.out)
+        self.phases = self.backend.profiling.phases(self.rounds, self.own, self.out)
         counted = comm.allgather((self.plan.local_edges, self.plan.remote_edges, len(self.plan.halo)))
         self.local_edges, self.remote_edges, self.halo_rows = map(sum, zip(*counted, strict=True))
 
@@ -163,7 +163,7 @@ class Subject:
             backend.options = half
             local = threading.Thread(target=backend.aggregate, args=(mine, "copy", "sum", self.own, here))
             local.start()
-            backend.aggregate(others, "copy", "sum", rows, there)
+            backend.aggregate(others, "sum", rows, there)
             local.join()
             backend.options = usual
             self._aggregate(merged, both)
@@ -176,7 +176,7 @@ class Subject:
         return self.backend.rows(counts, self.format, symmetric=False)
 
     def _aggregate(self, plan: Any, rows: Any) -> None:
-        self.backend.aggregate(plan, "copy", "sum", rows, self.out)
+        self.backend.aggregate(plan, "sum", rows, self.out)
 
     def _published(self, plan: Any) -> None:
         self.backend.publish(self.shared)

@@ -12,11 +12,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from harness import graphs
+from harness.results import TIMES, Results, output_files
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import exit_code, launch, mpi
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.results import TIMES, Results, output_files
 
 from . import options
 from .plots import draw

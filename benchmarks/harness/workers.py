@@ -20,11 +20,11 @@ from typing import Any
 import click
 import numpy as np
 
+from harness.results import Results, Row, output_files, words_of
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.results import Results, Row, output_files, words_of
 
 from . import options
 from .plots import draw

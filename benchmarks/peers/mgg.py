@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
@@ -12,24 +12,33 @@ from typing import Any
 
 import numpy as np
 import torch
+from harness.shapes import Shape
 from torch import Tensor
 from torch.nn.functional import linear
 
 import mgg_hpc as mgg
 import peers
+from mgg_hpc import config
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.nn import saga
-from mgg_hpc.runtime import backends, mpi
+from mgg_hpc.plan import cuda_grid, workload
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime import backends, cores, mpi
 from mgg_hpc.runtime.backends import native
+from mgg_hpc.runtime.backends.arguments import Rows
 from mgg_hpc.runtime.sampler import Sampler, shuffled
-from mgg_hpc.tools.bench.aggregate import Aggregation
-from mgg_hpc.tools.bench.epoch import Epochs, Shape, job_of
+from mgg_hpc.training.job import build
+from mgg_hpc.training.trainer import Trainer
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs
 
 from . import nets, programs
 from .traversals import DAMPING, Task, finite
 
+AHEAD = (4, 16, 64)  # prefetch distances of the floor of CPUs, in edges; the fastest counts
+FLOOR_EDGES = 8  # that a worker reads at once (cuda/gpu/rows/gather.cuh)
+FLOOR_THREADS = (128, 256, 512)  # of a CUDA block; the fastest counts
+WARM_UP = 3
 BACKENDS = {"cpu": "serial", "cuda": "cuda"}
 ABOUT = f"{mgg.__version__} ({native.load().instruction_set()})"
 
@@ -37,16 +46,57 @@ ABOUT = f"{mgg.__version__} ({native.load().instruction_set()})"
 def aggregate(
     indptr: str, indices: str, weight: str | None, x: str, dtype: str
 ) -> dict[str, Callable[[], Any]]:
-    """Return the runs "mgg" and "gather floor"."""
-    rows = np.load(x, mmap_mode="r").astype(np.dtype(dtype))
-    graph, values = Graph("", np.load(indptr), np.load(indices)), None if weight is None else np.load(weight)
-    one = Aggregation(graph, rows, weight=values, backend=BACKENDS[peers.DEVICE], threads=peers.THREADS)
+    """Return the runs "mgg" and "gather floor": sums of rows, and their reading alone (cuda/bench/gather_floor.cpp)."""
+    given = np.load(x, mmap_mode="r").astype(np.dtype(dtype))
+    graph, nodes, comm = Graph("", np.load(indptr), np.load(indices)), len(given), mpi.world()
+    format = RowFormat(given.dtype, given.shape[1])
+    chosen = backends.choose(BACKENDS[peers.DEVICE], comm)
+    backend: Any = backends.make(chosen, comm, threads=peers.THREADS, widest=format)
+    uploaded = backend.arrays.uploaded if peers.DEVICE == "cuda" else np.asarray
+    keep, bounds = weight is not None, np.array([0, nodes])
+    plan = workload.direct(workload.split(0, bounds, graph.indptr, graph.indices, keep_edges=keep))
+    edge = None if weight is None else uploaded(np.load(weight)[plan.edge])
+    rows = backend.rows(np.array([nodes]), format, symmetric=False)
+    rows.local[:] = uploaded(given)
+    out = backend.memory.padded(nodes, format)
+    backend.prepare(plan, format)
 
     def sums() -> Any:
-        one.sums()
-        return one.out
+        backend.aggregate(plan, "sum", rows, out, edge=edge)
+        return out
 
-    return {"mgg": sums, "gather floor": one.floor}
+    # Schedules of CPUs try two ways of sweeping wide rows in their first calls.
+    for _ in range(WARM_UP if peers.DEVICE == "cuda" else native.load().Schedule.SETTLED):
+        sums()
+    floors = (_device_floors if peers.DEVICE == "cuda" else _host_floors)(backend, graph, rows)
+    return {"mgg": sums, "gather floor": min(floors, key=_fastest)}
+
+
+def _host_floors(_: Any, graph: Graph, rows: Rows) -> list[Callable[[], Any]]:
+    """Return reads of the rows of all edges by each of AHEAD."""
+    words = rows.local.view(f"u{rows.format.dtype.itemsize}")  # it takes no bfloat16
+    indices = graph.indices.astype(np.int32, copy=False)
+    return [partial(native.load().gather_floor, indices, words, ahead, peers.THREADS) for ahead in AHEAD]
+
+
+def _device_floors(backend: Any, graph: Graph, rows: Rows) -> list[Callable[[], Any]]:
+    """Return reads of the rows of all edges by each of FLOOR_THREADS."""
+    arrays, (lanes, _) = backend.arrays, cuda_grid.shape(rows.format)
+    indices = arrays.uploaded(graph.indices.astype(np.int32))
+
+    def floor(threads: int) -> None:
+        blocks = -(-graph.edges // FLOOR_EDGES * lanes // threads)
+        shape = backend.native.LaunchShape(lanes, 1, blocks, threads, 0, arrays.stream())
+        at, first = arrays.address(indices), int(rows.addresses[0])
+        backend.native.gather_floor(at, graph.edges, first, rows.format.row_bytes, 0, shape)
+
+    return [partial(floor, threads) for threads in FLOOR_THREADS]
+
+
+def _fastest(floor: Callable[[], Any]) -> float:
+    """Return the least seconds of a few calls of a floor; those of CPUs have a clock of their own."""
+    taken = [peers.timed(floor, peers.cuda()) for _ in range(WARM_UP)]
+    return min(seconds if result is None else result[0] for seconds, result in taken)
 
 
 def epoch(file: str, weights: str, **inputs: Any) -> dict[str, Callable[[], Any]]:
@@ -55,12 +105,26 @@ def epoch(file: str, weights: str, **inputs: Any) -> dict[str, Callable[[], Any]
     weights: the file into which the initial weights are written, for other libraries. inputs: the fields of a Shape,
     and more that other libraries take.
     """
-    shape, backend = Shape(**{each.name: inputs[each.name] for each in fields(Shape)}), BACKENDS[peers.DEVICE]
-    job = job_of(Path(file), shape, mpi.world(), threads=peers.THREADS, backend=backend)
+    shape = Shape(**{each.name: inputs[each.name] for each in fields(Shape)})
+    cores.return_freed_memory()  # as `mgg train` does first
+    model = {"name": shape.model, "hidden": shape.hidden, "layers": shape.layers, "dropout": shape.dropout}
+    tree = {
+        "graph": {"file": file},
+        "model": model | ({"heads": shape.heads} if shape.model == "gat" else {}),
+        "run": {"threads": peers.THREADS, "backend": BACKENDS[peers.DEVICE]},
+    }
+    job = build(config.from_tree(tree, "benchmarks/epoch.py"), mpi.world())
     np.savez(weights, **{name: value.cpu().numpy() for name, value in job.model.state_dict().items()})
-    epochs = Epochs(job)
-    calls = itertools.chain([epochs.untrained], itertools.repeat(epochs.step))
-    return {"mgg": lambda: np.array(next(calls)())}
+    trainer = Trainer(job, job.graph())
+
+    def losses() -> Iterator[float]:
+        trainer.evaluate()
+        yield trainer.scores().val_loss
+        for number in itertools.count(1):
+            trainer.step(number)
+            yield trainer.loss()
+
+    return {"mgg": partial(lambda each: np.array(float(next(each))), losses())}
 
 
 def traverse(**inputs: Any) -> dict[str, Callable[[], Any]]:

@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch(Task):
-    """Training on the whole graph: the model (`mgg_hpc.tools.bench.epoch.Shape`) and its rows.
+    """Training on the whole graph: the model (`harness.shapes.Shape`) and its rows.
 
     x float32 [N, F], y int64 [N], train bool [N]. file: the graph, for mgg.
     """

@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import command, options, run
 from harness.ranks import Subject
+from harness.results import TIMES, Results
 from harness.study import Study, conditions, finish, measured
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.tune import Knob, Search
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Geometry, rows_ahead
-from mgg_hpc.tools.bench.results import TIMES, Results
 
 Setting = tuple[int, ...]  # ps, dist, wpb
 Knobs = Mapping[str, Sequence[int]]

@@ -32,13 +32,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import command, options, run
 from harness.plots import draw
 from harness.ranks import Subject, Variant
+from harness.results import Results
 from harness.study import BULK, DIRECT, GET, HALO, SHOWN, Study, conditions, finish, measured
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.overlap import hidden_share
 from mgg_hpc.runtime import exit_code
 from mgg_hpc.runtime.timing import spread
-from mgg_hpc.tools.bench.results import Results
 
 UNCUT = 2**30  # edges of a partition, in which no destination is split
 ALL_GATHER, SUMS, EXCHANGE = (

@@ -24,11 +24,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import command, run, workers
 from harness.plots import draw
 from harness.processes import LATEST, train
+from harness.results import Results, output_files
 
 from mgg_hpc import config
+from mgg_hpc.data.readers.limits import numbers_of
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
-from mgg_hpc.tools.bench.results import Results, numbers_of, output_files
 from mgg_hpc.training import sampled
 from mgg_hpc.training.run_folder import METRICS
 

@@ -17,13 +17,13 @@ from harness import options
 from harness.caches import CACHES
 from harness.pcie_requests import LINE
 from harness.plots import draw
+from harness.results import Results, output_files
 from numpy.typing import NDArray
 
 from mgg_hpc.cli.options import Fanouts
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.plan import scores
 from mgg_hpc.runtime.sampler import Sampler, shuffled
-from mgg_hpc.tools.bench.results import Results, output_files
 
 DIRECTED = ":directed"  # after the name of a graph of the data folder whose edges are not made symmetric
 GRAPHS = ("rmat:20:16", "cnr_2000", f"cnr_2000{DIRECTED}", "gowalla_bipartite")

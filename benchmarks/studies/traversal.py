@@ -10,10 +10,10 @@ are read: edge by edge by a thread (strided), by a warp (merged), or by a warp f
 fewer_percent compares with the variant before; amplification is the bytes of requests over the bytes of the lists that
 are read. Tests compare the counts with the loads of kernels over the shim.
 
-With --device cuda searches are timed (figure 2.9), without the copies to the GPU before them and from it after them.
-All variants search from a source before the next one. Where kernels read edges of the host's memory, the bytes that
-cross the link are the bytes of the requests that are counted; their bandwidth is compared with copies of page-locked
-memory.
+Kernels read edges of 4 bytes, aligned. With --device cuda searches are timed by where edges lie, without the copies to
+the GPU before them and from it after them; both search from a source before the next one. Where kernels read edges of
+the host's memory, the bytes that cross the link are the bytes of the requests that are counted; their bandwidth is
+compared with copies of page-locked memory.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_graphs
 from harness import command, options, pcie_requests, run, workers
 from harness.plots import draw
+from harness.results import Results, output_files
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import backends, mpi
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.results import Results, output_files
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs
 from mgg_hpc.traversal.part import Part
@@ -49,14 +49,7 @@ from mgg_hpc.traversal.part import Part
 COPY_BYTES, COPY_TURNS = 256 << 20, 5
 COUNTS = ("requests", "of_128_bytes_percent", "fewer_percent", "moved_bytes", "amplification")
 TIMES = ("sources", "median_ms", "min_ms", "max_ms", "relative_time", "moved_bytes", "gb_per_s")
-# Where edges lie, the bytes of an edge, and how lists are read.
-VARIANTS = {
-    "host, 8 bytes": ("host", 8, "aligned"),
-    "host, 8 bytes, merged": ("host", 8, "merged"),
-    "host, 8 bytes, strided": ("host", 8, "strided"),
-    "host, 4 bytes": ("host", 4, "aligned"),
-    "device, 4 bytes": ("device", 4, "aligned"),
-}
+PLACES = ("host", "device")  # of edges
 
 
 @command(__doc__)
@@ -117,22 +110,22 @@ def count_requests(graphs: Sequence[Graph], sources: int, backend: Any, files: S
 
 
 def time_searches(graphs: Sequence[Graph], sources: int, backend: Any, files: Sequence[Path]) -> None:
-    """Time, print and write searches by each variant from the same drawn nodes; the first variant is compared with."""
+    """Time, print and write searches of edges in each place from the same drawn nodes."""
     copied = round(copy_gb_per_s(backend), 2)
     results = Results("a breadth-first search", device=backend.native.limits()["name"], copy_gb_per_s=copied)
     for graph in graphs:
         whole = part_of(graph, backend, edges="host")
         nodes = runs.draw_sources(whole, sources, 0)
         whole = replace(whole, engine=None)  # it has locked edges that a variant locks
-        moved = dict.fromkeys(VARIANTS, 0.0)
+        moved = dict.fromkeys(PLACES, 0.0)
         calls = {
-            name: partial(search, variant_of(whole, backend, name), name, iter(nodes), moved)
-            for name in VARIANTS
+            place: partial(search, variant_of(whole, backend, place), place, iter(nodes), moved)
+            for place in PLACES
         }
         ms = interleaved(calls, len(nodes))
         for name, taken in ms.items():
             columns: dict[str, Any] = {"graph": graph.name, "edges": graph.edges}
-            if VARIANTS[name][0] == "host":
+            if name == "host":
                 columns["moved_bytes"] = round(moved[name] / len(taken))
                 columns["gb_per_s"] = round(moved[name] / sum(taken) / 1e6, 3)
             row = results.add(name, taken, next(iter(ms.values())), **columns)
@@ -141,19 +134,17 @@ def time_searches(graphs: Sequence[Graph], sources: int, backend: Any, files: Se
     results.show("graph", "variant", *TIMES)
 
 
-def variant_of(whole: Part, backend: Any, name: str) -> Part:
-    """Return a part whose searches are by a variant; the first one is checked, and allocates what later ones find."""
-    place, item, reads = VARIANTS[name]
-    how = {"edges": place, "reads": reads, "wide": item == 8, "bottom_up": False}
-    part = replace(whole, engine=backend.traversal.bind(whole.graph, **how))
+def variant_of(whole: Part, backend: Any, place: str) -> Part:
+    """Return a part whose edges are in a place; its first search is checked, and allocates what later ones find."""
+    part = replace(whole, engine=backend.traversal.bind(whole.graph, edges=place, bottom_up=False))
     list(runs.bfs(part, runs.draw_sources(part, 1, 0)))
     return part
 
 
-def search(part: Part, name: str, following: Iterator[int], moved: dict[str, float]) -> float:
+def search(part: Part, place: str, following: Iterator[int], moved: dict[str, float]) -> float:
     """Search from the next node, add the bytes of its requests, and return its milliseconds."""
     (found,) = runs.bfs(part, [next(following)], check=False)
-    moved[name] += pcie_requests.requested_bytes(requests_of(part, found, *VARIANTS[name][1:]))
+    moved[place] += pcie_requests.requested_bytes(requests_of(part, found, 4, "aligned"))
     return 1e3 * part.engine.search_seconds
 
 

@@ -14,6 +14,7 @@ import click
 import numpy as np
 from harness import options, pcie_requests
 from harness.pes import Device
+from harness.results import Results, output_files
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.cuda_grid import PACK
@@ -23,7 +24,6 @@ from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.timing import interleaved
-from mgg_hpc.tools.bench.results import Results, output_files
 
 VALUE = 4  # bytes
 OF_PAPER = ",".join(map(str, [480, *range(1024, 1153, VALUE)]))

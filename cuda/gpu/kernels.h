@@ -53,14 +53,10 @@ void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::
 void dropout(const DeviceDropoutCsr& call, const gpu::Launch& launch);
 void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch& launch);
 // One step of a traversal (gpu/traversal/traverse.cu).
-#define MGG_DECLARE(Index)                                                                             \
-  void traverse(const DeviceBfs<Index>& call, Reads reads, bool bottom_up, const gpu::Launch& launch);     \
-  void traverse(const DeviceSssp<Index>& call, Reads reads, const gpu::Launch& launch);                \
-  void traverse(const DeviceComponents<Index>& call, Reads reads, const gpu::Launch& launch);          \
-  void traverse(const DevicePageRank<Index>& call, Reads reads, const gpu::Launch& launch);
-MGG_DECLARE(int32_t)
-MGG_DECLARE(int64_t)
-#undef MGG_DECLARE
+void traverse(const DeviceBfs& call, bool bottom_up, const gpu::Launch& launch);
+void traverse(const DeviceSssp& call, const gpu::Launch& launch);
+void traverse(const DeviceComponents& call, const gpu::Launch& launch);
+void traverse(const DevicePageRank& call, const gpu::Launch& launch);
 void traverse(const DeviceFrontier& call, const gpu::Launch& launch);
 #define MGG_DECLARE(T)                                                        \
   void traverse(const DevicePack<T>& call, const gpu::Launch& launch);        \

@@ -53,16 +53,6 @@ void load_rows() {
   for (const Shape& shape : shapes) dropout(DeviceDropout<S>{}, shape, {});
 }
 
-template <class Index>
-void load_traversals() {
-  for (const Reads reads : {Reads::strided, Reads::merged, Reads::aligned}) {
-    for (const bool bottom_up : {false, true}) traverse(DeviceBfs<Index>{}, reads, bottom_up, {});
-    traverse(DeviceSssp<Index>{}, reads, {});
-    traverse(DeviceComponents<Index>{}, reads, {});
-    traverse(DevicePageRank<Index>{}, reads, {});
-  }
-}
-
 }  // namespace
 
 int load_all() {
@@ -73,7 +63,8 @@ int load_all() {
     for (const bool gets : {false, true}) gather({}, gets, shape, {});
   }
   dropout(DeviceDropoutCsr{}, {});
-  load_traversals<int32_t>(), load_traversals<int64_t>();
+  for (const bool bottom_up : {false, true}) traverse(DeviceBfs{}, bottom_up, {});
+  traverse(DeviceSssp{}, {}), traverse(DeviceComponents{}, {}), traverse(DevicePageRank{}, {});
   traverse(DeviceFrontier{}, {});
   traverse(DevicePack<uint32_t>{}, {}), traverse(DevicePack<uint64_t>{}, {});
   traverse(DeviceArrive<uint32_t>{}, {}), traverse(DeviceArrive<uint64_t>{}, {});

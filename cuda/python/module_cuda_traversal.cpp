@@ -1,9 +1,8 @@
 // Binds the steps of traversals on a GPU (gpu/traversal). Arrays are addresses, which the backend has checked; edges and
 // lengths may lie in the host's memory.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
-#include <type_traits>
+#include <stdexcept>
 
 #include "python/module_cuda.h"
 
@@ -14,44 +13,11 @@ namespace {
 
 using namespace mgg::python;
 
-// Lists of edges, and how they are read.
-struct Lists {
-  int64_t count;
-  uint64_t offset, edge, length, number;
-  bool wide;  // edges of 8 bytes, else of 4
-  mgg::Reads reads;
-
-  template <class Index>
-  mgg::DeviceLists<Index> of() const {
-    return {count, at<int64_t>(offset), at<Index>(edge), at<float>(length), at<int32_t>(number)};
-  }
-  // Calls launch(DeviceLists<Index>).
-  template <class Launch>
-  void each_width(Launch&& launch) const {
-    if (count == 0) return;
-    if (wide)
-      launch(of<int64_t>());
-    else
-      launch(of<int32_t>());
-  }
-};
-
-mgg::Reads reads_named(const std::string& name) {
-  if (name == "strided") return mgg::Reads::strided;
-  if (name == "merged") return mgg::Reads::merged;
-  if (name == "aligned") return mgg::Reads::aligned;
-  throw std::invalid_argument("reads: strided, merged or aligned");
-}
-
-template <class Lists>
-using IndexOf = std::remove_const_t<std::remove_pointer_t<decltype(std::decay_t<Lists>::edge)>>;
-
-void bfs(const Lists& lists, uint64_t parent, uint64_t depth, int32_t level, bool bottom_up, const LaunchShape& launch) {
-  lists.each_width([&](const auto& of) {
-    using Index = IndexOf<decltype(of)>;
-    mgg::traverse(mgg::DeviceBfs<Index>{of, at<uint32_t>(parent), at<int32_t>(depth), level}, lists.reads, bottom_up,
-                  launch.configuration());
-  });
+void bfs(const mgg::DeviceLists& lists, uint64_t parent, uint64_t depth, int32_t level, bool bottom_up,
+         const LaunchShape& launch) {
+  if (lists.count == 0) return;
+  mgg::traverse(mgg::DeviceBfs{lists, at<uint32_t>(parent), at<int32_t>(depth), level}, bottom_up,
+                launch.configuration());
 }
 
 void frontier(int64_t sources, uint64_t offset, uint64_t depth, int32_t level, uint64_t found, const LaunchShape& launch) {
@@ -61,13 +27,12 @@ void frontier(int64_t sources, uint64_t offset, uint64_t depth, int32_t level, u
 }
 
 // A round of shortest paths, or of components.
-template <template <class> class Call, class T>
-void round(const Lists& lists, uint64_t value, uint64_t active, uint64_t next, uint64_t found, const LaunchShape& launch) {
-  lists.each_width([&](const auto& of) {
-    using Index = IndexOf<decltype(of)>;
-    mgg::traverse(Call<Index>{of, at<T>(value), at<uint8_t>(active), at<uint8_t>(next), at<int32_t>(found)}, lists.reads,
-                  launch.configuration());
-  });
+template <class Call, class T>
+void round(const mgg::DeviceLists& lists, uint64_t value, uint64_t active, uint64_t next, uint64_t found,
+           const LaunchShape& launch) {
+  if (lists.count == 0) return;
+  mgg::traverse(Call{lists, at<T>(value), at<uint8_t>(active), at<uint8_t>(next), at<int32_t>(found)},
+                launch.configuration());
 }
 
 // Calls launch with a value of so many bytes.
@@ -102,28 +67,27 @@ void arrive(int bytes, int64_t count, uint64_t number, uint64_t place, uint64_t 
   });
 }
 
-void pagerank(const Lists& lists, uint64_t given, uint64_t inverse, uint64_t rank, uint64_t next, uint64_t change,
-              uint64_t dangling, double base, const LaunchShape& launch) {
-  lists.each_width([&](const auto& of) {
-    using Index = IndexOf<decltype(of)>;
-    mgg::traverse(mgg::DevicePageRank<Index>{of, at<float>(given), at<float>(inverse), at<float>(rank),
-                                             at<float>(next), at<float>(change), at<float>(dangling), base},
-                  lists.reads, launch.configuration());
-  });
+void pagerank(const mgg::DeviceLists& lists, uint64_t given, uint64_t inverse, uint64_t rank, uint64_t next,
+              uint64_t change, uint64_t dangling, double base, const LaunchShape& launch) {
+  if (lists.count == 0) return;
+  mgg::traverse(mgg::DevicePageRank{lists, at<float>(given), at<float>(inverse), at<float>(rank), at<float>(next),
+                                    at<float>(change), at<float>(dangling), base},
+                launch.configuration());
 }
 
 }  // namespace
 
 void bind_traversal(nb::module_& module) {
-  nb::class_<Lists>(module, "EdgeLists", R"(Lists of edges, and how they are read: "strided", "merged" or "aligned".
+  nb::class_<mgg::DeviceLists>(module, "EdgeLists", R"(Lists of edges.
 
-offset: int64 [count + 1]; edge: int32, or int64 if wide; length: float32, or 0; number: int32 [count], of each list, or
-0 where it is its place. edge and length are aligned to 128 bytes.)")
-      .def("__init__", [](Lists* self, int64_t count, uint64_t offset, uint64_t edge, uint64_t length, uint64_t number,
-                          bool wide, const std::string& reads) {
+offset: int64 [count + 1]; edge: int32; length: float32, or 0; number: int32 [count], of each list, or 0 where it is its
+place. edge and length are aligned to 128 bytes.)")
+      .def("__init__", [](mgg::DeviceLists* self, int64_t count, uint64_t offset, uint64_t edge, uint64_t length,
+                          uint64_t number) {
         if ((edge | length) % 128) throw std::invalid_argument("lists: edges and lengths are aligned to 128 bytes");
-        new (self) Lists{count, offset, edge, length, number, wide, reads_named(reads)};
-      }, "count"_a, "offset"_a, "edge"_a, "length"_a, "number"_a, "wide"_a, "reads"_a);
+        new (self) mgg::DeviceLists{count, at<int64_t>(offset), at<int32_t>(edge), at<float>(length),
+                                    at<int32_t>(number)};
+      }, "count"_a, "offset"_a, "edge"_a, "length"_a, "number"_a);
   module.def("bfs_level", bfs, "lists"_a, "parent"_a, "depth"_a, "level"_a, "bottom_up"_a, "launch"_a, Released());
   module.def("frontier", frontier, "sources"_a, "offset"_a, "depth"_a, "level"_a, "found"_a, "launch"_a, Released());
   module.def("sssp_round", round<mgg::DeviceSssp, uint32_t>, "lists"_a, "value"_a, "active"_a, "next"_a, "found"_a,

@@ -78,7 +78,7 @@ def _seconds(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:
     for _ in range(REPEATS):
         backend.publish(rows)
         began = time.perf_counter()
-        backend.aggregate(plan, "copy", "sum", rows, out)
+        backend.aggregate(plan, "sum", rows, out)
         backend.stream.finish()
         taken.append(time.perf_counter() - began)
     return float(max(comm.allgather(min(taken))))

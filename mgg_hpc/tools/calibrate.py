@@ -19,13 +19,13 @@ from rich.table import Table
 
 from ..config import ModelSettings
 from ..data import generate, store, writer
+from ..data.readers.limits import numbers_of
 from ..errors import DONE, InputError
 from ..plan.cost_model import TRANSFERS, RowCost, System
 from ..runtime import calibration, cores
 from ..sizes import counted
 from ..training.screen import console
 from . import estimate
-from .bench.results import numbers_of
 from .doctor import LAUNCH
 from .terminal import waiting
 

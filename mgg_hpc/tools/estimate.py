@@ -18,6 +18,7 @@ from .. import sizes
 from ..config import ModelSettings
 from ..data import schema
 from ..data.atomic_write import check_output, replacement
+from ..data.readers.limits import numbers_of
 from ..data.store import GraphFile, GraphSlice, open_graph
 from ..errors import InputError
 from ..nn.graph.loading import weighted_edges
@@ -30,7 +31,6 @@ from ..plan.counts import Traffic
 from ..plan.row_ranges import edge_balanced
 from ..runtime import calibration
 from ..training.screen import console
-from .bench.results import numbers_of
 from .terminal import waiting
 
 

@@ -16,14 +16,13 @@ import pytest
 import reference
 import torch
 import traversal
-from harness import workers
+from harness import graphs, workers
+from harness.shapes import MODELS, Shape, labelled
 from peers import nets, programs, pyg
 
 from mgg_hpc.data import generate
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.runtime.sampler import Sampler
-from mgg_hpc.tools.bench import graphs
-from mgg_hpc.tools.bench.epoch import MODELS, Shape, labelled
 
 pytestmark = [
     pytest.mark.long,

@@ -1,19 +1,13 @@
-"""Pictures of results: drawn from tables alone, with the values of their rows."""
+"""Pictures of results, with the values of their rows."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from harness import plots
 from harness.plots import Bars
+from harness.results import Results, text
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.tools.bench.results import Results, text
-
-ROOT = Path(__file__).parents[2]
-TABLES = list(ROOT.glob("docs/studies/**/*.csv"))
-TABLES += [path for path in ROOT.glob("benchmarks/results/*/*.json") if path.with_suffix(".png").exists()]
 
 
 @pytest.fixture
@@ -25,18 +19,6 @@ def results(rng):
         found.compare({"a": first, "b": 3 * first, "c": 0.5 * first}, width=width)
         found.add("c", 2 * first, first, width=width)
     return found
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".json"])
-def test_a_table_that_was_written_is_read_again(results, tmp_path, suffix):
-    path = tmp_path / f"table{suffix}"
-    results.write([path])
-    found = plots.read(path)
-    about = [(each.name, each.date, each.machine["cpu"]) for each in (found, results)]
-    assert about[0] == about[1]
-    assert [{name: row[name] for name in results.columns()} for row in found.rows] == results.rows
-    figures = [plots.Bars("t", ("width",))(each) for each in (results, found)]
-    assert lengths(figures[0]) == lengths(figures[1]) and said(figures[0]) == said(figures[1])
 
 
 def lengths(figure) -> list[list[float]]:
@@ -59,20 +41,7 @@ def test_bars_are_as_long_as_values_and_side_by_side_as_ratios(results):
     assert said(beside) == [["1×", "3×", "1×"]] * 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)
-def test_each_kept_table_has_its_picture_drawn_from_it_alone(table):
-    assert table.with_suffix(".png").exists()
-    results = plots.read(table)
-    figure = plots.draw(results)
-    assert figure.get_axes() and figure.get_suptitle() and results.date[:4] in figure.get_supxlabel()
-
-
-def test_other_files_and_benchmarks_without_a_picture_are_refused(tmp_path, results):
-    path = tmp_path / "other.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="is no table of a benchmark"):
-        plots.read(path)
+def test_benchmarks_without_a_picture_are_refused(results):
     results.name = "predictions"
     with pytest.raises(InputError, match="there is no picture of 'predictions'; expected aggregate, epoch"):
         plots.draw(results)

@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from harness import graphs
 from studies.tiering import Case, link_bytes
 
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime.sampler import Sampler
-from mgg_hpc.tools.bench import graphs
 
 NAME, FANOUTS, EPOCHS = "rmat:11:4", [4, 3], 4
 

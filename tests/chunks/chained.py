@@ -31,7 +31,7 @@ class Chained(Gridded):
             for plan in self.plans:
                 out = padded(plan.destinations, store.format)
                 out[:] = np.nan
-                backend.aggregate(plan, "copy", "sum", rows, out)
+                backend.aggregate(plan, "sum", rows, out)
                 found.append(out)
         return np.concatenate(found)
 

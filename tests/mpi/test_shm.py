@@ -40,7 +40,7 @@ def test_waiting_for_peers_is_metered_and_rounds_are_stamped(rng, comm, backend,
     began = time.perf_counter()
     if transfer != "halo":
         backend.publish(rows)
-    backend.aggregate(plan, "copy", "sum", rows, backend.memory.padded(plan.destinations, format))
+    backend.aggregate(plan, "sum", rows, backend.memory.padded(plan.destinations, format))
     ended = time.perf_counter()
     reads_late = plan.lists.receive_counts[:, late].any() if transfer == "halo" else True
     late_by = comm.bcast(began, late) - began

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from harness import graphs
 from harness.ranks import Subject
 from studies import design_space, exchanges
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import generate
 from mgg_hpc.plan.row_ranges import edge_balanced
-from mgg_hpc.tools.bench import graphs
 
 pytestmark = [pytest.mark.mpi, pytest.mark.long]
 

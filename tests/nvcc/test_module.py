@@ -26,13 +26,15 @@ def library(require):
 
 
 @pytest.mark.long
-def test_a_benchmark_without_a_gpu_says_so_in_one_line(library):
+def test_a_command_without_a_gpu_says_so_in_one_line(library, tmp_path):
     """In a process of its own: loading must not end it, whatever it finds."""
     count, why = cuda_module.load().devices()
     if count:
         pytest.skip("there is a GPU")
     assert why == "no NVIDIA driver" or "CUDA" in why
-    done = programs.python("-m", "mgg_hpc", "bench", "aggregate", "rmat:5", "--device=cuda")
+    graph = str(tmp_path / "graph.h5")
+    assert programs.python("-m", "mgg_hpc", "generate", "rmat", "--scale=5", "-o", graph).returncode == 0
+    done = programs.python("-m", "mgg_hpc", "traverse", "cc", graph, "--backend=cuda")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [f"mgg: error: no CUDA device ({why})"]
 

@@ -116,7 +116,7 @@ def test_what_is_stored_past_the_caches_ends_with_its_row(rng, kind, lines):
     beyond = padded(nodes + 40, format)
     for _ in range(2):
         beyond[:] = np.nan
-        backend.aggregate(plan, "copy", "sum", rows, beyond[:nodes])
+        backend.aggregate(plan, "sum", rows, beyond[:nodes])
         np.testing.assert_array_equal(beyond[:nodes], rows.local[source])
         assert np.isnan(beyond[nodes:].astype(np.float32)).all()
 
@@ -187,7 +187,7 @@ def test_rows_swept_in_slices_give_the_same_bits(rng, dim, dtype, reduce):
         out = padded(nodes, format)
         sweep = schedule.sweep(dim, format.dtype.itemsize)
         finish = Epilogue(scale=scale, bias=bias, relu=True)
-        backend.aggregate(plan, "mul", reduce, rows, out, edge=weight, epilogue=finish)
+        backend.aggregate(plan, reduce, rows, out, edge=weight, epilogue=finish)
         seen.setdefault(sweep, []).append(out.tobytes())
     sliced = {256 // format.dtype.itemsize} if format.row_bytes >= 512 else set()
     assert seen.keys() == {format.stride} | sliced
@@ -218,18 +218,18 @@ def test_nothing_is_converted_behind_the_callers_back(rng):
     rows = backend.rows(np.array([case.nodes]), RowFormat(np.dtype(np.float32), 8), symmetric=True)
     for out in (np.zeros((97, 8)), np.zeros((97, 4), np.float32), np.zeros((96, 8), np.float32)):
         with pytest.raises(ValueError, match="rows of 8 x float32 into"):
-            backend.aggregate(plan, "copy", "sum", rows, out)
+            backend.aggregate(plan, "sum", rows, out)
     out = np.zeros((97, 8), np.float32)
-    for op, wrong in (
-        ("copy", {"epilogue": Epilogue(scale=np.ones(97))}),
-        ("copy", {"epilogue": Epilogue(bias=np.ones(8))}),
-        ("copy", {"epilogue": Epilogue(bias=np.ones(8, np.float16))}),
-        ("mul", {"edge": np.ones(plan.edges)}),
+    for wrong in (
+        {"epilogue": Epilogue(scale=np.ones(97))},
+        {"epilogue": Epilogue(bias=np.ones(8))},
+        {"epilogue": Epilogue(bias=np.ones(8, np.float16))},
+        {"edge": np.ones(plan.edges)},
     ):
         with pytest.raises(TypeError):
-            backend.aggregate(plan, op, "sum", rows, out, **wrong)
+            backend.aggregate(plan, "sum", rows, out, **wrong)
     with pytest.raises(ValueError, match="one for each edge"):
-        backend.aggregate(plan, "mul", "sum", rows, out, edge=np.ones(plan.edges - 1, np.float32))
+        backend.aggregate(plan, "sum", rows, out, edge=np.ones(plan.edges - 1, np.float32))
     x = np.ones((3, 4), np.float32)
     with pytest.raises(TypeError):
         _host.dropout_rows(x, np.ones((3, 4)), np.arange(3), 0.5, 0, 1, 0, 1)

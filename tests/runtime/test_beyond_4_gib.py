@@ -125,7 +125,7 @@ def test_rows_beyond_4_gib_are_summed(rng, held, transfer, reduce):
         if ties:
             backend.edges.max_ties(plan, rows[rank], out, np.empty((4, 1024), np.float32))
         else:
-            backend.aggregate(plan, "mul", reduce, rows[rank], out, edge=weight[plan.edge])
+            backend.aggregate(plan, reduce, rows[rank], out, edge=weight[plan.edge])
         return out
 
     for backend, plan in zip(backends, plans, strict=True):
@@ -215,7 +215,7 @@ def test_rows_of_a_store_beyond_4_gib_are_read(rng, tmp_path, place):
         def run(rank, buffers=buffers):
             out = components.padded(3, FORMAT)
             with backends[rank].stream_rows(store, order, buffers[rank]) as rows:
-                backends[rank].aggregate(plan, "copy", "sum", rows, out)
+                backends[rank].aggregate(plan, "sum", rows, out)
             return out
 
         for out in on_both(run):

@@ -42,7 +42,7 @@ def test_rows_of_one_size_have_a_geometry_of_their_own(rng):
     backend.retune(plan, wide, Geometry(16, 7, 2))
     assert backend.schedule(plan, wide) is not larger  # it was dropped
     rows = backend.rows(np.array([case.nodes]), wide, symmetric=True)
-    backend.aggregate(plan, "copy", "sum", rows, backend.memory.padded(plan.destinations, wide))
+    backend.aggregate(plan, "sum", rows, backend.memory.padded(plan.destinations, wide))
     meter, key = backend.stream.meter, (plan, wide.row_bytes)
     assert [*meter.calls] == [key] and meter.calls[key] > 0
     assert meter.seconds == meter.taken().calls[key]

@@ -10,10 +10,10 @@ import jobs
 import numpy as np
 import pytest
 from gpu.pes.shim_device import shim_device
+from harness import graphs
 from scipy import sparse
 
 from mgg_hpc.runtime.backends.arguments import Geometry
-from mgg_hpc.tools.bench import graphs
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 

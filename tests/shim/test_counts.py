@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
-from harness import pcie_requests
+from harness import graphs, pcie_requests
 
 from mgg_hpc.plan import cuda_grid, workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Tier, TieredRows
 from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.tools.bench import graphs
 
 UNROLL = 4  # rows that a worker reads at once (cuda/gpu/row_worker.cuh)
 WINDOW = 1 << 14  # tasks, among which the longest comes first (cuda/gpu/schedule.h)

@@ -40,7 +40,7 @@ def test_parts_on_a_host(rng, case, transfer):
     metered = [[] for _ in played.plans]
 
     def call(backend, plan, rows, out, mine):
-        parts = backend.profiling.phases(plan, "mul", rows, out["out"], edge=mine["edges"])
+        parts = backend.profiling.phases(plan, rows, out["out"], edge=mine["edges"])
         for part in 3 * (parts.transfer_only, parts.compute_only):
             part()
             metered[backend.collectives.rank].append(backend.stream.meter.taken())
@@ -81,7 +81,7 @@ def test_parts_over_the_shim(rng, engine, case, transfer, reach):
     ):
         outs.append(engine.nan_rows(backend, plan.destinations, played.format))
         edge = weight[made.edges(rank)][plan.edge]
-        parts.append(backend.profiling.phases(plan, "mul", rows, outs[-1], edge=edge))
+        parts.append(backend.profiling.phases(plan, rows, outs[-1], edge=edge))
         backend.ready(plan, rows)
         count_edges(backend, asked)
     crossing = [

@@ -37,7 +37,7 @@ def schedule(engine, rng, geometry, reach):
     for _ in range(4):  # a lane that is late may ask when others have what they asked for
         engine.module.shim_counts()
         engine.seed(int(rng.integers(1 << 60)))
-        call = partial(backend.aggregate, plan, "copy", "sum", played.rows[0], out)
+        call = partial(backend.aggregate, plan, "sum", played.rows[0], out)
         engine.together(played.world, [[call]])
         found.append(engine.module.shim_counts())
     return max(found, key=lambda counts: counts["most_under_way"])
@@ -145,7 +145,7 @@ def test_a_halo_that_is_not_prepared_for_a_call_is_refused(rng, engine):
     wider = backend.rows(np.diff(case.bounds), RowFormat(np.dtype(np.float32), 200), True)
     out = backend.memory.padded(plan.destinations, wider.format)
     with pytest.raises(ValueError, match="halo: rows of 800 bytes; prepared for up to 528"):
-        backend.aggregate(plan, "copy", "sum", wider, out)
+        backend.aggregate(plan, "sum", wider, out)
 
 
 def test_bad_arguments_are_named(rng, engine):
@@ -160,8 +160,8 @@ def test_bad_arguments_are_named(rng, engine):
     of_float64 = backend.rows(np.array([1, 1]), RowFormat(np.dtype(np.float64), 5), False)
     unprepared = plans_of(case, "halo")[0]
 
-    def aggregate(src=rows, out=out, plan=plan, op="copy", reduce="sum", edge=None):
-        backend.aggregate(plan, op, reduce, src, out, edge=edge)
+    def aggregate(src=rows, out=out, plan=plan, reduce="sum", edge=None):
+        backend.aggregate(plan, reduce, src, out, edge=edge)
 
     def gather(ids, src=rows):
         backend.gathers.rows(backend, TieredRows.of_ranks(src, case.bounds), ids, out[: len(ids)])
@@ -171,9 +171,8 @@ def test_bad_arguments_are_named(rng, engine):
         backend.edges.attend(plan, Attention(1, 5), rows, out, score=score)
 
     for message, call, given in (
-        ("no such operation: op='copy', reduce='min'", aggregate, {"reduce": "min"}),
-        ("no such operation: op='mul'", aggregate, {"op": "mul"}),
-        (r"edge: float64 \[3\]; expected contiguous float32", aggregate, {"op": "mul", "edge": np.zeros(3)}),
+        ("no such operation: reduce='min'", aggregate, {"reduce": "min"}),
+        (r"edge: float64 \[3\]; expected contiguous float32", aggregate, {"edge": np.zeros(3)}),
         (r"out: float32 \[\d+, 4\]; expected float32 \[\d+, 5\]", aggregate, {"out": out[:, :4]}),
         ("out: rows 5 values apart, at .*; expected 8 apart", aggregate, {"out": out.copy()}),
         ("out: rows 8 values apart, at address .*[4c]; expected", aggregate, {"out": wide[:, 1:]}),

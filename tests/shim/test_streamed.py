@@ -179,7 +179,7 @@ def test_calls_of_a_pass_come_in_order(rng, backend):
             ValueError, match=r"call 0 of this pass takes chunks \[0\], one at most, and the plan has \[1\]"
         ),
     ):
-        backend.aggregate(other, "copy", "sum", rows, out)
+        backend.aggregate(other, "sum", rows, out)
 
 
 def test_a_file_that_ends_ends_the_call(backend, tmp_path):
@@ -196,7 +196,7 @@ def test_a_file_that_ends_ends_the_call(backend, tmp_path):
         pytest.raises(OSError, match="rows ends at byte 1600"),
     ):
         for plan in plans:
-            backend.aggregate(plan, "copy", "sum", rows, out)
+            backend.aggregate(plan, "sum", rows, out)
     store.close()
 
 

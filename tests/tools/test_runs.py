@@ -61,7 +61,6 @@ MISSPELT = {
     "generate rmta": "there is no command 'rmta'; did you mean 'rmat'?",
     "traverse pagernk g.h5": "there is no command 'pagernk'; did you mean 'pagerank'?",
     "traverse components": "there is no command 'components'; there are bfs, sssp, cc, pagerank",
-    "bench epochs": "there is no command 'epochs'; did you mean 'epoch'?",
     "launch -n 2 trian": "NAME.py); did you mean 'train'?",
     "import plantoid -o g.h5": "or --format; did you mean 'planetoid'?",
     "import g.txt --format edgse -o g.h5": "'edgse' is not one of 'digits', 'planetoid', 'npz', 'edges', ",

@@ -1,6 +1,6 @@
 """Counts of long tests, printed and gathered in a file, and the table of docs/reliability.md that `make torture` makes.
 
-python tests/torture/report.py build/tests/torture.md
+PYTHONPATH=benchmarks python tests/torture/report.py build/tests/torture.md
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def recorded(name: str, count: int) -> Iterator[dict[str, Any]]:
 
 
 def main(path: str) -> None:
-    from mgg_hpc.tools.bench import results
+    from harness import results
 
     about = results.machine()
     head = (

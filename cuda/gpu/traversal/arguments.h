@@ -7,27 +7,21 @@
 
 namespace mgg {
 
-// How a list of edges is read (section 2.4): by a thread, an edge after the other; by a warp, 32 edges at once; or by a
-// warp that begins at the 128 bytes in which the list does.
-enum class Reads : int { strided, merged, aligned };
-
 // Edges of sources, or into rows. Values of nodes lie by the numbers of sources, of which rows and the halo have one each.
-template <class Index>
 struct DeviceLists {
   int64_t count;
   const int64_t* offset;  // [count + 1], in the GPU's memory
-  const Index* edge;      // aligned to 128 bytes
+  const int32_t* edge;    // aligned to 128 bytes
   const float* length;    // of each edge, or null; aligned to 128 bytes
   const int32_t* number;  // of each list, or null where the i-th list is that of i
 };
 
 // One level: what the sources on it have edges to, and was not reached, is on the next one. Bottom-up, rows that were not
 // reached look for a source on the level.
-template <class Index>
 struct DeviceBfs {
-  DeviceLists<Index> lists;  // of out-edges; bottom-up, of in-edges
-  uint32_t* parent;          // the first source with an edge to each row, of those on the level before; all ones: none
-  int32_t* depth;            // -1: not reached
+  DeviceLists lists;  // of out-edges; bottom-up, of in-edges
+  uint32_t* parent;   // the first source with an edge to each row, of those on the level before; all ones: none
+  int32_t* depth;     // -1: not reached
   int32_t level;
 };
 
@@ -41,9 +35,8 @@ struct DeviceFrontier {
 };
 
 // One round over the sources that are active: distances, as bits of float32 of at least 0, get less.
-template <class Index>
 struct DeviceSssp {
-  DeviceLists<Index> lists;
+  DeviceLists lists;
   uint32_t* value;
   const uint8_t* active;
   uint8_t* next;  // active in the next round; zero before
@@ -51,9 +44,8 @@ struct DeviceSssp {
 };
 
 // One round: labels get less.
-template <class Index>
 struct DeviceComponents {
-  DeviceLists<Index> lists;
+  DeviceLists lists;
   uint64_t* value;
   const uint8_t* active;
   uint8_t* next;
@@ -62,9 +54,8 @@ struct DeviceComponents {
 
 // One iteration over lists of in-edges. An edge carries lists.length times what its source gives, or all of it where that
 // is null.
-template <class Index>
 struct DevicePageRank {
-  DeviceLists<Index> lists;
+  DeviceLists lists;
   const float* given;    // what each source gives along each edge
   const float* inverse;  // damping over the out-degree (1 with lists.length), 0 without
   float* rank;

@@ -5,27 +5,12 @@
 
 namespace mgg {
 
-#define MGG_BY_READS(kernel, Index)                   \
-  (reads == Reads::strided  ? kernel<Reads::strided, Index> \
-   : reads == Reads::merged ? kernel<Reads::merged, Index>  \
-                            : kernel<Reads::aligned, Index>)
-#define MGG_TRAVERSE(Call, kernel, Index)                                          \
-  void traverse(const Call<Index>& call, Reads reads, const gpu::Launch& launch) { \
-    gpu::launch(MGG_BY_READS(kernel, Index), call, launch);                        \
-  }
-#define MGG_OF_INDEX(Index)                                                                                 \
-  void traverse(const DeviceBfs<Index>& call, Reads reads, bool bottom_up, const gpu::Launch& launch) {     \
-    gpu::launch(bottom_up ? MGG_BY_READS(bfs_bottom_up, Index) : MGG_BY_READS(bfs_level, Index), call, launch); \
-  }                                                                                                         \
-  MGG_TRAVERSE(DeviceSssp, sssp_round, Index)                                                               \
-  MGG_TRAVERSE(DeviceComponents, components_round, Index)                                                   \
-  MGG_TRAVERSE(DevicePageRank, pagerank_round, Index)
-MGG_OF_INDEX(int32_t)
-MGG_OF_INDEX(int64_t)
-#undef MGG_OF_INDEX
-#undef MGG_TRAVERSE
-#undef MGG_BY_READS
-
+void traverse(const DeviceBfs& call, bool bottom_up, const gpu::Launch& launch) {
+  gpu::launch(bottom_up ? bfs_bottom_up : bfs_level, call, launch);
+}
+void traverse(const DeviceSssp& call, const gpu::Launch& launch) { gpu::launch(sssp_round, call, launch); }
+void traverse(const DeviceComponents& call, const gpu::Launch& launch) { gpu::launch(components_round, call, launch); }
+void traverse(const DevicePageRank& call, const gpu::Launch& launch) { gpu::launch(pagerank_round, call, launch); }
 void traverse(const DeviceFrontier& call, const gpu::Launch& launch) { gpu::launch(frontier_of_level, call, launch); }
 
 #define MGG_OF_TYPE(T)                                                                                                  \

@@ -7,59 +7,39 @@ namespace mgg {
 
 constexpr uint32_t whole_warp = 0xFFFFFFFFu;
 
-// Calls visit(value, place) for each edge of a source's list, on whichever lane has read it. All lanes of a warp call it,
-// merged and aligned for one list, strided for one each; an empty list has last <= first.
-template <Reads READS, class Index, class Visit>
-MGG_DEVICE void each_edge(const Index* edges, int64_t first, int64_t last, Visit&& visit) {
-  constexpr int64_t line = 128 / static_cast<int64_t>(sizeof(Index));
+constexpr int64_t line_edges = 32;  // of 128 bytes, at the first of which in a list a warp begins (section 2.4)
+
+// Calls visit(value, place) for each edge of a list, on whichever lane has read it. All lanes of a warp call it.
+template <class Visit>
+MGG_DEVICE void each_edge(const int32_t* edges, int64_t first, int64_t last, Visit&& visit) {
   const int lane = device::thread() % 32;
-  if constexpr (READS == Reads::strided) {
-    for (int64_t e = first; device::vote(whole_warp, e < last); ++e) {
-      const Index value = device::load_warp(edges + e, e < last);
-      if (e < last) visit(value, e);
-    }
-  } else {
-    for (int64_t e = (READS == Reads::aligned ? first / line * line : first) + lane; e - lane < last; e += 32) {
-      const bool mine = e >= first && e < last;
-      const Index value = device::load_warp(edges + e, mine);
-      if (mine) visit(value, e);
-    }
+  for (int64_t e = first / line_edges * line_edges + lane; e - lane < last; e += 32) {
+    const bool mine = e >= first && e < last;
+    const int32_t value = device::load_warp(edges + e, mine);
+    if (mine) visit(value, e);
   }
 }
 
-template <class Index>
-MGG_DEVICE int64_t number_of(const DeviceLists<Index>& lists, int64_t list) {
-  return lists.number ? lists.number[list] : list;
-}
+MGG_DEVICE int64_t number_of(const DeviceLists& lists, int64_t list) { return lists.number ? lists.number[list] : list; }
 
 MGG_DEVICE int64_t first_thread() { return int64_t(device::block()) * device::threads() + device::thread(); }
 MGG_DEVICE int64_t all_threads() { return int64_t(device::blocks()) * device::threads(); }
 
 // Calls visit(source, value, place) for each edge of the sources for which taken(source) says so.
-template <Reads READS, class Index, class Taken, class Visit>
-MGG_DEVICE void each_list(const DeviceLists<Index>& lists, Taken&& taken, Visit&& visit) {
-  if constexpr (READS == Reads::strided) {
-    for (int64_t list = first_thread(); list - device::thread() % 32 < lists.count; list += all_threads()) {
-      const int64_t source = list < lists.count ? number_of(lists, list) : 0;
-      const bool mine = list < lists.count && taken(source);
-      const int64_t first = mine ? lists.offset[list] : 0, last = mine ? lists.offset[list + 1] : 0;
-      each_edge<READS>(lists.edge, first, last, [&](Index value, int64_t e) { visit(source, value, e); });
-    }
-  } else {
-    for (int64_t list = first_thread() / 32; list < lists.count; list += all_threads() / 32) {
-      const int64_t source = number_of(lists, list);
-      if (taken(source))
-        each_edge<READS>(lists.edge, lists.offset[list], lists.offset[list + 1],
-                         [&](Index value, int64_t e) { visit(source, value, e); });
-    }
+template <class Taken, class Visit>
+MGG_DEVICE void each_list(const DeviceLists& lists, Taken&& taken, Visit&& visit) {
+  for (int64_t list = first_thread() / 32; list < lists.count; list += all_threads() / 32) {
+    const int64_t source = number_of(lists, list);
+    if (taken(source))
+      each_edge(lists.edge, lists.offset[list], lists.offset[list + 1],
+                [&](int32_t value, int64_t e) { visit(source, value, e); });
   }
 }
 
-template <Reads READS, class Index>
-MGG_KERNEL void bfs_level(DeviceBfs<Index> call) {
-  each_list<READS>(
+MGG_KERNEL void bfs_level(DeviceBfs call) {
+  each_list(
       call.lists, [&](int64_t source) { return call.depth[source] == call.level; },
-      [&](int64_t source, Index row, int64_t) {
+      [&](int64_t source, int32_t row, int64_t) {
         const int32_t depth = call.depth[row];
         if (depth >= 0 && depth <= call.level) return;
         device::lower(&call.parent[row], static_cast<uint32_t>(source));
@@ -68,39 +48,23 @@ MGG_KERNEL void bfs_level(DeviceBfs<Index> call) {
 }
 
 // A row's list is read until a source on the level is found, which is the first of them, since lists ascend.
-template <Reads READS, class Index>
-MGG_KERNEL void bfs_bottom_up(DeviceBfs<Index> call) {
-  const DeviceLists<Index>& lists = call.lists;
+MGG_KERNEL void bfs_bottom_up(DeviceBfs call) {
+  const DeviceLists& lists = call.lists;
   const int lane = device::thread() % 32;
-  const auto reach = [&](int64_t row, Index source) {
-    call.parent[row] = static_cast<uint32_t>(source);
-    call.depth[row] = call.level + 1;
-  };
-  if constexpr (READS == Reads::strided) {
-    for (int64_t list = first_thread(); list - lane < lists.count; list += all_threads()) {
-      const int64_t row = list < lists.count ? number_of(lists, list) : 0;
-      const bool mine = list < lists.count && call.depth[row] < 0;
-      int64_t e = mine ? lists.offset[list] : 0, last = mine ? lists.offset[list + 1] : 0;
-      while (device::vote(whole_warp, e < last)) {
-        const Index source = device::load_warp(lists.edge + e, e < last);
-        if (e < last && call.depth[source] == call.level) reach(row, source), last = e;
-        ++e;
+  for (int64_t list = first_thread() / 32; list < lists.count; list += all_threads() / 32) {
+    const int64_t row = number_of(lists, list);
+    if (call.depth[row] >= 0) continue;
+    const int64_t first = lists.offset[list], last = lists.offset[list + 1];
+    for (int64_t e = first / line_edges * line_edges + lane; e - lane < last; e += 32) {
+      const bool mine = e >= first && e < last;
+      const int32_t source = device::load_warp(lists.edge + e, mine);
+      const uint32_t above = device::vote(whole_warp, mine && call.depth[source] == call.level);
+      if (!above) continue;
+      if (lane == device::lowest(above)) {
+        call.parent[row] = static_cast<uint32_t>(source);
+        call.depth[row] = call.level + 1;
       }
-    }
-  } else {
-    constexpr int64_t line = 128 / static_cast<int64_t>(sizeof(Index));
-    for (int64_t list = first_thread() / 32; list < lists.count; list += all_threads() / 32) {
-      const int64_t row = number_of(lists, list);
-      if (call.depth[row] >= 0) continue;
-      const int64_t first = lists.offset[list], last = lists.offset[list + 1];
-      for (int64_t e = (READS == Reads::aligned ? first / line * line : first) + lane; e - lane < last; e += 32) {
-        const bool mine = e >= first && e < last;
-        const Index source = device::load_warp(lists.edge + e, mine);
-        const uint32_t above = device::vote(whole_warp, mine && call.depth[source] == call.level);
-        if (!above) continue;
-        if (lane == device::lowest(above)) reach(row, source);
-        break;
-      }
+      break;
     }
   }
 }
@@ -119,11 +83,10 @@ MGG_KERNEL void frontier_of_level(DeviceFrontier call) {
   }
 }
 
-template <Reads READS, class Index>
-MGG_KERNEL void sssp_round(DeviceSssp<Index> call) {
-  each_list<READS>(
+MGG_KERNEL void sssp_round(DeviceSssp call) {
+  each_list(
       call.lists, [&](int64_t source) { return call.active[source] != 0; },
-      [&](int64_t source, Index row, int64_t e) {
+      [&](int64_t source, int32_t row, int64_t e) {
         const float shorter = device::float_of(call.value[source]) + call.lists.length[e];
         if (!(shorter < device::float_of(call.value[row]))) return;
         const uint32_t bits = device::bits_of(shorter);
@@ -131,11 +94,10 @@ MGG_KERNEL void sssp_round(DeviceSssp<Index> call) {
       });
 }
 
-template <Reads READS, class Index>
-MGG_KERNEL void components_round(DeviceComponents<Index> call) {
-  each_list<READS>(
+MGG_KERNEL void components_round(DeviceComponents call) {
+  each_list(
       call.lists, [&](int64_t source) { return call.active[source] != 0; },
-      [&](int64_t source, Index row, int64_t) {
+      [&](int64_t source, int32_t row, int64_t) {
         const uint64_t label = call.value[source];
         if (label >= call.value[row]) return;
         device::lower(&call.value[row], label);
@@ -143,8 +105,7 @@ MGG_KERNEL void components_round(DeviceComponents<Index> call) {
       });
 }
 
-template <class Index>
-MGG_DEVICE void enter(const DevicePageRank<Index>& call, int64_t row, double sum) {
+MGG_DEVICE void enter(const DevicePageRank& call, int64_t row, double sum) {
   const float rank = static_cast<float>(call.base + sum), before = call.rank[row];
   call.rank[row] = rank;
   call.next[row] = rank * call.inverse[row];
@@ -152,30 +113,16 @@ MGG_DEVICE void enter(const DevicePageRank<Index>& call, int64_t row, double sum
   call.dangling[row] = call.inverse[row] == 0 ? rank : 0;
 }
 
-// A row's sum is a thread's, or a warp's whose lanes' sums are added in a tree: the same bits in every run.
-template <Reads READS, class Index>
-MGG_KERNEL void pagerank_round(DevicePageRank<Index> call) {
-  const DeviceLists<Index>& lists = call.lists;
-  const int lane = device::thread() % 32;
-  const auto sum_of = [&](int64_t first, int64_t last) {
+// A row's sum is a warp's, whose lanes' sums are added in a tree: the same bits in every run.
+MGG_KERNEL void pagerank_round(DevicePageRank call) {
+  const DeviceLists& lists = call.lists;
+  for (int64_t list = first_thread() / 32; list < lists.count; list += all_threads() / 32) {
     double sum = 0;  // many equal values would all be rounded the same way
-    each_edge<READS>(lists.edge, first, last, [&](Index source, int64_t e) {
+    each_edge(lists.edge, lists.offset[list], lists.offset[list + 1], [&](int32_t source, int64_t e) {
       sum += lists.length ? call.given[source] * lists.length[e] : call.given[source];
     });
-    return sum;
-  };
-  if constexpr (READS == Reads::strided) {
-    for (int64_t list = first_thread(); list - lane < lists.count; list += all_threads()) {
-      const bool mine = list < lists.count;
-      const double sum = sum_of(mine ? lists.offset[list] : 0, mine ? lists.offset[list + 1] : 0);
-      if (mine) enter(call, number_of(lists, list), sum);
-    }
-  } else {
-    for (int64_t list = first_thread() / 32; list < lists.count; list += all_threads() / 32) {
-      double sum = sum_of(lists.offset[list], lists.offset[list + 1]);
-      for (int other = 16; other > 0; other /= 2) sum += device::from_lane_xor(whole_warp, sum, other);
-      if (lane == 0) enter(call, number_of(lists, list), sum);
-    }
+    for (int other = 16; other > 0; other /= 2) sum += device::from_lane_xor(whole_warp, sum, other);
+    if (device::thread() % 32 == 0) enter(call, number_of(lists, list), sum);
   }
 }
 

@@ -22,6 +22,17 @@ def shown(text: object) -> str:
     return quoted if len(quoted) <= SHOWN + 2 else f"{quoted[:SHOWN]}...{quoted[-1]}"
 
 
+def numbers_of(option: str, words: str, largest: int = 2**16) -> list[int]:
+    """Return the numbers in a comma-separated list. Raises InputError for anything but 1 .. ``largest``."""
+    found = [word.strip() for word in words.split(",")]
+    for word in found:
+        if not (word.isascii() and word.isdecimal() and len(word) < 20 and 1 <= int(word) <= largest):
+            raise InputError(
+                f"--{option} {shown(words)[1:-1]}: {shown(word)}; expected numbers of 1 .. {largest}"
+            )
+    return [int(word) for word in found]
+
+
 def read_counts(where: str, line: str, names: Sequence[str]) -> tuple[int, ...]:
     """Return the whole numbers in a line, one for each name. Raises InputError, naming ``where``, for anything else."""
     words = line.split()

@@ -148,7 +148,7 @@ class _Maximum(Function):
         out = graph.workspace.rows(plan.destinations, x.shape[1], x.dtype)
         with span("forward: aggregate"):
             if not keeps or not ctx.needs_input_grad[0]:
-                graph.backend.aggregate(plan, "copy", "max", rows, as_array(out))
+                graph.backend.aggregate(plan, "max", rows, as_array(out))
                 return out
             ties = graph.workspace.rows(plan.destinations, x.shape[1], accumulator(x.dtype))
             graph.edge_kernels.max_ties(plan, rows, as_array(out), as_array(ties))

@@ -132,8 +132,7 @@ class Pooling:
     def sum_rows(self, plan: Any, x: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the sums of a plan of one chunk over private rows x."""
         out = self.rows.workspace.rows(plan.destinations, self.rows.dim, self.rows.dtype)
-        op = "copy" if weight is None else "mul"
-        self.rows.backend.aggregate(plan, op, "sum", self.wrapped(x), as_array(out), edge=as_array(weight))
+        self.rows.backend.aggregate(plan, "sum", self.wrapped(x), as_array(out), edge=as_array(weight))
         return out
 
     def wrapped(self, x: Tensor) -> Rows:

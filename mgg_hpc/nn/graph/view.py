@@ -156,8 +156,7 @@ class GraphView(ABC):
         weight = adjacency.backward_weight if backward else adjacency.forward_weight
         out = self.workspace.rows(plan.destinations, rows.format.dim, self.dtype)
         epilogue = Epilogue(scale=as_array(scale), bias=as_array(bias), relu=relu)
-        op, edge = "copy" if weight is None else "mul", as_array(weight)
-        self.backend.aggregate(plan, op, "sum", rows, as_array(out), edge=edge, epilogue=epilogue)
+        self.backend.aggregate(plan, "sum", rows, as_array(out), edge=as_array(weight), epilogue=epilogue)
         return out
 
 

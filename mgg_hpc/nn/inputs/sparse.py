@@ -163,4 +163,4 @@ class SparseFeatures:
         self, plan: Plan, matrix: Tensor, out: Tensor, values: Tensor, epilogue: Epilogue | None
     ) -> None:
         rows, edge = self._pattern.filled(matrix), as_array(values)
-        self._pattern.backend.aggregate(plan, "mul", "sum", rows, as_array(out), edge=edge, epilogue=epilogue)
+        self._pattern.backend.aggregate(plan, "sum", rows, as_array(out), edge=edge, epilogue=epilogue)

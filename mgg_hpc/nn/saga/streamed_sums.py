@@ -151,8 +151,7 @@ class LinearSums(Sums):
         room = self.graph.workspace.rows(direction.largest, rows.format.dim, self.graph.dtype)
         out = room[: plan.destinations]
         edge = None if weights is None else as_array(weights[call].reshape(-1))
-        op = "copy" if edge is None else "mul"
-        backend.aggregate(plan, op, reduce, rows, as_array(out), edge=edge)
+        backend.aggregate(plan, reduce, rows, as_array(out), edge=edge)
         return out
 
     def backward(

@@ -238,9 +238,3 @@ class Options:
     geometry: Geometry
     threads: int = 1
     searches: bool = False
-
-
-def check_operation(op: str, reduce: str, edge: Any) -> None:
-    """Raise ValueError for an operation that `Backend.aggregate` does not have, or a "mul" without edge values."""
-    if reduce not in REDUCTIONS or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
-        raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")

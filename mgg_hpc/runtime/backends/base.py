@@ -17,7 +17,7 @@ from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from ..streaming.buffer import ChunkBuffer
 from ..streaming.store import Store
-from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows, check_operation
+from .arguments import REDUCTIONS, ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, TieredRows
 from .edges import EdgeKernels
 from .profiling import Profiling
 from .sampling import SamplingKernels
@@ -332,7 +332,6 @@ class Backend(ABC):
     def aggregate(
         self,
         plan: Plan,
-        op: str,
         reduce: str,
         src: Rows,
         out: Any,
@@ -342,14 +341,14 @@ class Backend(ABC):
     ) -> None:
         """Compute out[v] = epilogue(sum over edges u -> v of message(u, v)).
 
-        op: "copy" takes the source rows as messages, "mul" multiplies them by ``edge``, [E] in the plan's
-        order. reduce: "sum", "mean" (divided by the number of edges) or "max"; without edges all give 0. src:
-        published rows. out: [destinations, dim], padded rows (`Memory.padded`) of the dtype of ``src``.
-        Half-precision rows are summed in float32, and ``edge`` and the epilogue's arrays are float32 then; else
-        these have the dtype of ``src``. Collective with transfer "halo". Raises ValueError for operations and
-        arrays that do not go together.
+        edge: [E] in the plan's order, the factors of the source rows. [default: all 1] reduce: "sum", "mean" (divided
+        by the number of edges) or "max"; without edges all give 0. src: published rows. out: [destinations, dim],
+        padded rows (`Memory.padded`) of the dtype of ``src``. Half-precision rows are summed in float32, and ``edge``
+        and the epilogue's arrays are float32 then; else these have the dtype of ``src``. Collective with transfer
+        "halo". Raises ValueError for operations and arrays that do not go together.
         """
-        check_operation(op, reduce, edge)
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"aggregate: no such operation: reduce={reduce!r}")
         self._aggregate(plan, reduce, src, out, edge, epilogue or Epilogue())
 
     @abstractmethod

@@ -63,7 +63,7 @@ class Profiling:
         self.exchanges = self.kernels = None
         return exchanges, [read() for read in kernels]
 
-    def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
+    def phases(self, plan: Plan, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         """Return the transfer and the sums of an `aggregate` over a prepared plan as separate calls, to be timed.
 
         ``transfer_only`` is called first. Both are collective where `aggregate` is. Rows that are read on their owners
@@ -80,8 +80,8 @@ class Profiling:
         moved = backend.memory.padded(transfer_plan.destinations, src.format)
         self._prepare(plan, transfer_plan, src, here, rows)
         return Phases(
-            lambda: backend.aggregate(transfer_plan, "copy", "sum", src, moved),
-            lambda: backend.aggregate(here, op, "sum", rows, out, edge=edge),
+            lambda: backend.aggregate(transfer_plan, "sum", src, moved),
+            lambda: backend.aggregate(here, "sum", rows, out, edge=edge),
         )
 
     def _prepare(self, plan: Plan, transfer_plan: Plan, src: Rows, here: Plan, rows: Rows) -> None:

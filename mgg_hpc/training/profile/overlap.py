@@ -45,11 +45,11 @@ def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
         return {"unknown": "no room on a GPU for the parts"}
     rows, _ = graph.exchange(each.format.dim)
     out = backend.memory.padded(plan.destinations, rows.format)
-    op, edge = "copy" if each.weight is None else "mul", as_array(each.weight)
-    alone = backend.profiling.phases(plan, op, rows, out, edge=edge)
+    edge = as_array(each.weight)
+    alone = backend.profiling.phases(plan, rows, out, edge=edge)
 
     def both() -> None:
-        backend.aggregate(plan, op, "sum", rows, out, edge=edge)
+        backend.aggregate(plan, "sum", rows, out, edge=edge)
 
     def timed(action: Callable[[], None]) -> float:
         mpi.barrier(comm)

@@ -95,12 +95,12 @@ class Played:
     ) -> list[np.ndarray]:
         """The same over several sets of rows, a call each. epilogue: its scale is of all nodes. order: see `run`."""
         finish = epilogue or Epilogue()
-        bias, op = self.engine.array(finish.bias), "copy" if weight is None else "mul"
+        bias = self.engine.array(finish.bias)
         given = {"edges": weight, "scale": finish.scale}
 
         def call(backend, plan, rows, out, mine):
             own = Epilogue(mine.get("scale"), bias, finish.relu)
-            backend.aggregate(plan, op, reduce, rows, **out, edge=mine.get("edges"), epilogue=own)
+            backend.aggregate(plan, reduce, rows, **out, edge=mine.get("edges"), epilogue=own)
 
         def ready(backend, plan, rows):
             backend.ready(plan, rows, reduce)

@@ -1,4 +1,4 @@
-"""Traversals, for the table of cases: by each way to read lists, against those of CPUs."""
+"""Traversals, for the table of cases: against those of CPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import cases
 import numpy as np
-from harness.pcie_requests import READS
 from mpi4py import MPI
 
 from mgg_hpc.data import writer
@@ -44,10 +43,10 @@ def loaded(engine: Engine, graph: Graph) -> Iterator[tuple[Part, Part]]:
     host.memory.close()
 
 
-def read_as(engine: Engine, part: Part, reads: str, **options: Any) -> Part:
-    """Return the part on the device with another way to read its lists, see DeviceTraversal.bind."""
+def read_as(engine: Engine, part: Part, **options: Any) -> Part:
+    """Return the part on the device with other options of DeviceTraversal.bind."""
     (device,) = engine.backends(World(1))
-    return replace(part, engine=device.traversal.bind(part.graph, reads=reads, **options))
+    return replace(part, engine=device.traversal.bind(part.graph, **options))
 
 
 def same(found: Iterable[Run], wanted: Iterable[Run]) -> float:
@@ -70,19 +69,17 @@ def ranked(one: Part, other: Part) -> float:
 
 
 def traversals(engine: Engine, case: cases.Case, entry: object, rng: np.random.Generator) -> float:
-    """All four over a case and a drawn way to read lists; components of the case with all edges both ways."""
+    """All four over a case, with edges in a drawn place; components of the case with all edges both ways."""
     if not case.nodes:
         return 0.0  # files have a node at least
     engine.seed(int(rng.integers(1 << 60)))
     way = {
-        "wide": bool(rng.random() < 0.5),
         "bottom_up": bool(rng.random() < 0.5),
         "edges": str(rng.choice(PLACES)),
     }
-    reads = str(rng.choice(READS))
     nodes = rng.permutation(case.nodes)[:2].tolist()
     with loaded(engine, Graph("case", case.indptr, case.indices)) as (host, device):
-        other = read_as(engine, device, reads, **way)
+        other = read_as(engine, device, **way)
         same(runs.bfs(other, nodes), runs.bfs(host, nodes))
         same(runs.sssp(other, nodes), runs.sssp(host, nodes))
         worst = ranked(other, host)
@@ -90,6 +87,6 @@ def traversals(engine: Engine, case: cases.Case, entry: object, rng: np.random.G
     ends = np.stack([np.append(source, destination), np.append(destination, source)])
     both = cases.csr(*np.unique(ends, axis=1), case.nodes, case.bounds)
     with loaded(engine, Graph("case", both.indptr, both.indices, directed=False)) as (host, device):
-        other = read_as(engine, device, reads, **way)
+        other = read_as(engine, device, **way)
         same(runs.components(other), runs.components(host))
     return worst

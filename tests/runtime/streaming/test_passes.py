@@ -29,7 +29,7 @@ def summing(backend, format, took=0.0):
     def call(plan, rows, target):
         out = padded(plan.destinations, format)
         time.sleep(took)
-        backend.aggregate(plan, "copy", "sum", rows, out)
+        backend.aggregate(plan, "sum", rows, out)
         return out
 
     return call
@@ -190,17 +190,17 @@ def test_calls_are_those_of_the_pass(rng, tmp_path, grid):
     buffer, out = ChunkBuffer(backend, 3 * 4096), padded(40, FORMAT)
     with backend.stream_rows(store, order, buffer) as rows:
         with pytest.raises(ValueError, match="stream: the pass has"):
-            backend.aggregate(grid.plans[1], "copy", "sum", rows, out)
+            backend.aggregate(grid.plans[1], "sum", rows, out)
         for plan in grid.plans:
-            backend.aggregate(plan, "copy", "sum", rows, out[: plan.destinations])
+            backend.aggregate(plan, "sum", rows, out[: plan.destinations])
         with pytest.raises(ValueError, match="all calls"):
-            backend.aggregate(grid.plans[0], "copy", "sum", rows, out)
+            backend.aggregate(grid.plans[0], "sum", rows, out)
         rows.close()
         rows.close()
     with backend.stream_rows(store, order, buffer) as rows:
         rows.close()
         with pytest.raises(RuntimeError, match="closed"):
-            backend.aggregate(grid.plans[0], "copy", "sum", rows, out)
+            backend.aggregate(grid.plans[0], "sum", rows, out)
     plain = backend.rows(np.array([97]), FORMAT, symmetric=True)
     with pytest.raises(ValueError, match="take rows that stream"):
-        backend.aggregate(grid.plans[0], "copy", "sum", plain, out)
+        backend.aggregate(grid.plans[0], "sum", plain, out)

@@ -34,14 +34,13 @@ def gridded(case, rng):
 
 def aggregated(grid, backend, store, slots, *, weight=None, reduce="sum", epilogue=None, ahead=True):
     """The sums [nodes, dim] of one pass."""
-    op = "copy" if weight is None else "mul"
 
     def call(plan, rows, target):
         out = padded(plan.destinations, store.format)
         out[:] = np.nan
         edge = None if weight is None else weight[grid.edges(target)]
         finish = epilogue(grid.rows(target)) if epilogue else None
-        backend.aggregate(plan, op, reduce, rows, out, edge=edge, epilogue=finish)
+        backend.aggregate(plan, reduce, rows, out, edge=edge, epilogue=finish)
         return out
 
     order = grid.order(slots)
@@ -150,7 +149,7 @@ def test_chunks_of_more_than_4_mib_are_loaded_in_pieces(rng, tmp_path, place, ch
     def run(rank):
         out = padded(40, store.format)
         with backends[rank].stream_rows(store, order, buffers[rank]) as streamed:
-            backends[rank].aggregate(plan, "copy", "sum", streamed, out)
+            backends[rank].aggregate(plan, "sum", streamed, out)
         return out
 
     with ThreadPoolExecutor(2) as pool:

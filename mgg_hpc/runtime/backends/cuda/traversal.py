@@ -41,7 +41,6 @@ class EdgeLists:
         self,
         context: DeviceContext,
         place: str,
-        reads: str,
         indptr: NDArray[np.int64],
         indices: NDArray[Any],
         number: NDArray[np.int32] | None,
@@ -49,13 +48,11 @@ class EdgeLists:
         """Put lists into their place.
 
         Args:
-            reads: how lists are read, see `DeviceTraversal.bind`.
             indptr: int64 [L + 1].
-            indices: int32 or int64 [E].
+            indices: int32 [E].
             number: int32 [L], number of the source of each list, or None where list i is of source i.
         """
-        self._context, self._place, self._reads = context, place, reads
-        self._count, self._item = len(indptr) - 1, indices.itemsize
+        self._context, self._place, self._count = context, place, len(indptr) - 1
         self.offset = context.upload_bytes(indptr)
         self._numbers = None if number is None else context.upload_bytes(number)
         self._edges = self.put(indices)
@@ -69,8 +66,8 @@ class EdgeLists:
             0 if array is None else self._context.arrays.address(array)
             for array in (self.offset, self._edges, values, self._numbers)
         ]
-        lists = self._context.native.EdgeLists(self._count, *addresses, self._item == 8, self._reads)
-        return lists, self._context.spread(1 if self._reads == "strided" else LANES, self._count)
+        lists = self._context.native.EdgeLists(self._count, *addresses)
+        return lists, self._context.spread(LANES, self._count)
 
     def put(self, values: NDArray[Any]) -> Any:
         """Return the bytes of an array [E] in this place, aligned to 128 bytes.
@@ -96,19 +93,10 @@ class DeviceTraversal(TraversalKernels):
         graph: LocalGraph,
         *,
         edges: str = "device",
-        reads: str = "aligned",
-        wide: bool = False,
         bottom_up: bool = True,
     ) -> DeviceGraph:
-        """Return traversals of a graph, as `TraversalKernels.bind` does.
-
-        Args:
-            reads: how lists are read (EMOGI, section 2.4 of Min's dissertation): "strided", by a thread each; "merged",
-                by a warp; or "aligned", by a warp from the start of a cache line on.
-            wide: edges of 8 bytes.
-            bottom_up: whether searches may go bottom-up.
-        """
-        return DeviceGraph(self._ranks, graph, edges, reads, wide=wide, bottom_up=bottom_up)
+        """Return traversals of a graph, as `TraversalKernels.bind` does. bottom_up: whether searches may go so."""
+        return DeviceGraph(self._ranks, graph, edges, bottom_up=bottom_up)
 
 
 class DeviceGraph(Traversal):
@@ -117,13 +105,10 @@ class DeviceGraph(Traversal):
     search_seconds: time of the levels of the last search, without copies of its results.
     """
 
-    def __init__(
-        self, ranks: Ranks, graph: LocalGraph, edges: str, reads: str, *, wide: bool, bottom_up: bool
-    ) -> None:
+    def __init__(self, ranks: Ranks, graph: LocalGraph, edges: str, *, bottom_up: bool) -> None:
         self.moved, self.search_seconds = 0, 0.0
         self._ranks, self._context = ranks, ranks.context
-        self._graph, self._edges, self._reads = graph, edges, reads
-        self._bottom_up, self._index = bottom_up, np.dtype(np.int64 if wide else np.int32)
+        self._graph, self._edges, self._bottom_up = graph, edges, bottom_up
         self._alone = graph.lists is None and graph.rows == graph.sources
         self._in: EdgeLists | None = None
         self._values: dict[str, Any] = {}  # "lengths" of out-edges, "shares" of in-edges
@@ -134,12 +119,12 @@ class DeviceGraph(Traversal):
             held = BYTES_PER_SOURCE * graph.sources
             if graph.lists is not None:
                 held += crossing.BYTES_PER_ROW * (len(graph.lists.send_rows) + len(graph.halo))
-            self._check_room(held, *self._edge_bytes(self._index.itemsize))
+            self._check_room(held, *self._edge_bytes())
             rows = graph.out_indices
             if not self._alone:
                 rows = own_pages(rows.nbytes).view(np.int32)
                 np.take(graph.slot, graph.out_indices, out=rows, mode="clip")  # another mode would copy first
-            self._out = self._lists(graph.out_indptr, rows, None)
+            self._out = EdgeLists(self._context, edges, graph.out_indptr, rows, None)
         if graph.lists is not None:
             self._crossing = Crossing(ranks, graph.lists, graph.slot, graph.halo)
         self._shape = ranks.context.spread(1, graph.sources)
@@ -149,16 +134,13 @@ class DeviceGraph(Traversal):
         """Raise an InputError of any rank inside on all of them."""
         return nullcontext() if self._graph.lists is None else mpi.agree(self._ranks.collectives.comm)
 
-    def _edge_bytes(self, item: int) -> tuple[int, int]:
-        """Return the bytes of values of all edges on the GPU, and on the host in addition to the graph.
-
-        item: bytes of a value.
-        """
-        nbytes = item * len(self._graph.out_indices)
+    def _edge_bytes(self) -> tuple[int, int]:
+        """Return the bytes of values of all edges on the GPU, and on the host in addition to the graph."""
+        nbytes = 4 * len(self._graph.out_indices)
         if self._edges == "device":
             return 2 * nbytes, 0  # twice, while they are uploaded
-        # The graph's own edges are read where they are, unless they get other numbers or another size.
-        return 0, nbytes if item > 4 or not self._alone else 0
+        # The graph's own edges are read where they are, unless they get other numbers.
+        return 0, 0 if self._alone else nbytes
 
     def _check_room(self, held: int, on_device: int, on_host: int) -> None:
         """Raise InputError for bytes that are not free. held: of values and tables on the GPU; others: of edges."""
@@ -174,12 +156,6 @@ class DeviceGraph(Traversal):
                 f"edges take {needed / 2**30:.1f} GiB of the host's memory, and {free / 2**30:.1f} GiB are free"
             )
 
-    def _lists(
-        self, indptr: NDArray[np.int64], indices: NDArray[Any], number: NDArray[np.int32] | None
-    ) -> EdgeLists:
-        indices = indices.astype(self._index, copy=False)
-        return EdgeLists(self._context, self._edges, self._reads, indptr, indices, number)
-
     def prepare(self, kind: str) -> None:
         # Makes lists of in-edges, which only some traversals read.
         graph = self._graph
@@ -188,8 +164,9 @@ class DeviceGraph(Traversal):
         if graph.indices is graph.out_indices:
             self._in = self._out
             return
-        self._check_room(0, *self._edge_bytes(self._index.itemsize))
-        self._in = self._lists(graph.indptr, graph.indices, None if self._alone else graph.slot)
+        self._check_room(0, *self._edge_bytes())
+        number = None if self._alone else graph.slot
+        self._in = EdgeLists(self._context, self._edges, graph.indptr, graph.indices, number)
 
     def _launch(self, *, incoming: bool, values: str = "") -> tuple[Any, Any]:
         lists = self._in if incoming else self._out
@@ -199,7 +176,7 @@ class DeviceGraph(Traversal):
     def _set(self, name: str, values: NDArray[np.float32]) -> None:
         self._values.pop(name, None)  # its memory is free for the next ones
         with self._agreed():
-            on_device, _ = self._edge_bytes(values.itemsize)
+            on_device, _ = self._edge_bytes()
             self._check_room(0, on_device, values.nbytes if self._edges == "host" else 0)
             self._values[name] = self._out.put(values)
 

@@ -291,10 +291,10 @@ def _bits(value: Any) -> Any:
 class HostProfiling(Profiling):
     """Profiles of CPUs. With a halo, the sums alone are over the rows that the last exchange brought."""
 
-    def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
+    def phases(self, plan: Plan, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         backend = self._backend
         if plan.transfer != "halo":
-            return super().phases(plan, op, src, out, edge=edge)
+            return super().phases(plan, src, out, edge=edge)
         return Phases(
             lambda: backend.transfer_only(plan, src),
             lambda: backend._aggregate(plan, "sum", src, out, edge, Epilogue(), arrived=True),

@@ -16,13 +16,12 @@ from typing import Any
 
 import click
 
-from ... import __version__
-from ...data.atomic_write import check_output, replacement
-from ...data.readers.limits import shown
-from ...errors import InputError
-from ...runtime import cores
-from ...runtime.timing import ratios, spread
-from .. import plots
+from mgg_hpc import __version__
+from mgg_hpc.data.atomic_write import check_output, replacement
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import cores
+from mgg_hpc.runtime.timing import ratios, spread
+from mgg_hpc.tools import plots
 
 Row = dict[str, Any]
 # Columns that tables of times have.
@@ -59,10 +58,7 @@ def output_files(pictures: bool = True) -> Callable[[Any], Any]:
 
 def command_line() -> str:
     """Return the command of this process, as a user types it."""
-    program = Path(sys.argv[0])
-    if program.suffix != ".py" or program.name == "__main__.py":
-        return shlex.join(["mgg", *sys.argv[1:]])
-    return shlex.join(["python", os.path.relpath(program), *sys.argv[1:]])
+    return shlex.join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
 
 
 class Results:
@@ -184,17 +180,6 @@ def text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def numbers_of(option: str, words: str, largest: int = 2**16) -> list[int]:
-    """Return the numbers in a comma-separated list. Raises InputError for anything but 1 .. ``largest``."""
-    found = [word.strip() for word in words.split(",")]
-    for word in found:
-        if not (word.isascii() and word.isdecimal() and len(word) < 20 and 1 <= int(word) <= largest):
-            raise InputError(
-                f"--{option} {shown(words)[1:-1]}: {shown(word)}; expected numbers of 1 .. {largest}"
-            )
-    return [int(word) for word in found]
-
-
 def words_of(option: str, words: str, known: Iterable[str], *, none: bool = False) -> list[str]:
     """Return the words of a comma-separated list, each once. none: "none" is an empty list. Raises InputError."""
     found = [] if none and words == "none" else [word.strip() for word in words.split(",")]
@@ -213,7 +198,7 @@ def machine(gpu: bool = False) -> dict[str, Any]:
     # What commands' help does without.
     from importlib import metadata
 
-    from ...runtime.backends.native import instruction_set
+    from mgg_hpc.runtime.backends.native import instruction_set
 
     return {
         "cpu": cores.processor(),

@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401 - makes bfloat16 a name of NumPy's
 import numpy as np
 
-from ...data import generate, store
-from ...data.graph import Graph
-from ...data.readers import npz
-from ...errors import InputError
+from mgg_hpc.data import generate, store
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.data.readers import npz
+from mgg_hpc.errors import InputError
 
 DRAWN = re.compile(r"(rmat|uniform):(\d+)(?::(\d+))?")
 EXPECTED = (
@@ -61,3 +62,9 @@ def weights(graph: Graph) -> np.ndarray:
     if graph.weight is not None:
         return graph.weight
     return np.random.default_rng(0).uniform(0.1, 1, graph.edges).astype(np.float32)
+
+
+def drawn_rows(nodes: int, width: int, dtype: str) -> np.ndarray:
+    """Return normally distributed rows [N, width] of this type."""
+    rows = np.random.default_rng(0).standard_normal((nodes, width), dtype=np.float32)
+    return rows.astype(np.dtype(dtype))

@@ -1,1 +1,0 @@
-"""`mgg bench`: the speed of this machine, and what benchmarks outside the package share with it."""
