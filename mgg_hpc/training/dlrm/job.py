@@ -14,7 +14,6 @@ from torch import Tensor
 from ...config import DlrmSettings, Settings
 from ...data.clicks.criteo import WORDS, Clicks
 from ...data.clicks.store import ClickFile
-from ...errors import InputError
 from ...nn.embedding.optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
 from ...nn.embedding.rows import PLACING, check_memory, rank_bytes, ranks_of
 from ...runtime import backends, mpi
@@ -23,6 +22,7 @@ from ...runtime.tiers.place import NEAR, bytes_of
 from .model import DLRM, feature, table
 
 SAMPLED = 1 << 18  # rows by whose categories rows of tables are placed, at least
+SCORED = 45  # bytes that a row for tests takes at most: its logit and label, and where all of them are sorted
 
 OPTIMIZERS: dict[str, type[RowOptimizer]] = {
     "sgd": SGD,
@@ -54,18 +54,9 @@ class DlrmJob:
         self.settings, self.comm, self.file = settings, comm, file
         self.dlrm: DlrmSettings = settings.dlrm
         self.columns = [each - 1 for each in self.dlrm.columns] or list(range(WORDS))
-        test = self.dlrm.test
-        self.train_rows = int(file.days[-2]) if test == "day" else file.rows - round(float(test) * file.rows)
-        self.steps = -(-self.train_rows // self.dlrm.batch_size)
         with mpi.agree(comm):
-            if len(set(self.columns)) < len(self.columns) or max(self.columns) >= WORDS:
-                raise InputError(
-                    f"dlrm.columns are {self.dlrm.columns}; expected distinct ones of 1 to {WORDS}"
-                )
-            if test == "day" and len(file.days) == 2:
-                raise InputError(f'{file.path}: has one log, and dlrm.test is "day"; give a share, as 0.1')
-            if not self.train_rows:
-                raise InputError(f"{file.path}: no row is left to train on; lower dlrm.test")
+            self.train_rows = file.split(self.dlrm.test)
+        self.steps = -(-self.train_rows // self.dlrm.batch_size)
         chosen = backends.choose(settings.run.backend, comm)
         self.device = "cuda" if backends.needs_gpus(chosen.name) else "cpu"
         with mpi.agree(comm):
@@ -94,10 +85,6 @@ class DlrmJob:
         """Return where rows of the tables lie: of those in memory, a sample of the batches reads most. Collective."""
         memory = bytes_of(NEAR, self.dlrm.memory)
         if not memory:
-            if self.dlrm.scratch:
-                raise InputError(
-                    "dlrm.scratch is for tables larger than memory: set dlrm.memory too, or leave it out"
-                )
             return {}
         size, chosen = self.dlrm.batch_size, shuffled(np.arange(self.steps), self.settings.train.seed, 1)
         with mpi.agree(self.comm):
@@ -131,7 +118,7 @@ class DlrmJob:
 
     def test_batches(self) -> Iterator[ClickBatch]:
         """Yield the rows for tests in order, or all rows if there are none."""
-        first = self.train_rows if self.train_rows < self.file.rows else 0
+        first = self.train_rows % self.file.rows
         size = self.dlrm.batch_size
         return self._ahead(
             [(at, min(at + size, self.file.rows)) for at in range(first, self.file.rows, size)]
@@ -170,12 +157,17 @@ def tables_of(dlrm: DlrmSettings) -> tuple[tuple[int, int], RowOptimizer]:
     return shape, OPTIMIZERS[dlrm.optimizer](dlrm.learning_rate)
 
 
-def node_memory(dlrm: DlrmSettings, ranks: int, here: int) -> int:
-    """Return the bytes that tables, and their copy for checkpoints, take on a node with ``here`` of the ranks."""
+def node_memory(dlrm: DlrmSettings, scored: int, ranks: int, here: int, *, gpus: bool) -> int:
+    """Return the bytes that tables, their copy for checkpoints and scores take on a node with ``here`` of the ranks.
+
+    scored: number of rows for tests. gpus: the tables themselves lie on GPUs.
+    """
     shape, optimizer = tables_of(dlrm)
+    scores = SCORED * -(-scored // ranks)
     if dlrm.memory:  # the copy is a file
-        return here * (bytes_of(NEAR, dlrm.memory) + PLACING * -(-shape[0] // ranks))
-    return here * 2 * rank_bytes([shape], optimizer, torch.float32, ranks)
+        return here * (scores + bytes_of(NEAR, dlrm.memory) + PLACING * -(-shape[0] // ranks))
+    copies = 1 if gpus else 2
+    return here * (scores + copies * rank_bytes([shape], optimizer, torch.float32, ranks))
 
 
 def hashed(clicks: Clicks, rows: int) -> Any:
