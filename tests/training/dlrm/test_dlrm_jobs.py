@@ -201,11 +201,7 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
         main(["runs", str(tmp_path / "runs")]) == 0 and f"AUC {summary['auc']:.4f}" in capsys.readouterr().out
     )
     run, job = tmp_path / "runs" / "001", tmp_path / "job.toml"
-    for words in (
-        ["predict", run, "-o", "p.npz"],
-        ["report", run, "-o", "r.html"],
-        ["tune", job],
-    ):
+    for words in (["predict", run, "-o", "p.npz"], ["report", run, "-o", "r.html"], ["tune", job]):
         capsys.readouterr()
         assert main([str(word) for word in words]) == 2
         assert "this command is for jobs of graphs" in capsys.readouterr().err
