@@ -184,24 +184,15 @@ TABLE_OPTIONS = options.together(
 @on_ranks
 @TABLE_OPTIONS
 @click.option("--gloo", is_flag=True, help="Exchange by torch.distributed over gloo, in place of MPI.")
-def lookup(
-    comm: Any,
-    dims: list[int],
-    rows: int,
-    batch: int,
-    turns: int,
-    device: str,
-    gloo: bool,
-    files: tuple[Path, ...],
-) -> None:
+def lookup(comm: Any, dims: list[int], turns: int, gloo: bool, files: tuple[Path, ...], **how: Any) -> None:
     """Time look-ups on several ranks."""
-    if gloo and device == "cuda":
+    on_gpus = how["device"] == "cuda"
+    if gloo and on_gpus:
         raise InputError("--gloo has no meaning with --device cuda, where NCCL exchanges")
-    via = "nccl" if device == "cuda" else "gloo" if gloo else "MPI"
-    how = {"device": device, "ranks": comm.size, "rows": rows, "batch": batch, "exponent": EXPONENT}
-    results, group = Results("dlrm lookup", **how, exchange=via), None
+    via, group = "nccl" if on_gpus else "gloo" if gloo else "MPI", None
+    results = Results("dlrm lookup", ranks=comm.size, **how, exponent=EXPONENT, exchange=via)
     for dim in dims:
-        tables = collection(rows, dim, device=device, comm=comm)
+        tables = collection(how["rows"], dim, device=how["device"], comm=comm)
         if via != "MPI" and group is None:  # tables choose the GPU
             group = NcclSums(comm, via)
         _lookup(results, Exchange(comm, by_torch=via != "MPI"), tables, dim, turns)
@@ -261,21 +252,12 @@ def _lookup(
 @main.command()
 @TABLE_OPTIONS
 @options.threads()
-def alone(
-    dims: list[int],
-    rows: int,
-    batch: int,
-    turns: int,
-    device: str,
-    threads: int | None,
-    files: tuple[Path, ...],
-) -> None:
+def alone(dims: list[int], turns: int, threads: int | None, files: tuple[Path, ...], **how: Any) -> None:
     """Time one process: look-ups, and look-ups with their backward and update."""
     torch.set_num_threads(threads or torch.get_num_threads())
-    how = {"device": device, "rows": rows, "batch": batch, "exponent": EXPONENT}
-    results = Results("dlrm alone", **how, threads=torch.get_num_threads())
+    results = Results("dlrm alone", **how, exponent=EXPONENT, threads=torch.get_num_threads())
     for dim in dims:
-        tables = collection(rows, dim, optimizer=SGD(0.01), device=device)
+        tables = collection(how["rows"], dim, optimizer=SGD(0.01), device=how["device"])
         _alone(results, tables, dim, turns)
         tables.close()
     results.write(files)
