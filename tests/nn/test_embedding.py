@@ -302,6 +302,10 @@ def test_batches_that_do_not_fit_a_collection_are_refused():
             "feature b: lengths add up to -1, and values are [0]",
         ),
         (
+            dict.fromkeys("abc", (long(1, 2), long(3, -1))),
+            "feature a: bag 1 has length -1; expected at least 0",
+        ),
+        (
             embeddings.Jagged({"a": one, "b": (long(1, 2), long(1, 1))}),
             "the batch has 3 lengths of 2 features",
         ),

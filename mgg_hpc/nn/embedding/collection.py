@@ -213,9 +213,10 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         sizes = np.array([each[0].numel() for each in columns])
         ends, totals = np.cumsum(sizes), every.sum(1)
         for number in np.flatnonzero((totals != sizes) | (every.min(1, initial=0) < 0)).tolist():
-            raise InputError(
-                f"{where(number)}: lengths add up to {totals[number]}, and values are [{sizes[number]}]"
-            )
+            said = f"lengths add up to {totals[number]}, and values are [{sizes[number]}]"
+            if totals[number] == sizes[number]:
+                said = f"bag {every[number].argmin()} has length {every[number].min()}; expected at least 0"
+            raise InputError(f"{where(number)}: {said}")
         there, limits = np.flatnonzero(sizes), np.array([table.num_embeddings for table in tables])
         if len(ids):
             most = np.maximum.reduceat(ids.view(np.uint64), (ends - sizes)[there])  # negative: large
