@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tomli_w
 import torch
 from data.graphs import refused
+from jobs import click_job, click_tree
 from mpi4py import MPI
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -27,19 +27,6 @@ from mgg_hpc.training.checkpoints import folders
 from mgg_hpc.training.dlrm.job import DlrmJob, hashed
 from mgg_hpc.training.dlrm.model import DLRM, feature
 from mgg_hpc.training.metrics import click_scores
-
-
-def job_of(folder: Path, clicks: int = 300, **keys: object) -> str:
-    """Write a file of clicks and a small job of it, with these keys; return the job file."""
-    write_clicks(folder / "c.h5", [partial(draw_clicks, clicks)])
-    small = {"data": "c.h5", "rows": 20, "dim": 4, "bottom": [3], "top": [3], "batch_size": 100}
-    tree: dict = {"dlrm": small, "train": {"epochs": 1}}
-    tree["run"] = {"folder": str(folder / "runs"), "threads": 1}
-    for name, value in keys.items():
-        section, _, key = name.partition(".")
-        tree.setdefault(section, {})[key] = value
-    (folder / "job.toml").write_text(tomli_w.dumps(tree))
-    return str(folder / "job.toml")
 
 
 def test_logits_are_those_of_the_formula(rng):
@@ -80,18 +67,8 @@ def test_scores_are_those_of_scikit_learn(rng):
 
 def test_batches_hold_each_row_once(tmp_path):
     write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 1000)])
-    settings = config.from_tree(
-        {
-            "dlrm": {
-                "data": str(tmp_path / "c.h5"),
-                "rows": 50,
-                "batch_size": 64,
-                "test": 0.1,
-                "columns": [2, 26],
-            }
-        },
-        "job",
-    )
+    keys = {"dlrm.rows": 50, "dlrm.batch_size": 64, "dlrm.columns": [2, 26]}
+    settings = config.from_tree(click_tree(tmp_path, **keys), "job")
     with open_clicks(tmp_path / "c.h5") as file:
         job = DlrmJob(settings, MPI.COMM_SELF, file)
         every = file.read(0, 1000)
@@ -151,7 +128,7 @@ def test_what_does_not_fit_ends_with_2(tmp_path, capsys, monkeypatch, keys, mess
         return None, ""
 
     monkeypatch.setattr(backends, "_gpu", gpu)
-    assert main(["train", job_of(tmp_path, **keys)]) == 2
+    assert main(["train", click_job(tmp_path, **keys)]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not [*tmp_path.glob("runs/*")] or "learning_rate" in message
@@ -180,11 +157,13 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
     """The log loss of the training rows falls below that of the base rate, 0.513."""
     held = np.load(data_folder / "criteo_tiny" / "criteo_tiny.npz")
     write_clicks(tmp_path / "c.h5", [lambda: [Clicks(held["label"], held["dense"], held["cat"])]])
-    (tmp_path / "job.toml").write_text(
-        '[dlrm]\ndata = "c.h5"\nrows = 2000\ndim = 8\nbottom = [32]\ntop = [32]\nbatch_size = 128\ntest = 0\n'
-        f'[train]\nepochs = 2\n[run]\nfolder = "{tmp_path}/runs"\nthreads = 1\n'
+    small = {"rows": 2000, "dim": 8, "bottom": [32], "top": [32], "batch_size": 128, "test": 0}
+    tree = click_tree(
+        tmp_path, **{f"dlrm.{key}": value for key, value in small.items()}, **{"train.epochs": 2}
     )
-    assert main(["train", str(tmp_path / "job.toml")]) == 0
+    job = tmp_path / "job.toml"
+    job.write_text(tomli_w.dumps(tree))
+    assert main(["train", str(job)]) == 0
     assert "normalised entropy" in capsys.readouterr().out
     summary = json.loads((tmp_path / "runs" / "001" / "summary.json").read_text())
     assert summary["log_loss"] < 0.45 and summary["auc"] > 0.8 and summary["normalised_entropy"] < 0.9
@@ -192,7 +171,7 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
     assert (
         main(["runs", str(tmp_path / "runs")]) == 0 and f"AUC {summary['auc']:.4f}" in capsys.readouterr().out
     )
-    run, job = tmp_path / "runs" / "001", tmp_path / "job.toml"
+    run = tmp_path / "runs" / "001"
     for words in (["predict", run, "-o", "p.npz"], ["report", run, "-o", "r.html"], ["tune", job]):
         capsys.readouterr()
         assert main([str(word) for word in words]) == 2
@@ -203,7 +182,7 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
 
 
 def test_seeds_are_trained_and_compared(tmp_path, capsys):
-    job = job_of(tmp_path)
+    job = click_job(tmp_path)
     assert main(["train", job, "--seeds=2"]) == 0
     out = capsys.readouterr().out
     paths = [tmp_path / "runs" / f"seed-{seed}" / "001" / "summary.json" for seed in (0, 1)]
@@ -219,7 +198,7 @@ def test_seeds_are_trained_and_compared(tmp_path, capsys):
 
 def test_a_run_goes_on_with_the_same_clicks_wherever_they_lie(tmp_path, capsys, monkeypatch):
     """The job file of a resumed run is its last one, drafts are removed, and other clicks are refused."""
-    job = job_of(tmp_path, **{"checkpoint.every_epochs": 1})
+    job = click_job(tmp_path, **{"checkpoint.every_epochs": 1})
     assert main(["train", job]) == 0
     run = (tmp_path / "runs" / "001").resolve()
     with open_clicks(tmp_path / "c.h5") as file:
