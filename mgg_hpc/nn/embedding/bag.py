@@ -16,10 +16,11 @@ from ...data.readers.limits import shown
 from ...errors import InputError
 from ...runtime.tiers.place import agreed
 from ...runtime.watchdog import collective
+from ..tiered import ranks_of
 from ..workspace import accumulator
 from .optimizers import RowOptimizer
 from .pooling import WAYS, Bags, Pooling
-from .rows import ShardedRows, drawn, ranks_of, refuse_state, same_on_all
+from .rows import ShardedRows, drawn, refuse_state, same_on_all
 
 MODES = ("sum", "mean", "max")
 NAME = "ShardedEmbeddingBag"

@@ -18,11 +18,12 @@ from ...data.readers.limits import shown
 from ...errors import InputError
 from ...runtime.tiers.place import NEAR, agreed, bytes_of
 from ...runtime.watchdog import collective
+from ..tiered import ranks_of
 from ..workspace import accumulator
 from .bag import check_ids, integers
 from .optimizers import RowOptimizer
 from .pooling import WAYS, Bags, Pooling
-from .rows import ShardedRows, check_memory, checked_type, drawn, ranks_of, refuse_state, same_on_all
+from .rows import ShardedRows, check_memory, checked_type, drawn, refuse_state, same_on_all
 
 NAME = "ShardedEmbeddingBagCollection"
 

@@ -24,7 +24,7 @@ from ...runtime.backends.arguments import TieredRows
 from ...runtime.exchange import send, sent
 from ...runtime.streaming.files import in_memory, scratch_file, write
 from ...runtime.tiers.place import NEAR, agreed, bytes_of
-from ..tiered import DEVICES, TieredTensor, backend_for
+from ..tiered import DEVICES, TieredTensor, backend_for, ranks_of
 from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
 from .optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
 
@@ -340,13 +340,6 @@ def checked_type(dtype: Any) -> torch.dtype:
     if found not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         raise InputError(f"dtype of embedding rows is {dtype!r:.60}; expected a floating-point type of torch")
     return found
-
-
-def ranks_of(comm: Any) -> Any:
-    """Return the communicator, by default the launcher's, or None where this process is alone."""
-    if comm is None and mpi.launched():
-        comm = mpi.world()
-    return None if comm is None or comm.size == 1 else comm
 
 
 def check_memory(

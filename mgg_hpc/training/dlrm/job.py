@@ -15,7 +15,8 @@ from ...config import DlrmSettings, Settings
 from ...data.clicks.criteo import WORDS, Clicks
 from ...data.clicks.store import ClickFile
 from ...nn.embedding.optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
-from ...nn.embedding.rows import PLACING, check_memory, rank_bytes, ranks_of
+from ...nn.embedding.rows import PLACING, check_memory, rank_bytes
+from ...nn.tiered import ranks_of
 from ...runtime import backends, mpi
 from ...runtime.sampler import shuffled
 from ...runtime.tiers.place import NEAR, bytes_of
