@@ -200,6 +200,7 @@ def long(*values: int) -> torch.Tensor:
 
 
 def test_what_torch_refuses_or_has_otherwise_is_refused():
+    bag = partial(mgg.nn.ShardedEmbeddingBag, 10, 3)
     for how, message in (
         ({"max_norm": 1.0}, "max_norm=1.0 is not supported"),
         ({"norm_type": 1.0}, "norm_type=1.0 is not supported"),
@@ -221,12 +222,8 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
         ({"near": 9, "folder": "/nowhere", "optimizer": mgg.nn.SGD(1)}, "scratch folder /nowhere: No such"),
     ):
         with refused(re.escape(message)):
-            mgg.nn.ShardedEmbeddingBag(10, 3, **how)
-    with refused("expected a finite number, at least 0"):
-        mgg.nn.SGD(-1)
-    with refused("in tiers are not in state_dict"):
-        mgg.nn.ShardedEmbeddingBag(10, 3, near=9, optimizer=mgg.nn.SGD(1)).state_dict()
-    bags = mgg.nn.ShardedEmbeddingBag(10, 3)
+            bag(**how)
+    bags = bag()
     for arguments, message in (
         ((long(1, 2, 10), long(0, 1)), "bag 1 has index 10; expected 0 to 9"),
         ((long(-1), long(0, 0)), "bag 1 has index -1"),
@@ -242,24 +239,24 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
     ):
         with refused(re.escape(message)):
             bags(*arguments)
-    with refused(r"per_sample_weights are \[2\], and the input is \[1\]"):
-        mgg.nn.ShardedEmbeddingBag(10, 3, mode="sum")(long(1), long(0), torch.ones(2))
-    with refused(r"per_sample_weights are list, and the input is \[1\]"):
-        mgg.nn.ShardedEmbeddingBag(10, 3, mode="sum")(long(1), long(0), [1.0])
-    with refused(r"embeddings are list; expected a dense tensor \[rows, dim\]"):
-        mgg.nn.ShardedEmbeddingBag.from_pretrained([[1.0]])
-    with refused(r"embeddings are \[2, 2\]; expected a dense tensor"):
-        mgg.nn.ShardedEmbeddingBag.from_pretrained(torch.eye(2).to_sparse())
-    with refused(r"weight is \[9, 3\]; expected all rows \[10, 3\]"):
-        bags.load_state_dict({"weight": torch.zeros(9, 3)})
+    sums, last = bag(mode="sum"), bag(include_last_offset=True)
+    made = mgg.nn.ShardedEmbeddingBag.from_pretrained
+    for message, call in (
+        ("per_sample_weights are [2], and the input is [1]", lambda: sums(long(1), long(0), torch.ones(2))),
+        ("per_sample_weights are list, and the input is [1]", lambda: sums(long(1), long(0), [1.0])),
+        ("the last offset is 1; expected 2, the number of entries", lambda: last(long(1, 2), long(0, 1))),
+        ("embeddings are list; expected a dense tensor [rows, dim]", lambda: made([[1.0]])),
+        ("embeddings are [2, 2]; expected a dense tensor", lambda: made(torch.eye(2).to_sparse())),
+        ("embedding rows are [10, 2.5]", lambda: mgg.nn.ShardedEmbeddingBag(10, 2.5)),
+        ("weight is [9, 3]; expected all", lambda: bags.load_state_dict({"weight": torch.zeros(9, 3)})),
+        ("expected a finite number, at least 0", lambda: mgg.nn.SGD(-1)),
+        ("in tiers are not in state_dict", lambda: bag(near=9, optimizer=mgg.nn.SGD(1)).state_dict()),
+    ):
+        with refused(re.escape(message)):
+            call()
     bags.close()
     with refused("embedding rows are closed"):
         bags(long(1), long(0))
-    with refused(r"embedding rows are \[10, 2.5\]"):
-        mgg.nn.ShardedEmbeddingBag(10, 2.5)
-    last = mgg.nn.ShardedEmbeddingBag(10, 3, include_last_offset=True)
-    with refused("the last offset is 1; expected 2, the number of entries"):
-        last(long(1, 2), long(0, 1))
 
 
 def test_batches_that_do_not_fit_a_collection_are_refused():
