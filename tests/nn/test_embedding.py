@@ -263,6 +263,7 @@ def test_batches_that_do_not_fit_a_collection_are_refused():
     tables = [mgg.nn.TableConfig("t", 9, 4, ["a", "b"]), mgg.nn.TableConfig("u", 5, 4, ["c"], "mean")]
     found = mgg.nn.ShardedEmbeddingBagCollection(tables)
     one = (long(1), long(1))
+    full = dict.fromkeys("abc", one)
     for batch, message in (
         ({}, "the batch lacks a, b, c; its features are a, b, c"),
         (
@@ -270,34 +271,19 @@ def test_batches_that_do_not_fit_a_collection_are_refused():
             "the batch is a list; expected {feature: (values, lengths)} or a KeyedJaggedTensor",
         ),
         (None, "the batch is a NoneType"),
-        (
-            {"a": long(1), "b": one, "c": one},
-            "feature a is [1]; expected tensors (values [E], lengths [B]) or",
-        ),
-        (
-            {"a": one, "b": (long(1),), "c": one},
-            "feature b is [1]; expected tensors (values [E], lengths [B])",
-        ),
-        ({"a": one, "b": (long(1), 1), "c": one}, "feature b is [1], int; expected tensors"),
-        ({"a": one, "b": (long(1), long(1)[0]), "c": one}, "feature b is [1], []; expected tensors"),
-        ({"a": one, "b": (long(1)[None], long(1)), "c": one}, "feature b is [1, 1], [1]; expected tensors"),
-        ({"a": one, "b": (*one, [1.0]), "c": one}, "feature b is [1], [1], list; expected tensors"),
+        (full | {"a": long(1)}, "feature a is [1]; expected tensors (values [E], lengths [B])"),
+        (full | {"b": (long(1),)}, "feature b is [1]; expected tensors (values [E], lengths [B])"),
+        (full | {"b": (long(1), 1)}, "feature b is [1], int; expected tensors"),
+        (full | {"b": (long(1), long(1)[0])}, "feature b is [1], []; expected tensors"),
+        (full | {"b": (long(1)[None], long(1))}, "feature b is [1, 1], [1]; expected tensors"),
+        (full | {"b": (*one, [1.0])}, "feature b is [1], [1], list; expected tensors"),
         (
             dict.fromkeys("abc", (torch.ones(1), long(1))),
             "feature a, values: expected a tensor of int32 or int64",
         ),
-        (
-            {"a": one, "b": (long(1), torch.ones(1)), "c": one},
-            "feature b, lengths: expected a tensor of int32",
-        ),
-        (
-            {"a": one, "b": (torch.ones(1), long(1)), "c": one},
-            "feature b, values: expected a tensor of int32",
-        ),
-        (
-            {"a": one, "b": (long(), long(-1)), "c": one},
-            "feature b: lengths add up to -1, and values are [0]",
-        ),
+        (full | {"b": (long(1), torch.ones(1))}, "feature b, lengths: expected a tensor of int32"),
+        (full | {"b": (torch.ones(1), long(1))}, "feature b, values: expected a tensor of int32"),
+        (full | {"b": (long(), long(-1))}, "feature b: lengths add up to -1, and values are [0]"),
         (
             dict.fromkeys("abc", (long(1, 2), long(3, -1))),
             "feature a: bag 1 has length -1; expected at least 0",
@@ -306,23 +292,14 @@ def test_batches_that_do_not_fit_a_collection_are_refused():
             embeddings.Jagged({"a": one, "b": (long(1, 2), long(1, 1))}),
             "the batch has 3 lengths of 2 features",
         ),
-        (
-            mgg.nn.ShardedEmbeddingBagCollection(tables).plan(dict.fromkeys("abc", one)),
-            "by another collection",
-        ),
+        (mgg.nn.ShardedEmbeddingBagCollection(tables).plan(full), "by another collection"),
         ({"a": one, "b": one}, "lacks c; its features are a, b, c"),
-        ({"a": one, "b": one, "c": one, "d": one}, "the batch has d"),
-        ({"a": one, "b": one, "c": (long(), long())}, "different numbers of bags: a 1, b 1, c 0"),
-        (
-            {"a": one, "b": (long(4, 9), long(2)), "c": one},
-            "table t, feature b: bag 0 has index 9; expected 0 to 8",
-        ),
-        (
-            {"a": one, "b": (long(4, 3), long(1)), "c": one},
-            "feature b: lengths add up to 1, and values are [2]",
-        ),
-        ({"a": one, "b": one, "c": (*one, torch.ones(1))}, "feature c: weights are for sums"),
-        ({"a": (*one, torch.ones(1)), "b": one, "c": one}, "some features have weights and others have none"),
+        (full | {"d": one}, "the batch has d"),
+        (full | {"c": (long(), long())}, "different numbers of bags: a 1, b 1, c 0"),
+        (full | {"b": (long(4, 9), long(2))}, "table t, feature b: bag 0 has index 9; expected 0 to 8"),
+        (full | {"b": (long(4, 3), long(1))}, "feature b: lengths add up to 1, and values are [2]"),
+        (full | {"c": (*one, torch.ones(1))}, "feature c: weights are for sums"),
+        (full | {"a": (*one, torch.ones(1))}, "some features have weights and others have none"),
     ):
         with refused(re.escape(message)):
             found(batch)
