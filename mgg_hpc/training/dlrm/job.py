@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,17 +66,9 @@ class DlrmJob:
         shape, optimizer = tables_of(self.dlrm)
         if self.device == "cpu" and not self.dlrm.memory:
             check_memory(ranks_of(comm), [shape], optimizer, torch.float32, copied=True)
-        self.model = DLRM(
-            len(self.columns),
-            self.dlrm.rows,
-            self.dlrm.dim,
-            self.dlrm.bottom,
-            self.dlrm.top,
-            optimizer,
-            device=self.device,
-            comm=comm,
-            **self._tiers(),
-        )
+        widths = self.dlrm.rows, self.dlrm.dim, self.dlrm.bottom, self.dlrm.top
+        how = {"device": self.device, "comm": comm, **self._tiers()}
+        self.model = DLRM(len(self.columns), *widths, optimizer, **how)
         (self.rows,) = self.model.tables.rows.values()
         self.model.to(self.device)
         kind = torch.optim.SGD if self.dlrm.optimizer == "sgd" else torch.optim.Adagrad
@@ -87,15 +79,13 @@ class DlrmJob:
         memory = bytes_of(NEAR, self.dlrm.memory)
         if not memory:
             return {}
-        size, chosen = self.dlrm.batch_size, shuffled(np.arange(self.steps), self.settings.train.seed, 1)
+        size, chosen = self.dlrm.batch_size, self._order(1)
         with mpi.agree(self.comm):
-            read = np.concatenate(
-                [
-                    hashed(self.file.read(at * size, min((at + 1) * size, self.train_rows)), self.dlrm.rows)
-                    for at in chosen[: -(-SAMPLED // size)].tolist()
-                ],
-                1,
-            )
+            sample = [
+                hashed(self.file.read(at, min(at + size, self.train_rows)), self.dlrm.rows)
+                for at in chosen[: -(-SAMPLED // size)]
+            ]
+            read = np.concatenate(sample, 1)
 
         def counted(ids: Any) -> Callable[[int, int], Any]:
             return lambda first, last: np.bincount(
@@ -111,32 +101,31 @@ class DlrmJob:
         A batch is consecutive rows, the same on any number of ranks, and batches come in an order that is drawn by
         seed and epoch.
         """
-        order = shuffled(np.arange(self.steps), self.settings.train.seed, epoch)
-        size = self.dlrm.batch_size
-        return self._ahead(
-            [(at * size, min((at + 1) * size, self.train_rows)) for at in order[first:].tolist()]
-        )
+        return self._ahead(self._order(epoch)[first:], self.train_rows)
 
     def test_batches(self) -> Iterator[ClickBatch]:
         """Yield the rows for tests in order, or all rows if there are none."""
-        first = self.train_rows % self.file.rows
-        size = self.dlrm.batch_size
-        return self._ahead(
-            [(at, min(at + size, self.file.rows)) for at in range(first, self.file.rows, size)]
-        )
+        first, last = self.train_rows % self.file.rows, self.file.rows
+        return self._ahead(range(first, last, self.dlrm.batch_size), last)
 
-    def _ahead(self, ranges: list[tuple[int, int]]) -> Iterator[ClickBatch]:
+    def _order(self, epoch: int) -> list[int]:
+        """Return the first rows of an epoch's batches in their order."""
+        order = shuffled(np.arange(self.steps), self.settings.train.seed, epoch)
+        return (order * self.dlrm.batch_size).tolist()
+
+    def _ahead(self, starts: Sequence[int], end: int) -> Iterator[ClickBatch]:
+        """Yield the batches that begin at these rows and have none from row ``end`` on."""
         with ThreadPoolExecutor(1, "clicks") as thread:
-            waiting: list[Future[ClickBatch]] = [thread.submit(self._batch, *each) for each in ranges[:1]]
-            for number in range(len(ranges)):
+            waiting = [thread.submit(self._batch, at, end) for at in starts[:1]]
+            for number in range(len(starts)):
                 with mpi.agree(self.comm):
                     found = waiting.pop().result()
-                waiting += [thread.submit(self._batch, *each) for each in ranges[number + 1 : number + 2]]
+                waiting += [thread.submit(self._batch, at, end) for at in starts[number + 1 : number + 2]]
                 yield found
 
-    def _batch(self, first: int, last: int) -> ClickBatch:
-        """Return this rank's part of rows first .. last - 1."""
-        rank, ranks, total = self.comm.rank, self.comm.size, last - first
+    def _batch(self, first: int, end: int) -> ClickBatch:
+        """Return this rank's part of the batch that begins at row ``first``."""
+        rank, ranks, total = self.comm.rank, self.comm.size, min(self.dlrm.batch_size, end - first)
         clicks = self.file.read(first + total * rank // ranks, first + total * (rank + 1) // ranks)
         one = torch.ones(len(clicks.label), dtype=torch.int64)
         rows = hashed(clicks, self.dlrm.rows)
