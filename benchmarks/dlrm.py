@@ -11,7 +11,7 @@ table on one rank and sends pooled vectors (DLRM); "rows, sums" sends indices to
 partial sums (TorchRec's row-wise sharding). Both pool all of a rank's tables by one `torch.embedding_bag`. Results are
 compared. ``crossing_bytes`` and ``messages`` are of all ranks together, in a call.
 
-With --device cuda rows lie on GPUs, and lookup times mgg alone.
+With --device cuda rows lie on GPUs, and NCCL exchanges for the others instead of MPI.
 
 alone: one process against 26 torch.nn.EmbeddingBag(sparse=True) and SGD. read: rows of generated logs that a rank
 parses in a second, and how much its memory grows. large: steps of training a table that is larger than memory, whose
@@ -25,7 +25,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -33,22 +33,25 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from harness import options, run
+from harness import options, run, shown
 from harness.processes import peak_from_now, status
 from harness.results import TIMES, Results, output_files
 from harness.workers import workspace
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
+from torch.nn.functional import embedding_bag
 
 from mgg_hpc import sizes
+from mgg_hpc.__main__ import SETTINGS
 from mgg_hpc.data.clicks.criteo import WORDS, read_criteo
 from mgg_hpc.data.clicks.generate import draw_clicks, write_text, zipf
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.embedding.collection import ShardedEmbeddingBagCollection, TableConfig
 from mgg_hpc.nn.embedding.optimizers import SGD, RowWiseAdagrad
 from mgg_hpc.runtime import launch, mpi
-from mgg_hpc.runtime.exchange import send
+from mgg_hpc.runtime.backends.cuda.collectives import NcclSums
+from mgg_hpc.runtime.exchange import sent
 from mgg_hpc.runtime.timing import interleaved
 
 OURS, TABLES, ROWS = "mgg", "whole tables (DLRM)", "rows, sums (TorchRec)"
@@ -77,58 +80,75 @@ def features(ids: NDArray[np.int64]) -> dict[str, tuple[Tensor, Tensor]]:
     return {f"f{table}": (torch.from_numpy(each), one) for table, each in enumerate(ids)}
 
 
-class Baselines:
-    """Look-ups over MPI with torch's kernels, and what crosses between ranks in a call."""
+class Exchange:
+    """What baselines send between ranks: by MPI, or by torch.distributed. Counts the ``bytes`` that leave this rank."""
 
-    def __init__(self, comm: Any, tables: ShardedEmbeddingBagCollection, rows: int, dim: int) -> None:
-        self.comm, self.rows, self.dim = comm, rows, dim
-        (self.sharded,) = tables.rows.values()
-        self.own = self.sharded.weight.detach().cpu().clone().contiguous()
-        every = [self.sharded.whole(table * rows, (table + 1) * rows) for table in range(WORDS)]
-        self.held = np.arange(WORDS) * comm.size // WORDS  # rank of each table
-        self.whole = torch.cat(
-            [each for each, rank in zip(every, self.held, strict=True) if rank == comm.rank]
-        )
-        self.crossing = {TABLES: 0, ROWS: 0}
+    def __init__(self, comm: Any, *, by_torch: bool) -> None:
+        self.comm, self.by_torch, self.bytes, self.messages = comm, by_torch, 0, 0
+
+    def send(self, values: Tensor, counts: Sequence[int], arriving: Sequence[int]) -> Tensor:
+        """Send values, cut by counts, to ranks 0, 1, ...; return those that arrive, in rank order."""
+        self._count(values[: len(values) - counts[self.comm.rank]])
+        if not self.by_torch:
+            return torch.from_numpy(sent(self.comm, values.numpy(), np.array(counts), np.array(arriving)))
+        out = values.new_empty(sum(arriving), *values.shape[1:])
+        distributed.all_to_all_single(out, values, list(arriving), list(counts))
+        return out
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """Return the sums over all ranks of this rank's share of values [ranks * n, dim]."""
+        out = values.new_empty(len(values) // self.comm.size, *values.shape[1:])
+        self._count(values[len(out) :])
+        if self.by_torch:
+            new = getattr(distributed, "reduce_scatter_single", None)  # torch 2.13's name
+            (new or distributed.reduce_scatter_tensor)(out, values)
+        else:
+            self.comm.Reduce_scatter_block(values.numpy(), out.numpy())
+        return out
+
+    def _count(self, others: Tensor) -> None:
+        self.bytes += others.nbytes
+        self.messages += self.comm.size - 1
+
+
+class Baselines:
+    """Look-ups by torch's kernels and an `Exchange`."""
+
+    def __init__(self, exchange: Exchange, tables: ShardedEmbeddingBagCollection, rows: int) -> None:
+        self.exchange, comm = exchange, exchange.comm
+        (sharded,) = tables.rows.values()
+        self.own = sharded.weight.detach().clone(memory_format=torch.contiguous_format)
+        every = [sharded.whole(table * rows, (table + 1) * rows) for table in range(WORDS)]
+        held = np.arange(WORDS) * comm.size // WORDS  # rank of each table
+        self.tables = np.bincount(held, minlength=comm.size)  # of each rank
+        mine = [each for each, rank in zip(every, held, strict=True) if rank == comm.rank]
+        self.whole = torch.cat(mine).to(self.own.device)
+        self.starts = torch.arange(WORDS, device=self.own.device)[:, None] * rows
+        self.bounds = torch.from_numpy(sharded.bounds).to(self.own.device)
 
     def by_tables(self, ids: NDArray[np.int64]) -> Tensor:
         """Return pooled vectors [26, b, dim]: indices to the tables' ranks, and pooled vectors back."""
-        size, bags = self.comm.size, ids.shape[1]
-        tables = np.bincount(self.held, minlength=size)
-        mine = int(tables[self.comm.rank])
-        came = send(self.comm, ids.reshape(-1), tables * bags).reshape(size, mine, bags)
-        local = came + (np.arange(mine) * self.rows)[:, None]
-        out = torch.nn.functional.embedding_bag(
-            torch.from_numpy(local.reshape(-1)), self.whole, torch.arange(local.size), mode="sum"
-        )
-        back = send(self.comm, out.numpy(), np.full(size, mine * bags))
-        self.crossing[TABLES] = (WORDS - mine) * bags * (8 + 4 * self.dim)
-        return torch.from_numpy(back).reshape(WORDS, bags, self.dim)
+        size, (_, bags), mine = self.exchange.comm.size, ids.shape, int(self.tables[self.exchange.comm.rank])
+        theirs, every = (self.tables * bags).tolist(), [mine * bags] * size
+        came = self.exchange.send(torch.from_numpy(ids).to(self.own.device).reshape(-1), theirs, every)
+        local = (came.reshape(size, mine, bags) + self.starts[:mine]).reshape(-1)
+        found = embedding_bag(local, self.whole, torch.arange(len(local), device=local.device), mode="sum")
+        return self.exchange.send(found, every, theirs).reshape(WORDS, bags, -1)
 
     def by_rows(self, ids: NDArray[np.int64]) -> Tensor:
         """Return pooled vectors [26, b, dim]: indices to the rows' owners, whose partial sums are added."""
-        from mpi4py import MPI
-
-        comm, bounds, bags = self.comm, self.sharded.bounds, ids.size
-        rows = (ids + (np.arange(WORDS) * self.rows)[:, None]).reshape(-1)
-        owner = np.searchsorted(bounds, rows, side="right") - 1
-        order, counts = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=comm.size)
-        lengths = np.zeros((comm.size, bags), np.int64)
-        lengths[owner, np.arange(bags)] = 1
-        came = send(comm, rows[order], counts) - bounds[comm.rank]
-        many = send(comm, lengths.reshape(-1), np.full(comm.size, bags))
-        offsets = torch.from_numpy(np.cumsum(many) - many)
-        partial_sums = torch.nn.functional.embedding_bag(
-            torch.from_numpy(came), self.own, offsets, mode="sum"
-        ).numpy()
-        out = np.empty((bags, self.dim), np.float32)
-        comm.Reduce_scatter_block(partial_sums, out, MPI.SUM)
-        others = comm.size - 1
-        self.crossing[ROWS] = int(counts.sum() - counts[comm.rank]) * 8 + others * bags * (8 + 4 * self.dim)
-        return torch.from_numpy(out).reshape(WORDS, -1, self.dim)
+        exchange, bounds = self.exchange, self.bounds
+        rows = (torch.from_numpy(ids).to(self.own.device) + self.starts).reshape(-1)
+        owned = (rows >= bounds[:-1, None]) & (rows < bounds[1:, None])  # [ranks, bags]
+        lengths, every = owned.long(), [len(rows)] * len(owned)
+        many = exchange.send(lengths.reshape(-1), every, every)
+        counts, arriving = lengths.sum(1).tolist(), many.reshape(len(owned), -1).sum(1).tolist()
+        came = exchange.send(rows[owned.nonzero()[:, 1]], counts, arriving) - bounds[exchange.comm.rank]
+        partial_sums = embedding_bag(came, self.own, many.cumsum(0) - many, mode="sum")
+        return exchange.add_up(partial_sums).reshape(WORDS, -1, self.own.shape[1])
 
 
-@click.group(help=__doc__)
+@click.group(help=shown(__doc__), context_settings=SETTINGS)
 def main() -> None: ...
 
 
@@ -163,53 +183,59 @@ TABLE_OPTIONS = options.together(
 
 @on_ranks
 @TABLE_OPTIONS
-def lookup(
-    comm: Any, dims: list[int], rows: int, batch: int, turns: int, device: str, files: tuple[Path, ...]
-) -> None:
+@click.option("--gloo", is_flag=True, help="Exchange by torch.distributed over gloo, in place of MPI.")
+def lookup(comm: Any, dims: list[int], turns: int, gloo: bool, files: tuple[Path, ...], **how: Any) -> None:
     """Time look-ups on several ranks."""
-    results = Results(
-        "dlrm lookup", device=device, ranks=comm.size, rows=rows, batch=batch, exponent=EXPONENT
-    )
+    on_gpus = how["device"] == "cuda"
+    if gloo and on_gpus:
+        raise InputError("--gloo has no meaning with --device cuda, where NCCL exchanges")
+    via, group = "nccl" if on_gpus else "gloo" if gloo else "MPI", None
+    results = Results("dlrm lookup", ranks=comm.size, **how, exponent=EXPONENT, exchange=via)
     for dim in dims:
-        tables = collection(rows, dim, device=device, comm=comm)
-        _lookup(comm, results, tables, dim, turns)
+        tables = collection(how["rows"], dim, device=how["device"], comm=comm)
+        if via != "MPI" and group is None:  # tables choose the GPU
+            group = NcclSums(comm, via)
+        _lookup(results, Exchange(comm, by_torch=via != "MPI"), tables, dim, turns)
         tables.close()
+    if group is not None:
+        group.close()
     if comm.rank == 0:
         results.write(files)
         results.show("dim", *TIMES, "crossing_bytes", "messages")
 
 
-def _lookup(comm: Any, results: Results, tables: ShardedEmbeddingBagCollection, dim: int, turns: int) -> None:
-    rows, bags = results.same["rows"], results.same["batch"] // comm.size
-    baselines = Baselines(comm, tables, rows, dim)
-    sharded, meter = baselines.sharded, baselines.sharded.backend.stream.meter
-
-    @torch.no_grad()
-    def ours(ids: NDArray[np.int64]) -> Tensor:
-        found: Tensor = tables.stacked(features(ids))
-        sharded.backend.stream.finish()
-        return found
-
-    calls = {OURS: ours, ROWS: baselines.by_rows, TABLES: baselines.by_tables}
+@torch.no_grad()
+def _lookup(
+    results: Results, exchange: Exchange, tables: ShardedEmbeddingBagCollection, dim: int, turns: int
+) -> None:
+    comm, rows, bags = exchange.comm, results.same["rows"], results.same["batch"] // exchange.comm.size
+    baselines = Baselines(exchange, tables, rows)
+    (sharded,) = tables.rows.values()
+    meter, finish = sharded.backend.stream.meter, sharded.backend.stream.finish
+    calls: dict[str, Callable[[NDArray[np.int64]], Tensor]] = {
+        OURS: lambda ids: tables.stacked(features(ids)),
+        ROWS: baselines.by_rows,
+        TABLES: baselines.by_tables,
+    }
     drawn = batches(bags, rows, comm.rank)
-    ids = next(drawn)
-    found = [call(ids).cpu() for call in calls.values()]
-    assert all(torch.equal(each, found[0]) for each in found)
     for call in calls.values():
         call(next(drawn))
-    if results.same["device"] != "cpu":
-        calls = {OURS: ours}
     meter.taken()
-    ours(ids)
+    ids, found, more = next(drawn), list[Tensor](), dict[str, dict[str, int]]()
+    for name, call in calls.items():
+        exchange.bytes = exchange.messages = 0
+        found.append(call(ids))
+        finish()
+        more[name] = {"crossing_bytes": exchange.bytes, "messages": exchange.messages}
+    assert all(torch.equal(each, found[0]) for each in found)
     meter.settle()
     distinct = np.unique(ids + (np.arange(WORDS) * rows)[:, None])
     remote = int(((distinct < sharded.first) | (distinct >= sharded.last)).sum())
-    mine = meter.remote_bytes if sharded.pointers else remote * (8 + 4 * dim)
-    crossing, others = {**baselines.crossing, OURS: mine}, comm.size * (comm.size - 1)
-    messages = {OURS: 0 if sharded.pointers else 2 * others, ROWS: 3 * others, TABLES: 2 * others}
-    more = {
-        name: {"crossing_bytes": comm.allreduce(crossing[name]), "messages": messages[name]} for name in calls
+    more[OURS] = {
+        "crossing_bytes": meter.remote_bytes if sharded.pointers else remote * (8 + 4 * dim),
+        "messages": 0 if sharded.pointers else 2 * (comm.size - 1),
     }
+    every = {name: {what: comm.allreduce(one) for what, one in each.items()} for name, each in more.items()}
     upcoming = {name: batches(bags, rows, 100 + comm.rank) for name in calls}  # the same for all variants
 
     def timed(name: str) -> float:
@@ -217,29 +243,21 @@ def _lookup(comm: Any, results: Results, tables: ShardedEmbeddingBagCollection, 
         mpi.barrier(comm)
         began = time.perf_counter()
         calls[name](mine)
+        finish()
         return float(max(comm.allgather(1e3 * (time.perf_counter() - began))))
 
-    results.compare(interleaved({name: partial(timed, name) for name in calls}, turns), more, dim=dim)
+    results.compare(interleaved({name: partial(timed, name) for name in calls}, turns), every, dim=dim)
 
 
 @main.command()
 @TABLE_OPTIONS
 @options.threads()
-def alone(
-    dims: list[int],
-    rows: int,
-    batch: int,
-    turns: int,
-    device: str,
-    threads: int | None,
-    files: tuple[Path, ...],
-) -> None:
+def alone(dims: list[int], turns: int, threads: int | None, files: tuple[Path, ...], **how: Any) -> None:
     """Time one process: look-ups, and look-ups with their backward and update."""
     torch.set_num_threads(threads or torch.get_num_threads())
-    how = {"device": device, "rows": rows, "batch": batch, "exponent": EXPONENT}
-    results = Results("dlrm alone", **how, threads=torch.get_num_threads())
+    results = Results("dlrm alone", **how, exponent=EXPONENT, threads=torch.get_num_threads())
     for dim in dims:
-        tables = collection(rows, dim, optimizer=SGD(0.01), device=device)
+        tables = collection(how["rows"], dim, optimizer=SGD(0.01), device=how["device"])
         _alone(results, tables, dim, turns)
         tables.close()
     results.write(files)

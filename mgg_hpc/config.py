@@ -249,6 +249,8 @@ def load(
         )
     if data and not clicks:
         raise InputError(f"{path}: trains on clicks (dlrm.data), and this command is for jobs of graphs")
+    if data:
+        _check_dlrm(settings.dlrm, str(path))
     if not data and not settings.graph.file:
         raise InputError(f'{path}: graph.file is missing; name the graph: [graph] file = "graph.h5"')
     for key, name in (
@@ -292,6 +294,16 @@ def _module(job: Path, name: str) -> str:
 def _beside(job: Path, name: str) -> str:
     """Return the absolute path of a file that a job file names, "" for none."""
     return str((job.parent / name).resolve()) if name else ""
+
+
+def _check_dlrm(dlrm: DlrmSettings, where: str) -> None:
+    """Raise InputError for keys of [dlrm] that do not go together."""
+    if len(set(dlrm.columns)) < len(dlrm.columns):
+        raise InputError(f"{where}: dlrm.columns are {dlrm.columns}; expected distinct ones of 1 to 26")
+    if dlrm.scratch and not dlrm.memory:
+        raise InputError(
+            f"{where}: dlrm.scratch is for tables larger than memory: set dlrm.memory too, or leave it out"
+        )
 
 
 def _check_needs(settings: Settings, where: str) -> None:

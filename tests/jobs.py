@@ -8,6 +8,7 @@ import io
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import tomli_w
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import generate, writer
+from mgg_hpc.data.clicks.generate import draw_clicks
+from mgg_hpc.data.clicks.store import write_clicks
 from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges, from_edges
 
 MGG = Path(sys.executable).with_name("mgg")
@@ -90,6 +93,25 @@ def write_job(folder: Path, graph: Graph | None = None, /, **sections: dict[str,
     path = folder / "job.toml"
     path.write_text(tomli_w.dumps(tree))
     return path
+
+
+def click_tree(folder: Path, **keys: Any) -> dict[str, Any]:
+    """The tree of a job of a small DLRM on c.h5 for an epoch. keys: others, as "dlrm.rows"."""
+    small = {"rows": 20, "dim": 4, "bottom": [3], "top": [3], "batch_size": 100}
+    tree = {"dlrm": {"data": str(folder / "c.h5")} | small, "train": {"epochs": 1}}
+    tree["run"] = {"folder": str(folder / "runs"), "threads": 1}
+    for name, value in keys.items():
+        section, _, key = name.partition(".")
+        tree.setdefault(section, {})[key] = value
+    return tree
+
+
+def click_job(folder: Path, **keys: Any) -> str:
+    """Write 300 clicks and the job file of `click_tree`; return its path."""
+    write_clicks(folder / "c.h5", [partial(draw_clicks, 300)])
+    path = folder / "job.toml"
+    path.write_text(tomli_w.dumps(click_tree(folder, **keys)))
+    return str(path)
 
 
 def files(folder: Path) -> dict[Path, bytes]:

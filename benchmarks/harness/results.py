@@ -109,7 +109,8 @@ class Results:
         turns = sorted({row["turns"] for row in self.rows if row.get("turns")}, reverse=True)
         lines = [f"{self.date}: {command_line()}", f"machine: {where}"]
         measured = [f"medians of {' or '.join(map(str, turns))} turns"] if turns else []
-        return [*lines, *([same] if same else []), *measured, *self.notes]
+        busy = ["busy machine: measure again"] if self.machine["load"] > self.machine["cores"] else []
+        return [*lines, *busy, *([same] if same else []), *measured, *self.notes]
 
     def columns(self) -> list[str]:
         """Return the names of the columns of the rows, without `same`, in order of their first use."""

@@ -92,9 +92,7 @@ class TieredTensor:
         find: returns an array [N, dim] or the rows of a file, and a function that returns the place of each row there.
         [default: its number]
         """
-        if comm is None and mpi.launched():
-            comm = mpi.world()
-        self._comm = comm = None if comm is None or comm.size == 1 else comm
+        self._comm = comm = ranks_of(comm)
         self._closed, self._failed, self.writable = False, False, writable
         ranks, of_node = (1, 1) if comm is None else (comm.size, mpi.node(comm).size)
         scratch = Path(folder or tempfile.gettempdir()) if writable else None
@@ -387,6 +385,13 @@ def expected_visits(
     indptr, indices, _ = csr_from_edges(edges[0].astype(np.int64), edges[1].astype(np.int64), nodes)
     pull = scores.puller(nodes, lambda: [(0, indptr, indices)])
     return scores.visits(pull, np.diff(indptr), mask, fanouts, batch, ids=np.arange(nodes))
+
+
+def ranks_of(comm: Any) -> Any:
+    """Return the communicator, by default the launcher's, or None where this process is alone."""
+    if comm is None and mpi.launched():
+        comm = mpi.world()
+    return None if comm is None or comm.size == 1 else comm
 
 
 def backend_for(comm: Any, device: str, *, shared: bool) -> Backend:

@@ -29,6 +29,6 @@ def process_clicks(logs: Sequence[Path], output: Path, *, force: bool, skip_bad:
     days = [partial(read_criteo, path, skip_bad=skip_bad) for path in logs]
     with phases(output) as report:
         rows, bad = write_clicks(output, days, force=force, key=key, skip_bad=skip_bad, progress=report)
-    print(f"{output}: {rows:,} clicks of {len(logs)} days")
+    print(f"{output}: {rows:,} clicks of {counted(len(logs), 'day')}")
     if bad:
         print(f"passed over {counted(bad, 'bad line')}")

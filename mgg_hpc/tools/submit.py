@@ -20,6 +20,7 @@ from pathlib import Path
 
 from .. import config
 from ..config import DlrmSettings, Settings
+from ..data.clicks.store import open_clicks
 from ..errors import InputError
 from ..training import run_folder
 
@@ -148,6 +149,8 @@ def _check_job(path: Path, settings: Settings, asked: Request) -> None:
     )
     if not _is_file(Path(name)):
         raise InputError(f"{path}: {key} {name}: no such file")
+    if settings.dlrm.data:
+        _scored(settings.dlrm)
     if asked.gpus and settings.dlrm.memory:
         raise InputError(f"{path}: dlrm.memory is for tables on CPUs; leave it out, or --gpus")
     if asked.gpus and backend in ("serial", "shm", "shmem"):
@@ -248,10 +251,17 @@ def _options(paths: Sequence[Path], every: Sequence[Settings], asked: Request) -
 
 
 def _memory(dlrm: DlrmSettings, asked: Request) -> int:
-    """Return the bytes that a node needs for its ranks' share of a DLRM job's tables, and for their processes."""
+    """Return the bytes that a node needs for its ranks' share of a DLRM job, and for their processes."""
     from ..training.dlrm.job import node_memory  # loads torch
 
-    return node_memory(dlrm, asked.nodes * asked.tasks, asked.tasks) + asked.tasks * PROCESS
+    ranks, gpus = asked.nodes * asked.tasks, bool(asked.gpus)
+    return node_memory(dlrm, _scored(dlrm), ranks, asked.tasks, gpus=gpus) + asked.tasks * PROCESS
+
+
+def _scored(dlrm: DlrmSettings) -> int:
+    """Return how many rows of a DLRM job are for tests. Raises InputError, as training, for clicks that do not fit."""
+    with open_clicks(Path(dlrm.data)) as file:
+        return file.rows - file.split(dlrm.test) % file.rows
 
 
 def _name(paths: Sequence[Path], asked: Request) -> str:

@@ -18,11 +18,14 @@ def rows(ran, tmp_path, *words: str) -> list[dict[str, str]]:
     return list(csv.DictReader((tmp_path / "found.csv").open()))
 
 
-def test_lookups_are_compared_and_their_bytes_counted(ran, tmp_path):
-    found = {row["variant"].split()[0]: row for row in rows(ran, tmp_path, "lookup", *SMALL)}
+@pytest.mark.parametrize("exchange", [[], ["--gloo"]])
+def test_lookups_are_compared_and_their_bytes_counted(ran, tmp_path, exchange):
+    found = {row["variant"].split()[0]: row for row in rows(ran, tmp_path, "lookup", *SMALL, *exchange)}
     assert [row["messages"] for row in found.values()] == ["0", "6", "4"]
-    # Half of the tables are another rank's: 8 bytes an index and 16 a vector.
+    # An index or a length is 8 bytes, and a vector 16. Half of the tables are another rank's. A rank sends the lengths
+    # and partial sums of all of its bags, and indices of rows of another rank.
     assert int(found["whole"]["crossing_bytes"]) == 2 * 13 * 6 * (8 + 16)
+    assert 0 <= int(found["rows,"]["crossing_bytes"]) - 2 * 26 * 6 * (8 + 16) <= 2 * 26 * 6 * 8
     assert int(found["mgg"]["crossing_bytes"]) % 16 == 0
     assert 0 < int(found["mgg"]["crossing_bytes"]) <= 2 * 26 * 6 * 16
 

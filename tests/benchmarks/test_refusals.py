@@ -14,6 +14,7 @@ pytestmark = pytest.mark.long
         ("aggregate", "rmat:4 --peers=jax", "--peers jax: 'jax' is not one of dgl, torch, pyg, mkl, scipy"),
         ("aggregate", "rmat:4 --peers-env=absent", "--peers-env absent: no Python environment"),
         ("dlrm", "lookup --dims=0", "--dims 0"),
+        ("dlrm", "lookup --ranks=1 --gloo --device=cuda", "--gloo has no meaning with --device cuda"),
         ("partition", "none.h5 -n 3 --methods=edges,kmeans", "'kmeans' is not one of community, degree"),
         ("sampling", "rmat:4 --fanouts=5,x", "--fanouts 5,x: 'x'; expected numbers of 1 .. 65536"),
         ("start", "nothing", "no such graph"),

@@ -200,6 +200,7 @@ def long(*values: int) -> torch.Tensor:
 
 
 def test_what_torch_refuses_or_has_otherwise_is_refused():
+    bag = partial(mgg.nn.ShardedEmbeddingBag, 10, 3)
     for how, message in (
         ({"max_norm": 1.0}, "max_norm=1.0 is not supported"),
         ({"norm_type": 1.0}, "norm_type=1.0 is not supported"),
@@ -221,12 +222,8 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
         ({"near": 9, "folder": "/nowhere", "optimizer": mgg.nn.SGD(1)}, "scratch folder /nowhere: No such"),
     ):
         with refused(re.escape(message)):
-            mgg.nn.ShardedEmbeddingBag(10, 3, **how)
-    with refused("expected a finite number, at least 0"):
-        mgg.nn.SGD(-1)
-    with refused("in tiers are not in state_dict"):
-        mgg.nn.ShardedEmbeddingBag(10, 3, near=9, optimizer=mgg.nn.SGD(1)).state_dict()
-    bags = mgg.nn.ShardedEmbeddingBag(10, 3)
+            bag(**how)
+    bags = bag()
     for arguments, message in (
         ((long(1, 2, 10), long(0, 1)), "bag 1 has index 10; expected 0 to 9"),
         ((long(-1), long(0, 0)), "bag 1 has index -1"),
@@ -242,30 +239,31 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
     ):
         with refused(re.escape(message)):
             bags(*arguments)
-    with refused(r"per_sample_weights are \[2\], and the input is \[1\]"):
-        mgg.nn.ShardedEmbeddingBag(10, 3, mode="sum")(long(1), long(0), torch.ones(2))
-    with refused(r"per_sample_weights are list, and the input is \[1\]"):
-        mgg.nn.ShardedEmbeddingBag(10, 3, mode="sum")(long(1), long(0), [1.0])
-    with refused(r"embeddings are list; expected a dense tensor \[rows, dim\]"):
-        mgg.nn.ShardedEmbeddingBag.from_pretrained([[1.0]])
-    with refused(r"embeddings are \[2, 2\]; expected a dense tensor"):
-        mgg.nn.ShardedEmbeddingBag.from_pretrained(torch.eye(2).to_sparse())
-    with refused(r"weight is \[9, 3\]; expected all rows \[10, 3\]"):
-        bags.load_state_dict({"weight": torch.zeros(9, 3)})
+    sums, last = bag(mode="sum"), bag(include_last_offset=True)
+    made = mgg.nn.ShardedEmbeddingBag.from_pretrained
+    for message, call in (
+        ("per_sample_weights are [2], and the input is [1]", lambda: sums(long(1), long(0), torch.ones(2))),
+        ("per_sample_weights are list, and the input is [1]", lambda: sums(long(1), long(0), [1.0])),
+        ("the last offset is 1; expected 2, the number of entries", lambda: last(long(1, 2), long(0, 1))),
+        ("embeddings are list; expected a dense tensor [rows, dim]", lambda: made([[1.0]])),
+        ("embeddings are [2, 2]; expected a dense tensor", lambda: made(torch.eye(2).to_sparse())),
+        ("embedding rows are [10, 2.5]", lambda: mgg.nn.ShardedEmbeddingBag(10, 2.5)),
+        ("weight is [9, 3]; expected all", lambda: bags.load_state_dict({"weight": torch.zeros(9, 3)})),
+        ("expected a finite number, at least 0", lambda: mgg.nn.SGD(-1)),
+        ("in tiers are not in state_dict", lambda: bag(near=9, optimizer=mgg.nn.SGD(1)).state_dict()),
+    ):
+        with refused(re.escape(message)):
+            call()
     bags.close()
     with refused("embedding rows are closed"):
         bags(long(1), long(0))
-    with refused(r"embedding rows are \[10, 2.5\]"):
-        mgg.nn.ShardedEmbeddingBag(10, 2.5)
-    last = mgg.nn.ShardedEmbeddingBag(10, 3, include_last_offset=True)
-    with refused("the last offset is 1; expected 2, the number of entries"):
-        last(long(1, 2), long(0, 1))
 
 
 def test_batches_that_do_not_fit_a_collection_are_refused():
     tables = [mgg.nn.TableConfig("t", 9, 4, ["a", "b"]), mgg.nn.TableConfig("u", 5, 4, ["c"], "mean")]
     found = mgg.nn.ShardedEmbeddingBagCollection(tables)
     one = (long(1), long(1))
+    full = dict.fromkeys("abc", one)
     for batch, message in (
         ({}, "the batch lacks a, b, c; its features are a, b, c"),
         (
@@ -273,55 +271,35 @@ def test_batches_that_do_not_fit_a_collection_are_refused():
             "the batch is a list; expected {feature: (values, lengths)} or a KeyedJaggedTensor",
         ),
         (None, "the batch is a NoneType"),
-        (
-            {"a": long(1), "b": one, "c": one},
-            "feature a is [1]; expected tensors (values [E], lengths [B]) or",
-        ),
-        (
-            {"a": one, "b": (long(1),), "c": one},
-            "feature b is [1]; expected tensors (values [E], lengths [B])",
-        ),
-        ({"a": one, "b": (long(1), 1), "c": one}, "feature b is [1], int; expected tensors"),
-        ({"a": one, "b": (long(1), long(1)[0]), "c": one}, "feature b is [1], []; expected tensors"),
-        ({"a": one, "b": (long(1)[None], long(1)), "c": one}, "feature b is [1, 1], [1]; expected tensors"),
-        ({"a": one, "b": (*one, [1.0]), "c": one}, "feature b is [1], [1], list; expected tensors"),
+        (full | {"a": long(1)}, "feature a is [1]; expected tensors (values [E], lengths [B])"),
+        (full | {"b": (long(1),)}, "feature b is [1]; expected tensors (values [E], lengths [B])"),
+        (full | {"b": (long(1), 1)}, "feature b is [1], int; expected tensors"),
+        (full | {"b": (long(1), long(1)[0])}, "feature b is [1], []; expected tensors"),
+        (full | {"b": (long(1)[None], long(1))}, "feature b is [1, 1], [1]; expected tensors"),
+        (full | {"b": (*one, [1.0])}, "feature b is [1], [1], list; expected tensors"),
         (
             dict.fromkeys("abc", (torch.ones(1), long(1))),
             "feature a, values: expected a tensor of int32 or int64",
         ),
+        (full | {"b": (long(1), torch.ones(1))}, "feature b, lengths: expected a tensor of int32"),
+        (full | {"b": (torch.ones(1), long(1))}, "feature b, values: expected a tensor of int32"),
+        (full | {"b": (long(), long(-1))}, "feature b: lengths add up to -1, and values are [0]"),
         (
-            {"a": one, "b": (long(1), torch.ones(1)), "c": one},
-            "feature b, lengths: expected a tensor of int32",
-        ),
-        (
-            {"a": one, "b": (torch.ones(1), long(1)), "c": one},
-            "feature b, values: expected a tensor of int32",
-        ),
-        (
-            {"a": one, "b": (long(), long(-1)), "c": one},
-            "feature b: lengths add up to -1, and values are [0]",
+            dict.fromkeys("abc", (long(1, 2), long(3, -1))),
+            "feature a: bag 1 has length -1; expected at least 0",
         ),
         (
             embeddings.Jagged({"a": one, "b": (long(1, 2), long(1, 1))}),
             "the batch has 3 lengths of 2 features",
         ),
-        (
-            mgg.nn.ShardedEmbeddingBagCollection(tables).plan(dict.fromkeys("abc", one)),
-            "by another collection",
-        ),
+        (mgg.nn.ShardedEmbeddingBagCollection(tables).plan(full), "by another collection"),
         ({"a": one, "b": one}, "lacks c; its features are a, b, c"),
-        ({"a": one, "b": one, "c": one, "d": one}, "the batch has d"),
-        ({"a": one, "b": one, "c": (long(), long())}, "different numbers of bags: a 1, b 1, c 0"),
-        (
-            {"a": one, "b": (long(4, 9), long(2)), "c": one},
-            "table t, feature b: bag 0 has index 9; expected 0 to 8",
-        ),
-        (
-            {"a": one, "b": (long(4, 3), long(1)), "c": one},
-            "feature b: lengths add up to 1, and values are [2]",
-        ),
-        ({"a": one, "b": one, "c": (*one, torch.ones(1))}, "feature c: weights are for sums"),
-        ({"a": (*one, torch.ones(1)), "b": one, "c": one}, "some features have weights and others have none"),
+        (full | {"d": one}, "the batch has d"),
+        (full | {"c": (long(), long())}, "different numbers of bags: a 1, b 1, c 0"),
+        (full | {"b": (long(4, 9), long(2))}, "table t, feature b: bag 0 has index 9; expected 0 to 8"),
+        (full | {"b": (long(4, 3), long(1))}, "feature b: lengths add up to 1, and values are [2]"),
+        (full | {"c": (*one, torch.ones(1))}, "feature c: weights are for sums"),
+        (full | {"a": (*one, torch.ones(1))}, "some features have weights and others have none"),
     ):
         with refused(re.escape(message)):
             found(batch)

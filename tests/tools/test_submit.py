@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ import tomli_w
 from command import mgg
 from torture.report import record
 
+from mgg_hpc.data.clicks.generate import draw_clicks
+from mgg_hpc.data.clicks.store import write_clicks
 from mgg_hpc.errors import InputError
 from mgg_hpc.tools.submit import Request, _minutes, process_submit
 
@@ -111,28 +114,47 @@ def test_ranks_on_cpus(folder, monkeypatch, capsys):
     assert str(SCRIPTS / "train.sbatch") in words and arguments == ["job.toml", "--set", "train.epochs=5"]
 
 
-def test_dlrm_jobs_ask_for_the_memory_of_their_tables(folder, capsys):
+def test_dlrm_jobs_ask_for_the_memory_of_their_tables_and_scores(folder, capsys, monkeypatch):
     """Rows of 5 columns take 32 bytes in memory; row-wise Adagrad keeps 4 bytes a row, and Adagrad a row."""
+    write_clicks(Path("c.h5"), [partial(draw_clicks, 100)])
 
     def clicks(**keys):
-        Path("job.toml").write_text(tomli_w.dumps({"dlrm": {"data": "g.h5", "rows": 2**20, "dim": 5} | keys}))
+        job = {"data": "c.h5", "rows": 2**20, "dim": 5, "test": 0.01} | keys
+        Path("job.toml").write_text(tomli_w.dumps({"dlrm": job}))
 
     def mib(*arguments):
         return int(submitted("job.toml", *arguments)[0]["mem"].removesuffix("M"))
 
     clicks()
-    assert mib() == 1024 + 2 * 26 * (32 + 4)
-    assert mib("--nodes=2", "--ranks=2") == 2 * 1024 + 26 * (32 + 4)
+    assert mib() == 1024 + 2 * 26 * (32 + 4) + 1  # a row for tests takes 45 bytes
+    assert mib("--nodes=2", "--ranks=2") == 2 * 1024 + 26 * (32 + 4) + 1
+    assert (
+        mgg("submit", "job.toml", "--gpus=2", "--dry-run") == 0
+    )  # tables are on GPUs, and their copy is not
+    assert f"--mem={2 * 1024 + 26 * (32 + 4) + 1}M" in capsys.readouterr().out
+    with monkeypatch.context() as patched:
+        patched.setattr("mgg_hpc.training.dlrm.job.SCORED", 2**20)
+        for test, rows in ((0.01, 1), (0.5, 50), (0, 100)):  # of no rows for tests, all are scored
+            assert mib(f"--set=dlrm.test={test}") == 1024 + 2 * 26 * (32 + 4) + rows
+        assert mib("--ranks=2", "--set=dlrm.test=0.5", "--set=dlrm.memory=1G") == 2 * (2048 + 30 * 13 + 25)
     assert mib("--memory=3G") == 3072
     assert refused(capsys, "job.toml", "--memory=4").startswith("--memory is 4 B")
     clicks(columns=[1, 2], optimizer="adagrad")
-    assert mib() == 1024 + 2 * 2 * (32 + 20)
+    assert mib() == 1024 + 2 * 2 * (32 + 20) + 1
     clicks(columns=[1], memory="2G")
-    assert mib("--ranks=2") == 2 * (1024 + 2048 + 15)  # 30 bytes a row while rows are placed
+    assert mib("--ranks=2") == 2 * (1024 + 2048 + 15) + 1  # 30 bytes a row while rows are placed
     write("graph.toml")
     assert "mem" not in submitted("job.toml", "graph.toml")[0]
     assert "shmem is for jobs of graphs" in refused(capsys, "job.toml", "--set=run.backend=shmem")
     assert refused(capsys, "job.toml", "--set=dlrm.data=no.h5").endswith("no.h5: no such file")
+    for change, said in (  # as training
+        ("data=g.h5", "g.h5: is no file of clicks"),
+        ("columns=[2,2]", "job.toml: dlrm.columns are [2, 2]; expected distinct ones of 1 to 26"),
+        ("memory=0", "job.toml: dlrm.scratch is for tables larger than memory: set dlrm.memory too"),
+        ("test=day", 'c.h5: has one log, and dlrm.test is "day"'),
+        ("test=0.999", "c.h5: no row is left to train on; lower dlrm.test"),
+    ):
+        assert said in refused(capsys, "job.toml", "--set=dlrm.scratch=/tmp", f"--set=dlrm.{change}")
 
 
 def test_gpus(folder):

@@ -24,11 +24,8 @@ INTEGERS, WORDS = 13, 26
 FIELDS = 1 + INTEGERS + WORDS
 MISSING = -(1 << 31)  # in place of an integer that is missing
 TAB, NEWLINE, MINUS = b"\t\n-"
-EACH = 0x0101010101010101  # EACH * byte has the byte in each of its 8 bytes
-LAST = np.array(
-    [(1 << 8 * digits) - 1 for digits in range(9)], np.uint64
-)  # mask of the last 0 .. 8 bytes of a window
-ZEROS = ~LAST & np.uint64(ord("0") * EACH)
+DIGITS = np.full(256, 99, np.uint8)  # value of each byte as a digit, at least 16 of others
+DIGITS[np.frombuffer(b"0123456789abcdefABCDEF", np.uint8)] = [*range(16), *range(10, 16)]
 PIECE = 512 << 10  # bytes that are parsed at a time, so that caches hold what is computed
 
 
@@ -85,11 +82,10 @@ def _parsed(text: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.int32
 
     Returns None if any line is wrong.
     """
-    text = np.concatenate([np.zeros(16, np.uint8), text])  # windows before the first fields
     ends: NDArray[np.int64] = np.flatnonzero((text == TAB) | (text == NEWLINE))
     if len(ends) % FIELDS:
         return None
-    starts = np.concatenate([[16], ends + 1])[:-1].reshape(-1, FIELDS)
+    starts = np.concatenate([[0], ends + 1])[:-1].reshape(-1, FIELDS)
     kinds, ends = text[ends].reshape(-1, FIELDS), ends.reshape(-1, FIELDS)
     if (kinds[:, -1] != NEWLINE).any() or (kinds[:, :-1] != TAB).any():
         return None
@@ -101,63 +97,27 @@ def _parsed(text: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.int32
     many, long = digits[:, numbers], digits[:, 1 + INTEGERS :]
     if (many > 10).any() or (long > 8).any() or ((many == 0) & negative).any():
         return None
-    words = _windows(text, ends[:, 1 + INTEGERS :], long)
-    low = _windows(text, ends[:, numbers], np.minimum(many, 8))
-    high = _windows(text, ends[:, numbers] - 8, np.maximum(many - 8, 0))
-    category, wrong = _hexadecimal(words)
-    if wrong or _not_decimal(low) or _not_decimal(high):
+    category = _numbers(text, ends[:, 1 + INTEGERS :], long, 16)
+    value = _numbers(text, ends[:, numbers], many, 10)
+    if category is None or value is None:
         return None
-    value = (_decimal(high) * np.uint64(10**8) + _decimal(low)).view(np.int64)
     dense = np.where(empty, MISSING, np.where(negative, -value, value))
     label = dense[:, 0]
     if ((label != 0) & (label != 1)).any() or (value >= -MISSING).any():
         return None
-    return label.astype(np.int8), dense[:, 1:].astype(np.int32), category
+    return label.astype(np.int8), dense[:, 1:].astype(np.int32), category.astype(np.uint32)
 
 
-def _windows(
-    text: NDArray[np.uint8], ends: NDArray[np.int64], digits: NDArray[np.int64]
-) -> NDArray[np.uint64]:
-    """Return the last characters of fields, at most 8, as windows: uint64, the last one in the lowest byte.
-
-    text: uint8. ends: index in ``text`` after each field. digits: number of characters to take; the bytes
-    before them are the character "0".
-    """
-    windows: NDArray[np.uint64] = np.ndarray(len(text) - 7, ">u8", text, strides=(1,))
-    return windows[ends - 8].astype(np.uint64) & LAST[digits] | ZEROS[digits]
-
-
-def _hexadecimal(windows: NDArray[np.uint64]) -> tuple[NDArray[np.uint32], bool]:
-    """Return the values of windows of 8 hexadecimal digits, and True if any byte is not such a digit."""
-    lower = windows | np.uint64(0x20 * EACH)
-    digit = (lower & np.uint64(0x0F * EACH)) + np.uint64(9) * (lower >> np.uint64(6) & np.uint64(EACH))
-    letter = digit + np.uint64(6 * EACH) >> np.uint64(4) & np.uint64(EACH)
-    # A byte is no digit if its digit does not give the byte again, if it is above f, or if it is not printable.
-    again = digit + np.uint64(ord("0") * EACH) + np.uint64(ord("a") - ord("0") - 10) * letter
-    odd = digit & np.uint64(0xF0 * EACH) | ~(windows >> np.uint64(1) | windows) & np.uint64(0x20 * EACH)
-    for shift, mask in ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0xFFFFFFFF)):
-        digit = (digit | digit >> np.uint64(shift)) & np.uint64(mask)
-    return digit.astype(np.uint32), bool((odd | (again ^ lower)).any())
-
-
-def _not_decimal(windows: NDArray[np.uint64]) -> bool:
-    """Return True if any byte of the windows is not a decimal digit."""
-    over = windows + np.uint64((0x80 - ord("9") - 1) * EACH) | windows - np.uint64(ord("0") * EACH) | windows
-    return bool((over & np.uint64(0x80 * EACH)).any())
-
-
-def _decimal(windows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the values of windows of 8 decimal digits.
-
-    Digits are joined to pairs, these to fours, these to all.
-    """
-    value = windows & np.uint64(0x0F * EACH)
-    for bits, mask, base in (
-        (8, 0x00FF00FF00FF00FF, 10),
-        (16, 0x0000FFFF0000FFFF, 100),
-        (32, 0xFFFFFFFF, 10000),
-    ):
-        value = (value >> np.uint64(bits) & np.uint64(mask)) * np.uint64(base) + (value & np.uint64(mask))
+def _numbers(
+    text: NDArray[np.uint8], ends: NDArray[np.int64], digits: NDArray[np.int64], base: int
+) -> NDArray[np.int64] | None:
+    """Return the values of the fields that end there, 0 of empty ones, or None if a byte is no digit of the base."""
+    value = np.zeros(ends.shape, np.int64)
+    for place in range(int(digits.max(initial=0))):
+        digit = DIGITS[text[ends - 1 - place]] * (place < digits)  # index may wrap where there is no digit
+        if (digit >= base).any():
+            return None
+        value += digit * np.int64(base**place)
     return value
 
 
@@ -185,16 +145,11 @@ def _fault(line: str) -> str:
     if len(fields) != FIELDS:
         found = counted(len(fields), "column")
         return f"has {found}; expected {FIELDS}: a label, {INTEGERS} integers, {WORDS} words, by tabs"
-    for column, field in enumerate(fields):
+    integer, word = "an integer, or nothing", "a word of 8 hexadecimal digits, or nothing"
+    kinds = ["0 or 1", *[integer] * INTEGERS, *[word] * WORDS]
+    for column, (field, kind) in enumerate(zip(fields, kinds, strict=True)):
         alone = ["0", *[""] * INTEGERS, *[""] * WORDS]
         alone[column] = field
         if _parsed(np.frombuffer(("\t".join(alone) + "\n").encode(), np.uint8)) is None:
-            kind = (
-                "0 or 1"
-                if not column
-                else "an integer"
-                if column <= INTEGERS
-                else "a word of 8 hexadecimal digits"
-            )
-            return f"column {column + 1} is {shown(field)}; expected {kind}{', or nothing' if column else ''}"
+            return f"column {column + 1} is {shown(field)}; expected {kind}"
     return "is wrong"

@@ -95,6 +95,18 @@ class ClickFile:
     uuid: str
     _file: Any
 
+    def split(self, test: float | str) -> int:
+        """Return the number of training rows, which come before those for tests.
+
+        test: share of the last rows, or "day": the last log. Raises InputError, which names the key dlrm.test.
+        """
+        if test == "day" and len(self.days) == 2:
+            raise InputError(f'{self.path}: has one log, and dlrm.test is "day"; give a share, as 0.1')
+        rows = int(self.days[-2]) if test == "day" else self.rows - round(float(test) * self.rows)
+        if not rows:
+            raise InputError(f"{self.path}: no row is left to train on; lower dlrm.test")
+        return rows
+
     def read(self, first: int, last: int) -> Clicks:
         """Return rows first .. last - 1. Raises InputError for a damaged file."""
         try:

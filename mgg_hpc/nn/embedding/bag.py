@@ -16,10 +16,11 @@ from ...data.readers.limits import shown
 from ...errors import InputError
 from ...runtime.tiers.place import agreed
 from ...runtime.watchdog import collective
+from ..tiered import ranks_of
 from ..workspace import accumulator
 from .optimizers import RowOptimizer
 from .pooling import WAYS, Bags, Pooling
-from .rows import ShardedRows, drawn, ranks_of, refuse_state, same_on_all
+from .rows import ShardedRows, drawn, refuse_state, same_on_all
 
 MODES = ("sum", "mean", "max")
 NAME = "ShardedEmbeddingBag"
@@ -113,15 +114,11 @@ class ShardedEmbeddingBag(torch.nn.Module):
         self.weight, self.bounds = self.rows.weight, self.rows.bounds
         self._pooling = Pooling(self.rows, way)
         if _weight is None:
-            of = drawn(self.rows.comm, embedding_dim, None)
-            self.rows.fill(lambda first, last: self._padded(of(first, last), first, last))
+            self.rows.fill(drawn(self.rows.comm, embedding_dim, uniform=False), new=True)
+            if (at := self.padding_idx) is not None:
+                self.rows.fill(lambda *_: torch.zeros(1, embedding_dim), at, at + 1)
         else:
-            self.rows.fill(lambda first, last: _weight[first:last])
-
-    def _padded(self, rows: Tensor, first: int, last: int) -> Tensor:
-        if self.padding_idx is not None and first <= self.padding_idx < last:
-            rows[self.padding_idx - first] = 0
-        return rows
+            self.rows.fill(lambda first, last: _weight[first:last], new=True)
 
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, **how: Any) -> ShardedEmbeddingBag:

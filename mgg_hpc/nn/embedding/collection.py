@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from numbers import Integral
@@ -18,11 +18,12 @@ from ...data.readers.limits import shown
 from ...errors import InputError
 from ...runtime.tiers.place import NEAR, agreed, bytes_of
 from ...runtime.watchdog import collective
+from ..tiered import ranks_of
 from ..workspace import accumulator
 from .bag import check_ids, integers
 from .optimizers import RowOptimizer
 from .pooling import WAYS, Bags, Pooling
-from .rows import ShardedRows, check_memory, checked_type, drawn, ranks_of, refuse_state, same_on_all
+from .rows import ShardedRows, check_memory, checked_type, drawn, refuse_state, same_on_all
 
 NAME = "ShardedEmbeddingBagCollection"
 
@@ -36,15 +37,6 @@ class TableConfig:
     embedding_dim: int
     feature_names: Sequence[str]
     pooling: str = "sum"
-
-
-@dataclass(frozen=True)
-class _Feature:
-    """A feature and its table. start: number of the table's first row among those of its width."""
-
-    name: str
-    table: TableConfig
-    start: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,35 +101,37 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             shapes = [(table.num_embeddings, table.embedding_dim) for table in self.tables]
             check_memory(self._comm, shapes, optimizer, dtype)
         self.features = names
-        self._starts: dict[str, int] = {}
-        self._groups: dict[int, tuple[Pooling, list[_Feature]]] = {}
+        self._starts: dict[str, int] = {}  # number of each table's first row among those of its width
+        self._groups: dict[
+            int, tuple[Pooling, list[tuple[str, TableConfig]]]
+        ] = {}  # features and their tables
+        every = sum(table.num_embeddings * table.embedding_dim for table in self.tables)
         for dim in dict.fromkeys(table.embedding_dim for table in self.tables):
             held = [table for table in self.tables if table.embedding_dim == dim]
-            starts = np.cumsum([0, *(table.num_embeddings for table in held)]).tolist()
-            self._starts |= {table.name: start for table, start in zip(held, starts, strict=False)}
-            every = sum(table.num_embeddings * table.embedding_dim for table in self.tables)
+            *starts, count = np.cumsum([0, *(table.num_embeddings for table in held)]).tolist()
+            placed = list(zip(held, starts, strict=True))
+            self._starts |= {table.name: start for table, start in placed}
             rows = ShardedRows(
-                starts[-1],
+                count,
                 dim,
                 optimizer=optimizer,
                 dtype=dtype,
                 device=device,
-                near=near if near is None else near * starts[-1] * dim // every,
+                near=near if near is None else near * count * dim // every,
                 folder=folder,
-                score=None if score is None else partial(_scores, held, score),
+                score=None if score is None else partial(_scores, placed, score),
                 comm=comm,
             )
             refuse_state(self, rows)
             self.register_parameter(f"rows_{dim}", rows.weight)
-            features = [
-                _Feature(name, table, self._starts[table.name])
-                for table in held
-                for name in table.feature_names
-            ]
-            self._groups[dim] = Pooling(rows, way), features
-            of = drawn(rows.comm, dim, 1.0)
-            limits = np.array([table.num_embeddings**-0.5 for table in held], np.float32)
-            rows.fill(partial(_uniform, of, np.array(starts[1:]), limits))
+            self._groups[dim] = (
+                Pooling(rows, way),
+                [(f, table) for table in held for f in table.feature_names],
+            )
+            of = drawn(rows.comm, dim, uniform=True)
+            for table, start in placed:
+                count = table.num_embeddings
+                rows.fill(partial(of, limit=count**-0.5), start, start + count, new=True)
 
     def plan(self, features: Any) -> Planned:
         """Return a batch that `forward` takes, with the plans of a backward. For any thread; not collective."""
@@ -151,9 +145,9 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         of TorchRec, or the result of `plan`. Features of one width are views of one tensor (`stacked`).
         """
         return {
-            feature.name: out
+            name: out
             for dim, pooled in self._pooled(features).items()
-            for feature, out in zip(self._groups[dim][1], pooled, strict=True)
+            for (name, _), out in zip(self._groups[dim][1], pooled, strict=True)
         }
 
     @collective(NAME)
@@ -204,11 +198,13 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             dim: self._bags_of(held, given, pooling.rows) for dim, (pooling, held) in self._groups.items()
         }
 
-    def _bags_of(self, held: list[_Feature], given: Mapping[str, Any], rows: ShardedRows) -> Bags:
-        columns = [given[each.name] for each in held]
+    def _bags_of(
+        self, held: list[tuple[str, TableConfig]], given: Mapping[str, Any], rows: ShardedRows
+    ) -> Bags:
+        columns, tables = [given[name] for name, _ in held], [table for _, table in held]
 
         def where(number: int, what: str = "") -> str:
-            return f"{NAME}: table {held[number].table.name}, feature {held[number].name}{what}"
+            return f"{NAME}: table {tables[number].name}, feature {held[number][0]}{what}"
 
         ids = _joined([each[0] for each in columns], partial(where, what=", values"))
         every = _joined([each[1] for each in columns], partial(where, what=", lengths")).reshape(
@@ -218,17 +214,18 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         sizes = np.array([each[0].numel() for each in columns])
         ends, totals = np.cumsum(sizes), every.sum(1)
         for number in np.flatnonzero((totals != sizes) | (every.min(1, initial=0) < 0)).tolist():
-            raise InputError(
-                f"{where(number)}: lengths add up to {totals[number]}, and values are [{sizes[number]}]"
-            )
-        there, limits = np.flatnonzero(sizes), np.array([each.table.num_embeddings for each in held])
+            said = f"lengths add up to {totals[number]}, and values are [{sizes[number]}]"
+            if totals[number] == sizes[number]:
+                said = f"bag {every[number].argmin()} has length {every[number].min()}; expected at least 0"
+            raise InputError(f"{where(number)}: {said}")
+        there, limits = np.flatnonzero(sizes), np.array([table.num_embeddings for table in tables])
         if len(ids):
             most = np.maximum.reduceat(ids.view(np.uint64), (ends - sizes)[there])  # negative: large
             for number in there[most >= limits[there].view(np.uint64)].tolist():
                 values = ids[ends[number] - sizes[number] : ends[number]]
                 check_ids(values, every[number], int(limits[number]), where(number))
-        ids += np.repeat([each.start for each in held], sizes)
-        mean = np.array([each.table.pooling == "mean" for each in held])
+        ids += np.repeat([self._starts[table.name] for table in tables], sizes)
+        mean = np.array([table.pooling == "mean" for table in tables])
         for number, each in enumerate(columns):
             if len(each) > 2 and (mean[number] or each[2].shape != (sizes[number],)):
                 raise InputError(
@@ -273,11 +270,12 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
                         raise InputError(
                             f"{NAME}: {name} is {shape or 'missing'}; expected all rows {expected}"
                         )
-            for dim, rows in self.rows.items():
-                given = [state[name] for name, table in names.items() if table.embedding_dim == dim]
-                rows.fill(partial(_part, given))
-                state = state | {f"{prefix}rows_{dim}": rows.weight}
+            for name, table in names.items():
+                start, given = self._starts[table.name], state[name]
+                of = partial(lambda rows, at, first, last: rows[first - at : last - at], given, start)
+                self.rows[table.embedding_dim].fill(of, start, start + table.num_embeddings)
             state = {name: value for name, value in state.items() if name not in names}
+            state |= {f"{prefix}rows_{dim}": rows.weight for dim, rows in self.rows.items()}
         super()._load_from_state_dict(state, prefix, *how)
 
     @collective(NAME)
@@ -287,42 +285,19 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             pooling.rows.close()
 
 
-def _within(sizes: Iterable[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (table, low, high): the rows of tables, one after another, that are first .. last - 1 of all."""
-    start = 0
-    for number, size in enumerate(sizes):
-        low, high = max(first - start, 0), min(last - start, size)
-        if low < high:
-            yield number, low, high
-        start += size
-
-
-def _part(tables: list[Tensor], first: int, last: int) -> Tensor:
-    """Return rows first .. last - 1 of tables that lie one after another."""
-    return torch.cat(
-        [tables[number][low:high] for number, low, high in _within(map(len, tables), first, last)]
-    )
-
-
-def _uniform(
-    of: Callable[[int, int], Tensor],
-    ends: NDArray[np.int64],
-    limits: NDArray[np.float32],
+def _scores(
+    held: list[tuple[TableConfig, int]],
+    score: Mapping[str, Callable[[int, int], Any]],
     first: int,
     last: int,
-) -> Tensor:
-    """Return rows first .. last - 1, drawn in +-1 by ``of``, times the limit of their table. ends: of tables."""
-    table = np.searchsorted(ends, np.arange(first, last), side="right")
-    return of(first, last) * torch.from_numpy(limits[table])[:, None]
-
-
-def _scores(
-    tables: Sequence[TableConfig], score: Mapping[str, Callable[[int, int], Any]], first: int, last: int
 ) -> NDArray[Any]:
-    """Return the scores of rows first .. last - 1 of tables that lie one after another."""
-    sizes = [table.num_embeddings for table in tables]
-    found = [score[tables[number].name](low, high) for number, low, high in _within(sizes, first, last)]
-    return np.concatenate([np.zeros(0, np.int8), *map(np.asarray, found)])
+    """Return the scores of rows first .. last - 1 of all. held: tables, and the number of each one's first row."""
+    found = [np.zeros(0, np.int8)]
+    for table, start in held:
+        low, high = max(first - start, 0), min(last - start, table.num_embeddings)
+        if low < high:
+            found.append(np.asarray(score[table.name](low, high)))
+    return np.concatenate(found)
 
 
 def _checked(table: Any) -> TableConfig:

@@ -24,7 +24,7 @@ from ...runtime.backends.arguments import TieredRows
 from ...runtime.exchange import send, sent
 from ...runtime.streaming.files import in_memory, scratch_file, write
 from ...runtime.tiers.place import NEAR, agreed, bytes_of
-from ..tiered import DEVICES, TieredTensor, backend_for
+from ..tiered import DEVICES, TieredTensor, backend_for, ranks_of
 from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
 from .optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
 
@@ -55,7 +55,7 @@ class ShardedRows:
 
     kept: Tensor | None = None
     tiers: TieredTensor | None = None
-    _new, _closed = True, False
+    _closed = False
 
     def __init__(
         self,
@@ -133,29 +133,28 @@ class ShardedRows:
             from mpi4py import MPI
 
             alone = MPI.COMM_SELF
-        with backends.closed_on_error(self.backend.memory.close), agreed(self.comm):
-            here = 1 if self.comm is None else mpi.node(self.comm).size
-            need = PLACING * here * int(np.diff(self.bounds).max())
-            if score is not None and need > (left := cores.memory_available()):
-                raise InputError(
-                    f"to place {self.count:,} rows of embeddings by score needs {sizes.shown(need)} on this node, and "
-                    f"{sizes.shown(left)} are available; use more nodes, or fewer rows"
-                )
-        ratio = wide.itemsize // self.dtype.itemsize
+        ratio, most = wide.itemsize // self.dtype.itemsize, int(np.diff(self.bounds).max())
         self._ahead = columns * ratio
         width = self._ahead + -(-self.dim // ratio) * ratio  # so that the optimiser's columns are aligned
-        with backends.closed_on_error(self.backend.memory.close), agreed(self.comm):
-            whole = int(np.diff(self.bounds).max()) * width * self.dtype.itemsize
-            held = here * (whole if in_memory(self._folder) else min(whole, bytes_of(NEAR, near)))
-            if here > 1 and held > (left := cores.memory_available()):  # each rank's tiers are its own
-                raise InputError(
-                    f"embedding rows in tiers need {sizes.shown(held)} of this node, with near={near!r} on each of "
-                    f"{here} ranks and scratch files in {self._folder}; {sizes.shown(left)} are available"
-                )
-        with backends.closed_on_error(self.backend.memory.close), agreed(self.comm):
-            given = None if score is None else score(self.first, self.last)
-            how = {"near": near, "score": given, "folder": self._folder, "comm": alone}
-            self.tiers = TieredTensor.zeros(self.last - self.first, width, self.dtype, **how)
+        with backends.closed_on_error(self.backend.memory.close):
+            with agreed(self.comm):
+                here, left = 1 if self.comm is None else mpi.node(self.comm).size, cores.memory_available()
+                if score is not None and (need := PLACING * here * most) > left:
+                    raise InputError(
+                        f"to place {self.count:,} rows of embeddings by score needs {sizes.shown(need)} on this node, "
+                        f"and {sizes.shown(left)} are available; use more nodes, or fewer rows"
+                    )
+                whole = most * width * self.dtype.itemsize
+                held = here * (whole if in_memory(self._folder) else min(whole, bytes_of(NEAR, near)))
+                if here > 1 and held > left:  # each rank's tiers are its own
+                    raise InputError(
+                        f"embedding rows in tiers need {sizes.shown(held)} of this node, with near={near!r} on each of "
+                        f"{here} ranks and scratch files in {self._folder}; {sizes.shown(left)} are available"
+                    )
+            with agreed(self.comm):
+                given = None if score is None else score(self.first, self.last)
+                how = {"near": near, "score": given, "folder": self._folder, "comm": alone}
+                self.tiers = TieredTensor.zeros(self.last - self.first, width, self.dtype, **how)
         self.weight = torch.nn.Parameter(torch.empty(0, self.dim, dtype=self.dtype))
         self._address = self.weight.data_ptr()
 
@@ -254,31 +253,33 @@ class ShardedRows:
         return counts, send(self.comm, counts, np.ones(len(counts), np.int64))
 
     @torch.no_grad()
-    def fill(self, of: Callable[[int, int], Tensor]) -> None:
-        """Set the own rows to ``of(first, last)``, which returns a part of all rows by their numbers. Collective."""
+    def fill(
+        self, of: Callable[[int, int], Tensor], first: int = 0, last: int | None = None, *, new: bool = False
+    ) -> None:
+        """Set rows first .. last - 1 to ``of(low, high)``, which returns those that a rank owns by number. Collective.
+
+        new: nothing is kept of them yet.
+        """
         self.publish()  # no rank reads the former rows any more
         with agreed(self.comm):
-            for first, last in self._blocks(self.first, self.last):
-                self._set(first - self.first, last - self.first, of(first, last))
-        self._new = False
-
-    def _set(self, first: int, last: int, rows: Tensor) -> None:
-        """Set own rows, counted from 0."""
-        if self.tiers is None:
-            self.weight[first:last] = rows.to(self.weight)
-            return
-        if self._new:  # nothing is kept of them
-            every = torch.zeros(last - first, self.tiers.shape[1], dtype=self.dtype)
-        else:
-            every = self.tiers[first:last]
-        self._split(every)[0].copy_(rows)
-        self.tiers.update(np.arange(first, last), every)
+            for low, high in self._blocks(max(self.first, first), min(self.last, self._end(last))):
+                own, rows = slice(low - self.first, high - self.first), of(low, high)
+                if self.tiers is None:
+                    self.weight[own] = rows.to(self.weight)
+                    continue
+                every = (
+                    torch.zeros(high - low, self.tiers.shape[1], dtype=self.dtype) if new else self.tiers[own]
+                )
+                self._split(every)[0].copy_(rows)
+                self.tiers.update(np.arange(own.start, own.stop), every)
 
     def whole(self, first: int = 0, last: int | None = None) -> Tensor:
         """Return rows of all ranks, on the CPU. Collective."""
-        last = self.count if last is None else last
         self.publish()
-        return torch.cat([self.read(np.arange(*each)).cpu() for each in self._blocks(first, last)])
+        return torch.cat([self.read(np.arange(*each)).cpu() for each in self._blocks(first, self._end(last))])
+
+    def _end(self, last: int | None) -> int:
+        return self.count if last is None else last
 
     def _blocks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Yield the bounds of blocks of rows first .. last - 1."""
@@ -339,13 +340,6 @@ def checked_type(dtype: Any) -> torch.dtype:
     if found not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         raise InputError(f"dtype of embedding rows is {dtype!r:.60}; expected a floating-point type of torch")
     return found
-
-
-def ranks_of(comm: Any) -> Any:
-    """Return the communicator, by default the launcher's, or None where this process is alone."""
-    if comm is None and mpi.launched():
-        comm = mpi.world()
-    return None if comm is None or comm.size == 1 else comm
 
 
 def check_memory(
@@ -409,20 +403,20 @@ def same_on_all(comm: Any, what: str, mine: Any) -> None:
             )
 
 
-def drawn(comm: Any, dim: int, limit: float | None) -> Callable[[int, int], Tensor]:
+def drawn(comm: Any, dim: int, *, uniform: bool) -> Callable[..., Tensor]:
     """Return a function that draws rows by number, the same for any division over ranks. Collective.
 
-    The seed is a draw of torch's generator on rank 0. limit: rows are uniform in +-limit. [default: normal, variance 1]
+    The seed is a draw of torch's generator on rank 0. uniform: in +-limit, else normal with variance 1.
     """
     seed = int(torch.randint(1 << 62, ()))
     seed = seed if comm is None else comm.bcast(seed)
-    each = dim if limit is not None else 2 * dim  # Box and Muller take two
+    each = dim if uniform else 2 * dim  # Box and Muller take two
 
-    def of(first: int, last: int) -> Tensor:
+    def of(first: int, last: int, limit: float = 1.0) -> Tensor:
         steps, skipped = divmod(first * each, 4)  # Philox4x64 draws four numbers a step
         generator = np.random.Generator(np.random.Philox(seed).advance(steps))
         values = generator.random(skipped + (last - first) * each)[skipped:].reshape(last - first, each)
-        if limit is not None:
+        if uniform:
             return torch.from_numpy((2 * values - 1) * limit)
         radius = np.sqrt(-2 * np.log1p(-values[:, :dim]))
         return torch.from_numpy(radius * np.cos(2 * math.pi * values[:, dim:]))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,16 @@ from torch import Tensor
 from ...config import DlrmSettings, Settings
 from ...data.clicks.criteo import WORDS, Clicks
 from ...data.clicks.store import ClickFile
-from ...errors import InputError
 from ...nn.embedding.optimizers import SGD, Adagrad, RowOptimizer, RowWiseAdagrad
-from ...nn.embedding.rows import PLACING, check_memory, rank_bytes, ranks_of
+from ...nn.embedding.rows import PLACING, check_memory, rank_bytes
+from ...nn.tiered import ranks_of
 from ...runtime import backends, mpi
 from ...runtime.sampler import shuffled
 from ...runtime.tiers.place import NEAR, bytes_of
 from .model import DLRM, feature, table
 
 SAMPLED = 1 << 18  # rows by whose categories rows of tables are placed, at least
+SCORED = 45  # bytes that a row for tests takes at most: its logit and label, and where all of them are sorted
 
 OPTIMIZERS: dict[str, type[RowOptimizer]] = {
     "sgd": SGD,
@@ -54,18 +55,9 @@ class DlrmJob:
         self.settings, self.comm, self.file = settings, comm, file
         self.dlrm: DlrmSettings = settings.dlrm
         self.columns = [each - 1 for each in self.dlrm.columns] or list(range(WORDS))
-        test = self.dlrm.test
-        self.train_rows = int(file.days[-2]) if test == "day" else file.rows - round(float(test) * file.rows)
-        self.steps = -(-self.train_rows // self.dlrm.batch_size)
         with mpi.agree(comm):
-            if len(set(self.columns)) < len(self.columns) or max(self.columns) >= WORDS:
-                raise InputError(
-                    f"dlrm.columns are {self.dlrm.columns}; expected distinct ones of 1 to {WORDS}"
-                )
-            if test == "day" and len(file.days) == 2:
-                raise InputError(f'{file.path}: has one log, and dlrm.test is "day"; give a share, as 0.1')
-            if not self.train_rows:
-                raise InputError(f"{file.path}: no row is left to train on; lower dlrm.test")
+            self.train_rows = file.split(self.dlrm.test)
+        self.steps = -(-self.train_rows // self.dlrm.batch_size)
         chosen = backends.choose(settings.run.backend, comm)
         self.device = "cuda" if backends.needs_gpus(chosen.name) else "cpu"
         with mpi.agree(comm):
@@ -74,17 +66,9 @@ class DlrmJob:
         shape, optimizer = tables_of(self.dlrm)
         if self.device == "cpu" and not self.dlrm.memory:
             check_memory(ranks_of(comm), [shape], optimizer, torch.float32, copied=True)
-        self.model = DLRM(
-            len(self.columns),
-            self.dlrm.rows,
-            self.dlrm.dim,
-            self.dlrm.bottom,
-            self.dlrm.top,
-            optimizer,
-            device=self.device,
-            comm=comm,
-            **self._tiers(),
-        )
+        widths = self.dlrm.rows, self.dlrm.dim, self.dlrm.bottom, self.dlrm.top
+        how = {"device": self.device, "comm": comm, **self._tiers()}
+        self.model = DLRM(len(self.columns), *widths, optimizer, **how)
         (self.rows,) = self.model.tables.rows.values()
         self.model.to(self.device)
         kind = torch.optim.SGD if self.dlrm.optimizer == "sgd" else torch.optim.Adagrad
@@ -94,20 +78,14 @@ class DlrmJob:
         """Return where rows of the tables lie: of those in memory, a sample of the batches reads most. Collective."""
         memory = bytes_of(NEAR, self.dlrm.memory)
         if not memory:
-            if self.dlrm.scratch:
-                raise InputError(
-                    "dlrm.scratch is for tables larger than memory: set dlrm.memory too, or leave it out"
-                )
             return {}
-        size, chosen = self.dlrm.batch_size, shuffled(np.arange(self.steps), self.settings.train.seed, 1)
+        size, chosen = self.dlrm.batch_size, self._order(1)
         with mpi.agree(self.comm):
-            read = np.concatenate(
-                [
-                    hashed(self.file.read(at * size, min((at + 1) * size, self.train_rows)), self.dlrm.rows)
-                    for at in chosen[: -(-SAMPLED // size)].tolist()
-                ],
-                1,
-            )
+            sample = [
+                hashed(self.file.read(at, min(at + size, self.train_rows)), self.dlrm.rows)
+                for at in chosen[: -(-SAMPLED // size)]
+            ]
+            read = np.concatenate(sample, 1)
 
         def counted(ids: Any) -> Callable[[int, int], Any]:
             return lambda first, last: np.bincount(
@@ -123,32 +101,31 @@ class DlrmJob:
         A batch is consecutive rows, the same on any number of ranks, and batches come in an order that is drawn by
         seed and epoch.
         """
-        order = shuffled(np.arange(self.steps), self.settings.train.seed, epoch)
-        size = self.dlrm.batch_size
-        return self._ahead(
-            [(at * size, min((at + 1) * size, self.train_rows)) for at in order[first:].tolist()]
-        )
+        return self._ahead(self._order(epoch)[first:], self.train_rows)
 
     def test_batches(self) -> Iterator[ClickBatch]:
         """Yield the rows for tests in order, or all rows if there are none."""
-        first = self.train_rows if self.train_rows < self.file.rows else 0
-        size = self.dlrm.batch_size
-        return self._ahead(
-            [(at, min(at + size, self.file.rows)) for at in range(first, self.file.rows, size)]
-        )
+        first, last = self.train_rows % self.file.rows, self.file.rows
+        return self._ahead(range(first, last, self.dlrm.batch_size), last)
 
-    def _ahead(self, ranges: list[tuple[int, int]]) -> Iterator[ClickBatch]:
+    def _order(self, epoch: int) -> list[int]:
+        """Return the first rows of an epoch's batches in their order."""
+        order = shuffled(np.arange(self.steps), self.settings.train.seed, epoch)
+        return (order * self.dlrm.batch_size).tolist()
+
+    def _ahead(self, starts: Sequence[int], end: int) -> Iterator[ClickBatch]:
+        """Yield the batches that begin at these rows and have none from row ``end`` on."""
         with ThreadPoolExecutor(1, "clicks") as thread:
-            waiting: list[Future[ClickBatch]] = [thread.submit(self._batch, *each) for each in ranges[:1]]
-            for number in range(len(ranges)):
+            waiting = [thread.submit(self._batch, at, end) for at in starts[:1]]
+            for number in range(len(starts)):
                 with mpi.agree(self.comm):
                     found = waiting.pop().result()
-                waiting += [thread.submit(self._batch, *each) for each in ranges[number + 1 : number + 2]]
+                waiting += [thread.submit(self._batch, at, end) for at in starts[number + 1 : number + 2]]
                 yield found
 
-    def _batch(self, first: int, last: int) -> ClickBatch:
-        """Return this rank's part of rows first .. last - 1."""
-        rank, ranks, total = self.comm.rank, self.comm.size, last - first
+    def _batch(self, first: int, end: int) -> ClickBatch:
+        """Return this rank's part of the batch that begins at row ``first``."""
+        rank, ranks, total = self.comm.rank, self.comm.size, min(self.dlrm.batch_size, end - first)
         clicks = self.file.read(first + total * rank // ranks, first + total * (rank + 1) // ranks)
         one = torch.ones(len(clicks.label), dtype=torch.int64)
         rows = hashed(clicks, self.dlrm.rows)
@@ -170,12 +147,17 @@ def tables_of(dlrm: DlrmSettings) -> tuple[tuple[int, int], RowOptimizer]:
     return shape, OPTIMIZERS[dlrm.optimizer](dlrm.learning_rate)
 
 
-def node_memory(dlrm: DlrmSettings, ranks: int, here: int) -> int:
-    """Return the bytes that tables, and their copy for checkpoints, take on a node with ``here`` of the ranks."""
+def node_memory(dlrm: DlrmSettings, scored: int, ranks: int, here: int, *, gpus: bool) -> int:
+    """Return the bytes that tables, their copy for checkpoints and scores take on a node with ``here`` of the ranks.
+
+    scored: number of rows for tests. gpus: the tables themselves lie on GPUs.
+    """
     shape, optimizer = tables_of(dlrm)
+    scores = SCORED * -(-scored // ranks)
     if dlrm.memory:  # the copy is a file
-        return here * (bytes_of(NEAR, dlrm.memory) + PLACING * -(-shape[0] // ranks))
-    return here * 2 * rank_bytes([shape], optimizer, torch.float32, ranks)
+        return here * (scores + bytes_of(NEAR, dlrm.memory) + PLACING * -(-shape[0] // ranks))
+    copies = 1 if gpus else 2
+    return here * (scores + copies * rank_bytes([shape], optimizer, torch.float32, ranks))
 
 
 def hashed(clicks: Clicks, rows: int) -> Any:

@@ -50,11 +50,9 @@ class DlrmTrainer:
 
     def __init__(self, job: DlrmJob) -> None:
         self.job, self.loss = job, 0.0
-        self._collectives: Collectives = HostCollectives(job.comm.rank, job.comm.size, job.comm)
-        if (
-            job.device == "cuda"
-        ):  # gradients are there; on CPUs of several nodes tables have backends of one rank
-            self._collectives = job.rows.backend.collectives
+        # Gradients are on the GPU; on CPUs of several nodes tables have backends of one rank.
+        host = HostCollectives(job.comm.rank, job.comm.size, job.comm)
+        self._collectives: Collectives = job.rows.backend.collectives if job.device == "cuda" else host
 
     def epoch(self, epoch: int, first: int, after: Callable[[int], None]) -> float:
         """Train for an epoch from batch ``first`` on; return its mean loss. Collective.
@@ -84,10 +82,8 @@ class DlrmTrainer:
     @torch.no_grad()
     def scores(self) -> ClickScores:
         """Return the scores of the rows for tests, or of all rows if there are none. Collective."""
-        found = [
-            (self.job.model(each.dense, each.bags).cpu(), each.y.cpu() > 0)
-            for each in self.job.test_batches()
-        ]
+        model, batches = self.job.model, self.job.test_batches()
+        found = [(model(each.dense, each.bags).cpu(), each.y.cpu() > 0) for each in batches]
         scores = click_scores(self.job.comm, *(torch.cat(each).numpy() for each in zip(*found, strict=True)))
         if not np.isfinite(scores.log_loss):
             raise InputError(
@@ -97,13 +93,11 @@ class DlrmTrainer:
 
     def _shared(self) -> dict[str, Tensor]:
         """Return the tensors that are the same on all ranks, by name; those of the optimiser once it has stepped."""
-        model, shared = self.job.model, self.job.model.shared
+        every = self.job.model.named_parameters()
         found: dict[str, Tensor] = {
-            f"{MODEL}{name}": value
-            for name, value in model.named_parameters()
-            if not name.startswith("tables.")
+            f"{MODEL}{name}": value for name, value in every if not name.startswith("tables.")
         }
-        for number, parameter in enumerate(shared):
+        for number, parameter in enumerate(self.job.model.shared):
             for slot, value in self.job.optimizer.state[parameter].items():
                 if isinstance(value, Tensor):
                     found[f"{OPTIMIZER}{number}.{slot}"] = value
@@ -112,19 +106,10 @@ class DlrmTrainer:
     def capture(self, at: Position, metrics_bytes: int) -> State:
         """Return a copy of this rank's state. Raises InputError where a scratch file has no room for it."""
         rows = self.job.rows
-        facts = {
-            "epoch": at.epoch,
-            "batch": at.batch,
-            "loss": self.loss,
-            "metrics_bytes": metrics_bytes,
-            "clicks": self.job.file.uuid,
-            "job": config.dumps(self.job.settings),
-        }
-        tensors = (
-            {name: on_host(value) for name, value in self._shared().items()}
-            if self.job.comm.rank == 0
-            else {}
-        )
+        facts = {"epoch": at.epoch, "batch": at.batch, "loss": self.loss, "metrics_bytes": metrics_bytes}
+        facts |= {"clicks": self.job.file.uuid, "job": config.dumps(self.job.settings)}
+        shared = self._shared() if self.job.comm.rank == 0 else {}
+        tensors = {name: on_host(value) for name, value in shared.items()}
         return State(facts, tensors, np.arange(rows.first, rows.last), rows.saved())
 
     def save(self, saver: Saver, at: Position, metrics_bytes: int) -> None:

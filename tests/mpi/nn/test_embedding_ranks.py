@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import embeddings
 import numpy as np
 import pytest
@@ -84,46 +86,42 @@ def test_a_collection_loads_what_is_gathered(comm, rng, tiers):
     bags.close()
 
 
-def test_errors_of_one_rank_are_those_of_all(comm, rng):
-    bags = mgg.nn.ShardedEmbeddingBag(10, 3, comm=comm)
-    last = comm.rank == comm.size - 1
-    with pytest.raises(InputError, match="bag 1 has index 11; expected 0 to 9"):
-        bags(torch.tensor([1, 11 if last else 2]), torch.tensor([0, 1]))
-    out = bags(torch.tensor([1, 2]), torch.tensor([0, 1]))  # goes on
-    assert out.shape == (2, 3)
-    with pytest.raises(InputError, match=r"weight is \[11, 3\]; expected all rows \[10, 3\]"):
-        bags.load_state_dict({"weight": torch.zeros(10 + last, 3)})
-    with pytest.raises(InputError, match=r"all rows to load of rank . are .*pass the same on all"):
-        bags.load_state_dict(bags.state_dict() if last else {"weight": torch.zeros(10, 3)})
+def test_errors_of_one_rank_are_those_of_all(comm, rng, monkeypatch):
+    last, differ = comm.rank == comm.size - 1, "pass the same on all"
+    bag = partial(mgg.nn.ShardedEmbeddingBag, comm=comm)
+    collection = partial(mgg.nn.ShardedEmbeddingBagCollection, comm=comm)
+    tables, bags = [mgg.nn.TableConfig("t", 9, 4, ["a", "b"])], bag(10, 3)
+    found, two, one = collection(tables), torch.tensor([0, 1]), (torch.tensor([1]), torch.tensor([1]))
+    whole, rows = {"weight": torch.zeros(10, 3)}, {"embedding_bags.t.weight": torch.zeros(9 - last, 4)}
+    theirs = [renamed("aa" if last else "ab")], [renamed("ac" if last else "ab")]
+    for said, call in (
+        ("bag 1 has index 11; expected 0 to 9", lambda: bags(torch.tensor([1, 11 if last else 2]), two)),
+        (
+            r"weight is \[11, 3\]; expected",
+            lambda: bags.load_state_dict({"weight": torch.zeros(10 + last, 3)}),
+        ),
+        (f"all rows to load .*{differ}", lambda: bags.load_state_dict(bags.state_dict() if last else whole)),
+        (f"of rank {comm.size - 1} are .*{differ}", lambda: bag(10 + last, 3)),
+        ("the batch lacks b", lambda: found({"a": one} if last else {"a": one, "b": one})),
+        (r"feature b is \[1\]; expected", lambda: found({"a": one, "b": one[0] if last else one})),
+        (r"t.weight is \[8, 4\]; expected all rows \[9, 4\]", lambda: found.load_state_dict(rows)),
+        (f"tables to load .*{differ}", lambda: found.load_state_dict(found.state_dict() if last else rows)),
+        ("mode is ", lambda: bag(10, 3, mode="min" if last else "mean")),
+        ("way is ", lambda: bag(10, 3, way="fast" if last else "auto")),
+        ("padding_idx is ", lambda: bag(10, 3, padding_idx=10 if last else None)),
+        ("max_norm=", lambda: bag(10, 3, max_norm=1.0 if last else None)),
+        ("each feature needs a name of its own", lambda: collection(theirs[0])),
+        (f"tables of rank {comm.size - 1} are .*{differ}", lambda: collection(theirs[1])),
+    ):
+        with pytest.raises(InputError, match=said):
+            call()
+    assert bags(two, two).shape == (2, 3)  # goes on
     bags.close()
-    with pytest.raises(InputError, match=f"of rank {comm.size - 1} are .*pass the same on all"):
-        mgg.nn.ShardedEmbeddingBag(10 + last, 3, comm=comm)
-    tables = [mgg.nn.TableConfig("t", 9, 4, ["a", "b"])]
-    found = mgg.nn.ShardedEmbeddingBagCollection(tables, comm=comm)
-    one = (torch.tensor([1]), torch.tensor([1]))
-    with pytest.raises(InputError, match="the batch lacks b"):
-        found({"a": one} if last else {"a": one, "b": one})
-    with pytest.raises(InputError, match=r"feature b is \[1\]; expected"):
-        found({"a": one, "b": one[0] if last else one})
-    with pytest.raises(InputError, match=r"embedding_bags.t.weight is \[8, 4\]; expected all rows \[9, 4\]"):
-        found.load_state_dict({"embedding_bags.t.weight": torch.zeros(9 - last, 4)})
-    with pytest.raises(InputError, match=r"tables to load of rank . are .*pass the same on all"):
-        found.load_state_dict(found.state_dict() if last else {"embedding_bags.t.weight": torch.zeros(9, 4)})
     found.close()
-    for name, value in (("mode", "min"), ("way", "fast"), ("padding_idx", 10), ("max_norm", 1.0)):
-        with pytest.raises(InputError, match=f"{name}(=| is )"):
-            mgg.nn.ShardedEmbeddingBag(10, 3, comm=comm, **({name: value} if last else {}))
-    with pytest.raises(InputError, match="each feature needs a name of its own"):
-        mgg.nn.ShardedEmbeddingBagCollection([renamed("aa")] if last else tables, comm=comm)
-    with pytest.raises(InputError, match=f"tables of rank {comm.size - 1} are .*pass the same on all"):
-        mgg.nn.ShardedEmbeddingBagCollection([renamed("ac")] if last else tables, comm=comm)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sharded.cores, "memory_available", lambda: 10 if last else 1 << 40)
-        here = comm.size * -(-1000 // comm.size) * 16
-        with pytest.raises(
-            InputError, match=f"need {sizes.shown(here)} on this node, and 10 B are available"
-        ):
-            mgg.nn.ShardedEmbeddingBag(1000, 4, comm=comm)
+    monkeypatch.setattr(sharded.cores, "memory_available", lambda: 10 if last else 1 << 40)
+    here = sizes.shown(comm.size * -(-1000 // comm.size) * 16)
+    with pytest.raises(InputError, match=f"need {here} on this node, and 10 B are available"):
+        bag(1000, 4)
 
 
 def renamed(features: str) -> mgg.nn.TableConfig:

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from jobs import click_tree
 from mpi4py import MPI
 from sklearn.metrics import roc_auc_score
 
@@ -31,22 +32,16 @@ def settings(folder, first):
     first(lambda: write_clicks(folder / "c.h5", [partial(draw_clicks, 1500)]))
 
     def settings(name: str, optimizer: str, **tiers: object) -> config.Settings:
-        dlrm = {
-            "data": str(folder / "c.h5"),
-            "rows": 300,
-            "dim": 5,
-            "bottom": [9],
-            "top": [9],
-            "batch_size": 200,
+        small = {"rows": 300, "dim": 5, "bottom": [9], "top": [9], "batch_size": 200, "learning_rate": 0.05}
+        keys = {f"dlrm.{key}": value for key, value in (small | {"optimizer": optimizer} | tiers).items()}
+        keys |= {
+            "run.folder": str(folder / name),
+            "run.resume": "auto",
+            "train.epochs": EPOCHS,
+            "train.seed": 3,
         }
-        run = {"folder": str(folder / name), "threads": 1, "resume": "auto"}
-        kept = {"every_epochs": 1, "every_minutes": 0}
-        tree = {
-            "dlrm": dlrm | {"optimizer": optimizer, "learning_rate": 0.05} | tiers,
-            "run": run,
-            "checkpoint": kept,
-        }
-        return config.from_tree(tree | {"train": {"epochs": EPOCHS, "seed": 3}}, "job")
+        keys |= {"checkpoint.every_epochs": 1, "checkpoint.every_minutes": 0}
+        return config.from_tree(click_tree(folder, **keys), "job")
 
     return settings
 

@@ -8,8 +8,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from data.graphs import refused
+from jobs import click_job, click_tree
 from mpi4py import MPI
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -65,18 +67,8 @@ def test_scores_are_those_of_scikit_learn(rng):
 
 def test_batches_hold_each_row_once(tmp_path):
     write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 1000)])
-    settings = config.from_tree(
-        {
-            "dlrm": {
-                "data": str(tmp_path / "c.h5"),
-                "rows": 50,
-                "batch_size": 64,
-                "test": 0.1,
-                "columns": [2, 26],
-            }
-        },
-        "job",
-    )
+    keys = {"dlrm.rows": 50, "dlrm.batch_size": 64, "dlrm.columns": [2, 26]}
+    settings = config.from_tree(click_tree(tmp_path, **keys), "job")
     with open_clicks(tmp_path / "c.h5") as file:
         job = DlrmJob(settings, MPI.COMM_SELF, file)
         every = file.read(0, 1000)
@@ -99,67 +91,44 @@ def test_batches_hold_each_row_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sections", "message"),
+    ("keys", "message"),
     [
-        ({"dlrm": {"data": "none.h5"}}, "none.h5: is no file of clicks"),
-        ({"dlrm": {"data": "job.toml"}}, "job.toml: is no file of clicks"),
-        ({"dlrm": {"data": "c.h5"}, "graph": {"file": "c.h5"}}, "has graph.file and dlrm.data"),
-        ({"dlrm": {"data": "c.h5", "columns": [3, 3]}}, "dlrm.columns are [3, 3]; expected distinct ones"),
-        ({"dlrm": {"data": "c.h5", "columns": [27]}}, "dlrm.columns is [27]; it must be"),
-        ({"dlrm": {"data": "c.h5", "rows": 1}}, "dlrm.rows is 1; it must be a whole number, at least 2"),
-        ({"dlrm": {"data": "c.h5", "test": 0.999}}, "no row is left to train on"),
-        ({"dlrm": {"data": "c.h5", "test": "day"}}, "has one log, and dlrm.test is"),
-        ({"dlrm": {"data": "c.h5", "test": "week"}}, "dlrm.test is 'week'; it must be"),
-        ({"dlrm": {"data": "c.h5", "learning_rate": 1e6, "optimizer": "sgd"}}, "lower dlrm.learning_rate"),
+        ({"dlrm.data": "none.h5"}, "none.h5: is no file of clicks"),
+        ({"dlrm.data": "job.toml"}, "job.toml: is no file of clicks"),
+        ({"graph.file": "c.h5"}, "has graph.file and dlrm.data"),
+        ({"dlrm.columns": [3, 3]}, "dlrm.columns are [3, 3]; expected distinct ones"),
+        ({"dlrm.columns": [27]}, "dlrm.columns is [27]; it must be"),
+        ({"dlrm.rows": 1}, "dlrm.rows is 1; it must be a whole number, at least 2"),
+        ({"dlrm.test": 0.999}, "no row is left to train on"),
+        ({"dlrm.test": "day"}, "has one log, and dlrm.test is"),
+        ({"dlrm.test": "week"}, "dlrm.test is 'week'; it must be"),
+        ({"dlrm.learning_rate": 1e6, "dlrm.optimizer": "sgd"}, "lower dlrm.learning_rate"),
+        ({"model.hidden": 5}, "model.hidden is 5, which is for jobs of graphs"),
+        ({"train.dtype": "float64"}, "train.dtype is 'float64', which is for"),
+        ({"run.share_gpu": True}, "run.share_gpu is True, which is for jobs of"),
+        ({"features.near": "1G"}, "features.near is '1G', which is for jobs of"),
         (
-            {"dlrm": {"data": "c.h5"}, "model": {"hidden": 5}},
-            "model.hidden is 5, which is for jobs of graphs",
-        ),
-        ({"dlrm": {"data": "c.h5"}, "train": {"dtype": "float64"}}, "train.dtype is 'float64', which is for"),
-        (
-            {"dlrm": {"data": "c.h5"}, "run": {"share_gpu": True}},
-            "run.share_gpu is True, which is for jobs of",
-        ),
-        (
-            {"dlrm": {"data": "c.h5"}, "features": {"near": "1G"}},
-            "features.near is '1G', which is for jobs of",
-        ),
-        (
-            {"dlrm": {}, "graph": {"file": "c.h5"}},
+            {"dlrm.data": "", "graph.file": "c.h5"},
             "dlrm.rows is 20, which is for jobs of clicks; it lacks dlrm",
         ),
-        ({"dlrm": {"data": "c.h5"}, "run": {"backend": "shmem"}}, "run.backend: shmem is for jobs of graphs"),
-        ({"dlrm": {"data": "c.h5"}, "run": {"backend": "cuda"}}, "no GPU here"),
-        (
-            {"dlrm": {"data": "c.h5", "rows": 1 << 36}},
-            "and their copy for checkpoints, need 65.0 TiB on this node",
-        ),
-        (
-            {"dlrm": {"data": "c.h5", "memory": 9, "rows": 1 << 36}},
-            "rows of embeddings by score needs 48.8 TiB",
-        ),
-        ({"dlrm": {"data": "c.h5", "scratch": "/tmp"}}, "set dlrm.memory too"),
-        ({"dlrm": {"data": "c.h5", "memory": 9, "scratch": "/no"}}, "scratch folder /no: No such file"),
-        ({"dlrm": {"data": "c.h5", "memory": "9 balls"}}, "dlrm.memory is '9 balls'; it must be"),
-        ({"dlrm": {"dat": "c.h5"}}, "unknown key dlrm.dat; did you mean dlrm.data?"),
+        ({"run.backend": "shmem"}, "run.backend: shmem is for jobs of graphs"),
+        ({"run.backend": "cuda"}, "no GPU here"),
+        ({"dlrm.rows": 1 << 36}, "and their copy for checkpoints, need 65.0 TiB on this node"),
+        ({"dlrm.memory": 9, "dlrm.rows": 1 << 36}, "rows of embeddings by score needs 48.8 TiB"),
+        ({"dlrm.scratch": "/tmp"}, "set dlrm.memory too"),
+        ({"dlrm.memory": 9, "dlrm.scratch": "/no"}, "scratch folder /no: No such file"),
+        ({"dlrm.memory": "9 balls"}, "dlrm.memory is '9 balls'; it must be"),
+        ({"dlrm.dat": "c.h5"}, "unknown key dlrm.dat; did you mean dlrm.data?"),
     ],
 )
-def test_what_does_not_fit_ends_with_2(tmp_path, capsys, monkeypatch, sections, message):
-    import tomli_w
-
+def test_what_does_not_fit_ends_with_2(tmp_path, capsys, monkeypatch, keys, message):
     def gpu(name, *_):
         if name == "cuda":
             raise InputError("no GPU here")
         return None, ""
 
     monkeypatch.setattr(backends, "_gpu", gpu)
-    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 300)])
-    sections = {"run": {}, "train": {}} | sections
-    sections["run"] |= {"folder": str(tmp_path / "runs")}
-    sections["train"] |= {"epochs": 1}
-    sections["dlrm"] = {"rows": 20, "dim": 4, "batch_size": 100} | sections["dlrm"]
-    (tmp_path / "job.toml").write_text(tomli_w.dumps(sections))
-    assert main(["train", str(tmp_path / "job.toml")]) == 2
+    assert main(["train", click_job(tmp_path, **keys)]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not [*tmp_path.glob("runs/*")] or "learning_rate" in message
@@ -188,11 +157,13 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
     """The log loss of the training rows falls below that of the base rate, 0.513."""
     held = np.load(data_folder / "criteo_tiny" / "criteo_tiny.npz")
     write_clicks(tmp_path / "c.h5", [lambda: [Clicks(held["label"], held["dense"], held["cat"])]])
-    (tmp_path / "job.toml").write_text(
-        '[dlrm]\ndata = "c.h5"\nrows = 2000\ndim = 8\nbottom = [32]\ntop = [32]\nbatch_size = 128\ntest = 0\n'
-        f'[train]\nepochs = 2\n[run]\nfolder = "{tmp_path}/runs"\nthreads = 1\n'
+    small = {"rows": 2000, "dim": 8, "bottom": [32], "top": [32], "batch_size": 128, "test": 0}
+    tree = click_tree(
+        tmp_path, **{f"dlrm.{key}": value for key, value in small.items()}, **{"train.epochs": 2}
     )
-    assert main(["train", str(tmp_path / "job.toml")]) == 0
+    job = tmp_path / "job.toml"
+    job.write_text(tomli_w.dumps(tree))
+    assert main(["train", str(job)]) == 0
     assert "normalised entropy" in capsys.readouterr().out
     summary = json.loads((tmp_path / "runs" / "001" / "summary.json").read_text())
     assert summary["log_loss"] < 0.45 and summary["auc"] > 0.8 and summary["normalised_entropy"] < 0.9
@@ -200,12 +171,8 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
     assert (
         main(["runs", str(tmp_path / "runs")]) == 0 and f"AUC {summary['auc']:.4f}" in capsys.readouterr().out
     )
-    run, job = tmp_path / "runs" / "001", tmp_path / "job.toml"
-    for words in (
-        ["predict", run, "-o", "p.npz"],
-        ["report", run, "-o", "r.html"],
-        ["tune", job],
-    ):
+    run = tmp_path / "runs" / "001"
+    for words in (["predict", run, "-o", "p.npz"], ["report", run, "-o", "r.html"], ["tune", job]):
         capsys.readouterr()
         assert main([str(word) for word in words]) == 2
         assert "this command is for jobs of graphs" in capsys.readouterr().err
@@ -215,38 +182,30 @@ def test_real_clicks_are_learned(data_folder, tmp_path, capsys):
 
 
 def test_seeds_are_trained_and_compared(tmp_path, capsys):
-    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 300)])
-    (tmp_path / "job.toml").write_text(
-        '[dlrm]\ndata = "c.h5"\nrows = 20\ndim = 4\nbottom = [3]\ntop = [3]\nbatch_size = 100\n'
-        f'[train]\nepochs = 1\n[run]\nfolder = "{tmp_path}/runs"\nthreads = 1\n'
-    )
-    assert main(["train", str(tmp_path / "job.toml"), "--seeds=2"]) == 0
+    job = click_job(tmp_path)
+    assert main(["train", job, "--seeds=2"]) == 0
     out = capsys.readouterr().out
     paths = [tmp_path / "runs" / f"seed-{seed}" / "001" / "summary.json" for seed in (0, 1)]
     first, second = (json.loads(path.read_text()) for path in paths)
     assert first["auc"] != second["auc"]
     assert f"AUC                 {(first['auc'] + second['auc']) / 2:.4f} ± " in out
-    assert main(["train", str(tmp_path / "job.toml"), "--seeds=2"]) == 0
+    assert main(["train", job, "--seeds=2"]) == 0
     assert capsys.readouterr().out.count("as before") == 2
     write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 300, seed=1)], force=True)
-    assert main(["train", str(tmp_path / "job.toml"), "--seeds=2"]) == 2
+    assert main(["train", job, "--seeds=2"]) == 2
     assert "was trained on other clicks than" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_with_the_same_clicks_wherever_they_lie(tmp_path, capsys, monkeypatch):
     """The job file of a resumed run is its last one, drafts are removed, and other clicks are refused."""
-    write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 300)])
-    (tmp_path / "job.toml").write_text(
-        '[dlrm]\ndata = "c.h5"\nrows = 20\ndim = 4\nbottom = [3]\ntop = [3]\nbatch_size = 100\n'
-        f'[train]\nepochs = 1\n[run]\nfolder = "{tmp_path}/runs"\nthreads = 1\n[checkpoint]\nevery_epochs = 1\n'
-    )
-    assert main(["train", str(tmp_path / "job.toml")]) == 0
+    job = click_job(tmp_path, **{"checkpoint.every_epochs": 1})
+    assert main(["train", job]) == 0
     run = (tmp_path / "runs" / "001").resolve()
     with open_clicks(tmp_path / "c.h5") as file:
         assert json.loads((run / "summary.json").read_text())["uuid"] == file.uuid
     started = []
     monkeypatch.setattr("mgg_hpc.runtime.launch.process_launch", lambda *each: started.append(each) or 0)
-    for words in (["train", str(tmp_path / "job.toml")], ["resume", str(run)]):
+    for words in (["train", job], ["resume", str(run)]):
         assert main(["launch", "-n", "2", *words]) == 0 and started.pop()[1] == tuple(words)
     (tmp_path / "c.h5").rename(tmp_path / "moved.h5")
     folders.draft(run / "checkpoints", 7)
