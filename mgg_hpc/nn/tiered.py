@@ -355,9 +355,9 @@ def expected_visits(
     """Return the probability that a batch reads each node's row, float64 [N]: a score for `mgg.TieredTensor`.
 
     edge_index: integers [2, E], sources and destinations, as PyG's; of DGL ``torch.stack(graph.edges())``. train: bool
-    [N], the training nodes. num_neighbors, batch_size: as for `mgg.NeighborLoader`, and PyG's and DGL's loaders. It is
-    computed from the edges alone, before training (SALIENT++, MLSys '23). Raises InputError for edges and masks that do
-    not fit, and without training nodes.
+    [N], the training nodes. num_neighbors, batch_size: as for `mgg.NeighborLoader` and PyG's; DGL's samplers take
+    fanouts in the reverse order. It is computed from the edges alone, before training (SALIENT++, MLSys '23). Raises
+    InputError for edges and masks that do not fit, and without training nodes.
     """
     edges, mask = np.asarray(edge_index), np.asarray(train)
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":

@@ -62,6 +62,7 @@ def test_what_is_wrong_with_a_page_is_named_by_its_line(tmp_path):
     for text, message in {
         "```sh\ntrue\nfalse\n```\n": "page.md:4: exit code 1",
         "```\n# a.py\nprint(1)\n```\n```sh\npython a.py\n```\n```text\ntwo\n```\n": "page.md:11 does not show:\n1",
+        "```\n# b.py\nprint(1)  # before: print(2)\n```\n```sh\npython b.py\n```\n": "page.md:8: b.py printed before",
         "```text\nnothing was run\n```\n": "page.md:4 does not show",
     }.items():
         page.write_text(f"# A page\n\n{text}")
