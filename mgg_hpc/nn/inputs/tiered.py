@@ -151,6 +151,7 @@ class TieredFeatures(HostFeatures):
             self._backend, self._comm, self._file, self._room, score=score, reads=reads, reserve=reserve
         )
         self._table, self._reads = self._placed.table, None
+        self._backend.stream.finish()  # before another stream reads the rows
         if reads is not None:
             ends = np.cumsum([each.slots for each in self._table.tiers])
             slots = self._table.slots
