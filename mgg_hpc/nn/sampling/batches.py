@@ -327,7 +327,9 @@ class Batches:
         """
         stream, beside = self._source.backend.stream, self._source.gathers_beside and self._how.prefetch > 0
         with closing(self._made(epoch, first, beside=beside)) as made:
-            for (batch, stamp), _ in pairwise(chain(made, [None])) if beside else zip(made, repeat(None), strict=False):
+            for (batch, stamp), _ in (
+                pairwise(chain(made, [None])) if beside else zip(made, repeat(None), strict=False)
+            ):
                 if beside:
                     stream.wait(stamp, batch.x)
                 yield batch
