@@ -254,7 +254,7 @@ class Placed:
             nbytes[name] = rest * self._format.dim * self._format.dtype.itemsize
             on_host, advice = on_host + nbytes[name], "; choose a folder on a disk"
         shown = ", ".join(f"{name} {sizes.shown(size)}" for name, size in nbytes.items() if size)
-        each = f" ({NEAR} and {PEERS} on each of {ranks} ranks)" if ranks > 1 else ""
+        each = f" ({NEAR} and {PEERS} on each of {ranks} ranks)" if ranks > 1 and mine else ""
         if free is not None and mine > free:
             raise InputError(
                 f"tiers: {shown}{each}; the GPU of rank {self._rank} has {sizes.shown(free)} free"
