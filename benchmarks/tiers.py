@@ -205,6 +205,11 @@ def disk(
 
             taken = interleaved(runs | {"reads that miss": partial(cold, misses)}, turns)
         results.compare(taken, {"tiers": {"hit_rate": round(1 - counts.tiers[-1]["file"], 4)}}, steps=steps)
+    memory, tiers, reads = (row["median_ms"] for row in results.rows)
+    results.notes.append(
+        f"tiers: {tiers / memory:.2f} times the time in memory, {tiers / max(memory, reads):.2f} times the larger of "
+        "that and the time of the reads that miss"
+    )
     results.write(files)
     results.show("variant", *TIMES, "hit_rate")
 

@@ -8,6 +8,9 @@ text          compared with what the commands before it print, as `shows` says; 
 others        written to the file that the first line names (`# train.py`); without a name they are left alone
 ============  ====================================================================================================
 
+A script in which a line ends in `# before: ...` is run as it was before, too, without the lines that end in `# new`:
+`python train.py` must print what that does, and may print more.
+
 A comment above a block says how it is run here (``<!-- test: slurm -->``):
 
 =========  =======================================================================================================
@@ -16,6 +19,7 @@ mark       block
 cora       left out where MGG_DATA has no Cora, which takes the place of a download
 no cora    left out where MGG_DATA has Cora
 interrupt  commands, ended by Ctrl-C after some epochs, with exit code 3
+dgl        commands, with DGL, which pip installs to a folder of its own; not by a Python that it has no wheel for
 slurm      commands, with stand-ins for Slurm's commands: sbatch runs the script at once, srun starts ranks by mpiexec
 =========  =======================================================================================================
 """
@@ -41,6 +45,8 @@ EPOCHS = 10  # of a run before Ctrl-C
 
 BLOCK = re.compile(r"(?:^<!-- test: ([\w ]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.\w+)\n")
+NEW = re.compile(r"^.*  # (?:new\n|before: )", re.MULTILINE)
+HAS_WHEELS = sys.version_info < (3, 12)  # of the DGL that benchmarks compare with
 _QUANTITY = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)? ?(?:%|[KMG]iB|B|ms|s|min|h)(?!\w)"
 QUANTITY = re.compile(f"{_QUANTITY}(?: {_QUANTITY})*")  # also "1 min 05 s"
 REAL = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)")
@@ -110,17 +116,25 @@ def follow(page: Path, folder: Path) -> None:
     code, output = 0, None
     for block in blocks(page):
         where = f"{page.name}:{block.line}"
-        if block.mark == ("no cora" if CORA.exists() else "cora"):
+        if block.mark == ("no cora" if CORA.exists() else "cora") or (block.mark == "dgl" and not HAS_WHEELS):
             continue
         if block.language == "sh":
             code, output = run(block.text, folder, block.mark)
             assert code == (3 if block.mark == "interrupt" else 0), f"{where}: exit code {code}\n{output}"
+            for path in folder.glob("before_*.py"):
+                if (name := path.name.removeprefix("before_")) in block.text.split():
+                    _, earlier = run(f"python {path.name}", folder, block.mark)
+                    assert earlier and output.startswith(earlier), (
+                        f"{where}: {name} printed before:\n{earlier}"
+                    )
         elif block.language == "text":
             # Ctrl-C comes after any epoch.
             text = re.sub(r"(?<=after epoch )\d+", "...", block.text) if code == 3 else block.text
             assert output is not None and shows(text, output), f"{where} does not show:\n{output}"
         elif name := FILE.match(block.text):
             (folder / name[1]).write_text(block.text)
+            if (earlier := NEW.sub("", block.text)) != block.text:
+                (folder / f"before_{name[1]}").write_text(earlier)
 
 
 def run(commands: str, folder: Path, mark: str = "") -> tuple[int, str]:
@@ -136,6 +150,11 @@ def run(commands: str, folder: Path, mark: str = "") -> tuple[int, str]:
     places = [str(Path(sys.prefix) / "bin"), environment["PATH"]]
     if mark == "slurm":
         places.insert(0, str(stand_ins(folder)))
+    if mark == "dgl":  # which draws the same on one thread alone
+        environment |= {
+            "PYTHONPATH": f"{dgl(folder)}:{environment.get('PYTHONPATH', '')}",
+            "OMP_NUM_THREADS": "1",
+        }
     environment["PATH"] = ":".join(places)
     bash = ("bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{commands}")
     done = programs.run_limited(*bash, seconds=LONGEST, cwd=folder, env=environment)
@@ -156,6 +175,16 @@ def interrupted(command: str, folder: Path) -> tuple[int, str]:
         return job.wait(), job.said()
     finally:
         job.close()
+
+
+def dgl(folder: Path) -> Path:
+    """Return a folder with DGL, which pip installs there without its requirements. Fails the test where pip does."""
+    to, listed = folder / ".dgl", ROOT / "benchmarks" / "peers" / "alone.txt"
+    if not to.exists():
+        pip = (sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--target", to, "-r", listed)
+        done = programs.run_limited(*pip, seconds=LONGEST)
+        assert done.returncode == 0, f"DGL could not be installed: {done.stderr}"
+    return to
 
 
 def stand_ins(folder: Path) -> Path:

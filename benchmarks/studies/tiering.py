@@ -72,9 +72,8 @@ class Case:
             seeds = self._train[shuffled(self._train, seed=0, epoch=epoch)]
             for step in range(self.steps):
                 chosen = seeds[step * self._batch :][: self._batch]
-                yield self._sampler.sample(
-                    chosen, self._fanouts, seed=0, step=epoch * self.steps + step
-                ).nodes
+                number = epoch * self.steps + step
+                yield self._sampler.sample(chosen, self._fanouts, seed=0, step=number).nodes
 
     def _reads(self, epochs: Iterable[int]) -> NDArray[np.int64]:
         counts = np.zeros(self.nodes, np.int64)
@@ -145,21 +144,16 @@ def hits(
     files: tuple[Path, ...],
 ) -> None:
     """Print the share of reads that are near, by score."""
-    results = Results(
-        "tiers hits", training_percent=TRAINING_PERCENT, epochs=epochs, replayed_batches=replayed
-    )
+    how = {"training_percent": TRAINING_PERCENT, "epochs": epochs, "replayed_batches": replayed}
+    results = Results("tiers hits", **how)
     for case in cases(names, fanouts, epochs):
-        room = {share: case.nodes * share // 100 for share in shares}
-        for variant, order in case.orders.items():
-            until = read_until(case, order)
-            rates = {f"hit_rate_{share}": round(float(until[rows]), 4) for share, rows in room.items()}
-            results.rows.append(case.columns | {"variant": variant} | rates)
+        room = [case.nodes * share // 100 for share in shares]
+        found = {name: read_until(case, order)[room].tolist() for name, order in case.orders.items()}
         for name in CACHES if replayed else ():
-            rates = {
-                f"hit_rate_{share}": round(case.replayed(rows, name, replayed), 4)
-                for share, rows in room.items()
-            }
-            results.rows.append(case.columns | {"variant": name} | rates)
+            found[name] = [case.replayed(rows, name, replayed) for rows in room]
+        for variant, rates in found.items():
+            near = {f"hit_rate_{share}": round(rate, 4) for share, rate in zip(shares, rates, strict=True)}
+            results.rows.append(case.columns | {"variant": variant} | near)
         results.write(files, draw)
     results.show()
 

@@ -94,7 +94,9 @@ class TieredTensor:
         """
         self._comm = comm = ranks_of(comm)
         self._closed, self._failed, self.writable = False, False, writable
-        ranks, of_node = (1, 1) if comm is None else (comm.size, mpi.node(comm).size)
+        self._rank, self._ranks, of_node = 0, 1, 1
+        if comm is not None:
+            self._rank, self._ranks, of_node = comm.rank, comm.size, mpi.node(comm).size
         scratch = Path(folder or tempfile.gettempdir()) if writable else None
         with agreed(comm):
             source, places = find()
@@ -110,7 +112,7 @@ class TieredTensor:
             if given is None and peers == AUTO:
                 raise InputError(f'peers = "{AUTO}" needs a score, by which near is divided; pass bytes')
             if writable:
-                _check_writable(ranks, of_node, device, room)
+                _check_writable(self._ranks, of_node, device, room)
             elif folder is not None:
                 raise InputError(
                     "folder is for the scratch file of writable=True, and the tensor is read-only"
@@ -163,16 +165,10 @@ class TieredTensor:
 
         def find() -> tuple[NDArray[Any] | FileRows, None]:
             mapped: Any = array
-            of_file = (
-                isinstance(array, np.memmap) and mapped._mmap is not None and mapped.filename is not None
-            )
-            if (
-                not of_file
-                or mapped.mode == "c"
-                or array.ndim != 2
-                or not array.size
-                or not array.flags.c_contiguous
-            ):
+            of_file = isinstance(array, np.memmap) and None not in (mapped._mmap, mapped.filename)
+            if not of_file or mapped.mode == "c":
+                return array, None
+            if array.ndim != 2 or not array.size or not array.flags.c_contiguous:
                 return array, None
             begin = mapped.offset - mapped.offset % ALLOCATIONGRANULARITY  # of what is mapped, in the file
             offset = begin + array.ctypes.data - np.frombuffer(mapped._mmap, np.uint8).ctypes.data
@@ -189,16 +185,9 @@ class TieredTensor:
         """Return a tensor over another one on the CPU, which may not change. how: as above."""
 
         def find() -> tuple[NDArray[Any], None]:
-            if (
-                not isinstance(tensor, Tensor)
-                or tensor.layout != torch.strided
-                or tensor.device.type != "cpu"
-            ):
-                kind = (
-                    f"{tensor.layout} on {tensor.device}"
-                    if isinstance(tensor, Tensor)
-                    else type(tensor).__name__
-                )
+            of_torch = isinstance(tensor, Tensor)
+            if not of_torch or tensor.layout != torch.strided or tensor.device.type != "cpu":
+                kind = f"{tensor.layout} on {tensor.device}" if of_torch else type(tensor).__name__
                 raise InputError(
                     f"from_torch: expected a dense tensor [N, dim] on the CPU, and this is {kind}"
                 )
@@ -255,31 +244,27 @@ class TieredTensor:
         shape = [len(numbers), self.shape[1]]
         if out is not None and not isinstance(out, Tensor):
             raise ValueError(f"out is a {type(out).__name__}; expected a torch.Tensor")
-        if out is not None and (
-            list(out.shape) != shape or out.dtype != self.dtype or out.device.type != device
-        ):
+        if out is not None and (list(out.shape), out.dtype, out.device.type) != (shape, self.dtype, device):
             raise ValueError(
                 f"out is {list(out.shape)} of {out.dtype} on {out.device}; expected {shape} of {self.dtype} on {device}"
             )
-        if device == "cpu":
+        if device != "cpu":
+            found = self._workspace.rows(len(numbers), self.shape[1], self.dtype)
+        else:
             found = torch.empty(shape, dtype=self.dtype) if out is None else out
-            if self._backend.options.threads != (
-                threads := torch.get_num_threads()
-            ):  # as in processes that load data
+            threads = torch.get_num_threads()  # which differ in processes that load data
+            if self._backend.options.threads != threads:
                 self._backend.options = replace(self._backend.options, threads=threads)
-            with self._of_this_rank():
-                self._backend.gather(self._table, numbers, as_array(found))
-            return found
-        found = self._workspace.rows(len(numbers), self.shape[1], self.dtype)
         with self._of_this_rank():
             self._backend.gather(self._table, numbers, as_array(found))
+        if device == "cpu":
+            return found
         return found.contiguous() if out is None else out.copy_(found)
 
     @property
     def owned(self) -> range:
         """Rows that this rank may write: of P ranks, rank p owns rows N p // P .. N (p + 1) // P - 1."""
-        rank, ranks = (0, 1) if self._comm is None else (self._comm.rank, self._comm.size)
-        return range(len(self) * rank // ranks, len(self) * (rank + 1) // ranks)
+        return range(len(self) * self._rank // self._ranks, len(self) * (self._rank + 1) // self._ranks)
 
     def update(self, ids: Any, rows: Tensor | NDArray[Any]) -> None:
         """Set rows of ``owned`` by number; of equal numbers the last one counts. Not collective.
@@ -299,14 +284,10 @@ class TieredTensor:
             raise ValueError(
                 f"rows are {list(given.shape)} of {given.dtype}; expected {expected} of {self.dtype}"
             )
-        others = (numbers < own.start) | (numbers >= own.stop)
-        if (
-            self._comm is not None
-            and others.any()
-            and 0 <= (number := numbers[np.argmax(others)]) < len(self)
-        ):
+        others = numbers[(numbers < own.start) | (numbers >= own.stop)]
+        if len(others) and 0 <= (number := others[0]) < len(self):
             raise ValueError(
-                f"row {number} is another rank's; rank {self._comm.rank} owns rows {own.start} to {own.stop - 1}"
+                f"row {number} is another rank's; rank {self._rank} owns rows {own.start} to {own.stop - 1}"
             )
         with self._of_this_rank():
             cast(HostBackend, self._backend).update(self._table, numbers, np.ascontiguousarray(given))
@@ -353,9 +334,9 @@ def expected_visits(
     """Return the probability that a batch reads each node's row, float64 [N]: a score for `mgg.TieredTensor`.
 
     edge_index: integers [2, E], sources and destinations, as PyG's; of DGL ``torch.stack(graph.edges())``. train: bool
-    [N], the training nodes. num_neighbors, batch_size: as for `mgg.NeighborLoader`, and PyG's and DGL's loaders. It is
-    computed from the edges alone, before training (SALIENT++, MLSys '23). Raises InputError for edges and masks that do
-    not fit, and without training nodes.
+    [N], the training nodes. num_neighbors, batch_size: as for `mgg.NeighborLoader` and PyG's; DGL's samplers take
+    fanouts in the reverse order. It is computed from the edges alone, before training (SALIENT++, MLSys '23). Raises
+    InputError for edges and masks that do not fit, and without training nodes.
     """
     edges, mask = np.asarray(edge_index), np.asarray(train)
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
@@ -363,11 +344,8 @@ def expected_visits(
     if mask.ndim != 1 or mask.dtype.kind != "b":
         raise InputError(f"train is {mask.dtype} {list(mask.shape)}; expected bool [N], a mask of all nodes")
     try:
-        nodes, fanouts, batch = (
-            len(mask),
-            list(map(operator.index, num_neighbors)),
-            operator.index(batch_size),
-        )
+        nodes, fanouts = len(mask), list(map(operator.index, num_neighbors))
+        batch = operator.index(batch_size)
     except TypeError:
         raise InputError(
             f"num_neighbors is {num_neighbors!r}, and batch_size {batch_size!r}; expected whole numbers: a list of one "

@@ -69,12 +69,9 @@ def test_training_nodes_weigh_more_at_the_start(graph, rng):
     dense, pull = graph
     train = rng.random(NODES) < 0.1
     train[3] = True
-    wanted = [1 / train.sum() if each else 1 / NODES for each in train]
+    wanted = np.where(train, 1 / train.sum(), 1 / NODES)
     for _ in range(5):
-        given = [value / max(1, degree) for value, degree in zip(wanted, dense.sum(1), strict=True)]
-        wanted = [
-            0.15 / NODES + 0.85 * sum(dense[v, u] * given[v] for v in range(NODES)) for u in range(NODES)
-        ]
+        wanted = 0.15 / NODES + 0.85 * (wanted / np.maximum(dense.sum(1), 1)) @ dense
     np.testing.assert_allclose(scores.training_pagerank(pull, dense.sum(1), train), wanted, rtol=1e-12)
 
 

@@ -3,7 +3,8 @@
 FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch; on all ranks: "driver" pretends
 that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" also that the native module does not load,
 "far" that no pointer leads to a peer, "no sampling" leaves draws to the CPU, "old" that the GPU is of an older
-generation, "group" that gradients are summed by a process group, as on GPUs of their own.
+generation, "group" that gradients are summed by a process group, as on GPUs of their own, on rank 0: "order"
+prints a line for each gather of rows by number with its stream (0 or 1), wait for the second stream, and step.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from mgg_hpc.runtime.backends.cuda import collectives, nvshmem
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
 from mgg_hpc.runtime.backends.cuda.context import DeviceStream
 from mgg_hpc.runtime.backends.cuda.device_arrays import DeviceArrays
+from mgg_hpc.runtime.backends.cuda.rows import Gathers
 from mgg_hpc.training import trainer
 
 library, fault, words = Path(sys.argv[1]), sys.argv[2], sys.argv[4:]
@@ -76,6 +79,11 @@ class Stopping(trainer.Trainer):
         super().step(epoch)
 
 
+def announce(kind: type, name: str, what: Callable[[], str]) -> None:
+    method = getattr(kind, name)
+    setattr(kind, name, lambda *given: (print(f"order: {what()}"), method(*given))[1])
+
+
 if fault == "far":
     cuda_rank.NvshmemPeers = lambda *given: nvshmem.NvshmemPeers(*given, lambda rank, peer: rank == peer)
 if fault == "no sampling":
@@ -91,6 +99,10 @@ if fault == "old":
 if fault == "group":
     cuda_rank.NcclSums = Gloo
     cuda_rank.RankBackend.records = True  # what the shim cannot
+if fault == "order" and first:
+    announce(Gathers, "by_number", lambda: f"gather {engine.arrays.stream()}")
+    announce(DeviceStream, "wait", lambda: "wait")
+    announce(trainer.Trainer, "step_on", lambda: "step")
 if fault == "sleep" and not first:
     from mgg_hpc.training import train
 

@@ -197,6 +197,21 @@ def test_a_gpu_draws_the_batches_of_the_cpu(rng, trained, tmp_path, name):
         assert found[column] == wanted[column]
 
 
+def test_rows_of_tiers_are_gathered_a_batch_ahead_on_the_second_stream(trained, tmp_path):
+    """One wait a batch; the engine refuses rows that nothing has waited for. Without tiers no second stream is used."""
+    job = batches({"name": "sage"}) | TIERS
+    jobs.write_job(tmp_path, jobs.blocks(), **job)
+    said = trained(1, *CUDA, fault="order")
+    found, steps = columns(tmp_path / "runs")["loss"], summary_of(tmp_path)["batches"]
+    order = "".join(re.findall(r"^order: (?:gather )?(\w)", said, re.MULTILINE))
+    epoch = "1" + "1ws" * (steps - 1) + "ws"
+    assert steps > 2 and order.count("s") == steps * job["train"]["epochs"]
+    assert re.fullmatch(f"[01w]*({epoch}0+)+", order), order
+    without = [word for tier in TIERS["features"] for word in ("--set", f"features.{tier}=0")]
+    said = trained(1, *CUDA, *without, fault="order")
+    assert columns(tmp_path / "runs")["loss"] == found and not re.search("order: (wait|gather 1)", said)
+
+
 @pytest.mark.long
 def test_gradients_are_summed_by_a_process_group_where_each_rank_has_a_gpu(trained, tmp_path):
     """And what cannot be recorded, here all of it, is launched each time, and said."""

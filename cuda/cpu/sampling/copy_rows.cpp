@@ -92,7 +92,7 @@ inline void copy_row(char* to, const char* from, int64_t bytes, const char* next
         store(to + part, load<Wide>(from + part)), part += sizeof(Wide);
     }
   }
-  __builtin_prefetch(next + bytes - 1);
+  if (reinterpret_cast<uintptr_t>(next) % line) __builtin_prefetch(next + bytes - 1);  // in another line
   if (at == bytes) return;
   __builtin_prefetch(next + at);
   if constexpr (STORE == Store::cached) {

@@ -24,10 +24,8 @@ from ..workspace import Workspace, as_array
 from .features import divide_by_sums
 from .host import BLOCK_BYTES, HostFeatures, even_lengths
 
-VISITS_BYTES, SCORE_BYTES = (
-    192,
-    48,
-)  # a node of the graph that computing visits, or another score, takes on each rank
+# A node of the graph that computing visits, or another score, takes on each rank.
+VISITS_BYTES, SCORE_BYTES = 192, 48
 
 
 @dataclass(frozen=True)
@@ -151,6 +149,7 @@ class TieredFeatures(HostFeatures):
             self._backend, self._comm, self._file, self._room, score=score, reads=reads, reserve=reserve
         )
         self._table, self._reads = self._placed.table, None
+        self._backend.stream.finish()  # before another stream reads the rows
         if reads is not None:
             ends = np.cumsum([each.slots for each in self._table.tiers])
             slots = self._table.slots
@@ -175,11 +174,7 @@ class TieredFeatures(HostFeatures):
 
     @property
     def device_nbytes(self) -> int:
-        return (
-            self._lengths[0] * self.shape[1] * (self._stored.itemsize + self.dtype.itemsize)
-            if self._lengths
-            else 0
-        )
+        return max(self._lengths, default=0) * self.shape[1] * (self._stored.itemsize + self.dtype.itemsize)
 
     @property
     def blocks(self) -> Iterator[Tensor]:  # type: ignore[override]

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -330,16 +331,24 @@ class Batches:
         self._in_order = None if how.shuffle else np.argsort(self._ids)
 
     def epoch(self, epoch: int, first: int = 0) -> Generator[Batch]:
-        """Yield the batches of an epoch, from number ``first`` on, while threads sample the following ones.
+        """Yield the batches of an epoch, counted from 1, from batch ``first`` on; threads sample the next ones.
 
-        epoch: number of the epoch, from 1.
+        Where a second stream gathers rows, those of the next batch are on their way before one is yielded.
         """
-        sample, ahead, threads = (
-            self.sampling(epoch),
-            self._how.prefetch,
-            self._source.backend.options.threads,
-        )
-        with ThreadPoolExecutor(max(1, min(ahead, threads)), "sample") as pool:
+        stream, beside = self._source.backend.stream, self._source.gathers_beside and self._how.prefetch > 0
+        with closing(self._made(epoch, first, beside=beside)) as made:
+            for (batch, stamp), _ in (
+                pairwise(chain(made, [None])) if beside else zip(made, repeat(None), strict=False)
+            ):
+                if beside:
+                    stream.wait(stamp, batch.x)
+                yield batch
+
+    def _made(self, epoch: int, first: int, *, beside: bool) -> Generator[tuple[Batch, Any]]:
+        """Yield batches with stamps of their input rows. beside: these are gathered on the second stream."""
+        sample, source, stream = self.sampling(epoch), self._source, self._source.backend.stream
+        ahead = self._how.prefetch - beside  # the rows of one are there
+        with ThreadPoolExecutor(max(1, min(ahead, source.backend.options.threads)), "sample") as pool:
             waiting: deque[Future[Drawn]] = deque()
             try:
                 for number in range(first, self.steps):
@@ -347,14 +356,17 @@ class Batches:
                         waiting.append(pool.submit(sample, later))
                     try:
                         with span("sample"):
-                            sampled = waiting.popleft().result()
-                        batch = self.batch(*sampled, epoch, number)
+                            blocks, rows, x = waiting.popleft().result()
+                        with stream.beside() if beside else nullcontext():
+                            x = source.input(blocks[0].numbers) if x is None else x
+                            stamp = stream.stamp() if beside else None
+                        batch = self.batch(blocks, rows, x, epoch, number)
                     except InputError as error:
-                        if self._source.comm.size == 1:
+                        if source.comm.size == 1:
                             raise
                         # It is this rank's own: ranks in the middle of a step cannot agree on one.
                         raise RuntimeError(f"batch {number} of epoch {epoch}: {error}") from error
-                    yield batch
+                    yield batch, stamp
             finally:
                 for future in waiting:
                     future.cancel()

@@ -253,6 +253,15 @@ class Source:
         rows = None if self._table is None else self._table.tiers[0].kept
         return len(rows.buffer) if rows is not None and rows.symmetric else 0
 
+    @property
+    def gathers_beside(self) -> bool:
+        """Whether a second stream may gather input rows: those of tiers, which nothing writes, by a GPU.
+
+        Not where a transport fetches some, through a buffer that evaluations use on the other stream.
+        """
+        reads_host, reaches = self.backend.memory.holds_stores, self.backend.capabilities.reaches_peers
+        return isinstance(self.x, TieredFeatures) and reaches and not reads_host
+
     def ahead(self, numbers: NDArray[np.int64]) -> Input | None:
         """Return what `input` does where any thread may read the rows, as those of a file; else None."""
         if isinstance(self.x, TieredFeatures) and self.x.by_pointers:

@@ -125,88 +125,56 @@ class Placed:
         reserve: Callable[[int], None] | None = None,
         scratch: Path | None = None,
     ) -> None:
-        self._scratch = scratch
         self._backend, self._comm = backend, comm if comm is not None and comm.size > 1 else None
         self._node = None if self._comm is None else mpi.node(self._comm)
         self._rank, self._ranks = backend.collectives.rank, backend.collectives.size
-        self._ends: list[Callable[[], object]] = []
-        with backends.closed_on_error(self.close):
-            self.table = self._placed(source, room, score, score if reads is None else reads, places, reserve)
-
-    def _placed(
-        self,
-        source: Source,
-        room: Mapping[str, int],
-        score: NDArray[Any] | None,
-        reads: NDArray[Any] | None,
-        places: Callable[[], Slots] | None,
-        reserve: Callable[[int], None] | None,
-    ) -> TieredRows:
-        """Return the table. Collective. Arguments as for the class."""
-        backend = self._backend
-        file = source if isinstance(source, FileRows) else None
-        array = source if isinstance(source, np.ndarray) else None
-        self._zeros = isinstance(source, Zeros)
-        self._format = format_of(source)
-        count = len(source)
+        self._leads = self._node is None or self._node.rank == 0  # computes what its node holds once
+        self._format, self._zeros, self._scratch = format_of(source), isinstance(source, Zeros), scratch
         # Rows are copied by the host, whatever reads the table.
         self._host = SerialBackend(0, World(1), Options(backend.options.geometry, backend.options.threads))
-        held = [] if array is None else [Tier.of_array(ARRAY, array)]
-        self._whole = TieredRows(count, self._format, held, file)
-        lies = None if places is None else self._once(count, slot_type(count), places)
-        order = None if score is None or not self._leads else scores.order(score)
-        pool, self.rows = self._divided(room, count, order, reads, reserve, mapped=score is not None)
-        self.pool_bytes = 0 if pool.symmetric else len(pool.buffer)
-        kept = sum(self.rows.values())
-
-        def ranked(first: int, last: int) -> Slots:  # places in the source, of rows by descending score
-            if order is None:
-                return np.arange(first, last)
-            return order[first:last] if lies is None else lies[order[first:last]]
-
-        def first() -> Slots:  # places of the rows that are copied
-            return ranked(0, kept)
-
-        def slots() -> Slots:
-            assert order is not None
-            return placed(order, kept, lies)
-
-        mapped, before = score is not None and kept > 0, len(self._ends)
-        copied = self._once(kept, np.int64, first)
-        after = len(self._ends)
-        tiers = self._filled(pool, copied)
-        done, self._ends[before:after] = self._ends[before:after], []
-        for end in done:  # of ``copied``
-            end()
-        if self._scratch is not None:
-
-            def ranks() -> Slots:
-                assert order is not None
-                return inverse(order)
-
-            filed = self._scratched(
-                self._scratch, count - kept, lambda low, high: ranked(kept + low, kept + high)
-            )
-            if score is not None:
-                lies = self._once(count, slot_type(count), ranks)
-            return TieredRows(count, self._format, tiers, filed, slots=lies)
-        if array is not None:
-            rest = array if mapped else array[kept:]
-            self._lock(rest)
-            tiers.append(Tier.of_array(ARRAY, rest, self._rank))
-        return TieredRows(
-            count,
-            self._format,
-            tiers,
-            file,
-            slots=self._once(count, slot_type(kept + count), slots) if mapped else lies,
-            first=0 if mapped else kept,
+        file = source if isinstance(source, FileRows) else None
+        array = source if isinstance(source, np.ndarray) else None
+        held, count, scored = (
+            [] if array is None else [Tier.of_array(ARRAY, array)],
+            len(source),
+            score is not None,
         )
+        self._whole = TieredRows(count, self._format, held, file)
+        self._ends: list[Callable[[], object]] = []
+        with backends.closed_on_error(self.close):
+            slots = lies = None if places is None else self._once(count, slot_type(count), places)
+            order = np.zeros(0, np.int64) if score is None or not self._leads else scores.order(score)
 
-    @property
-    def _leads(self) -> bool:
-        """Whether this rank computes what its node holds once."""
-        return self._node is None or self._node.rank == 0
+            def ranked(first: int, last: int) -> Slots:
+                """Return places in the source, of rows by descending score."""
+                rows = order[first:last] if scored else np.arange(first, last)
+                return rows if lies is None or not scored else lies[rows]
+
+            reads = score if reads is None else reads
+            by_score = reads[order] if reads is not None and scored and self._leads else reads
+            pool, self.rows = self._divided(room, count, by_score, reserve, mapped=scored)
+            self.pool_bytes = 0 if pool.symmetric else len(pool.buffer)
+            kept, before = sum(self.rows.values()), len(self._ends)
+            copied = self._once(kept, np.int64, lambda: ranked(0, kept))
+            after = len(self._ends)
+            tiers, mapped = self._filled(pool, copied), scored and kept > 0
+            for end in self._ends[before:after]:  # of ``copied``
+                end()
+            del self._ends[before:after]
+            if scratch is not None:
+                file = self._scratched(
+                    scratch, count - kept, lambda low, high: ranked(kept + low, kept + high)
+                )
+                if scored:
+                    slots = self._once(count, slot_type(count), lambda: inverse(order))
+            elif array is not None:
+                rest = array if mapped else array[kept:]
+                self._lock(rest)
+                tiers.append(Tier.of_array(ARRAY, rest, self._rank))
+            if mapped and scratch is None:
+                slots = self._once(count, slot_type(kept + count), lambda: placed(order, kept, lies))
+            first = 0 if mapped or scratch is not None else kept
+            self.table = TieredRows(count, self._format, tiers, file, slots=slots, first=first)
 
     def _shared(self, nbytes: int) -> tuple[NDArray[np.uint8], Callable[[], None]]:
         """Return memory that the ranks of a node share, and what makes their writes readable. Both are collective."""
@@ -237,13 +205,15 @@ class Placed:
         self,
         room: Mapping[str, int],
         count: int,
-        order: NDArray[np.int64] | None,
         reads: NDArray[Any] | None,
         reserve: Callable[[int], None] | None,
         *,
         mapped: bool,
     ) -> tuple[Rows, dict[str, int]]:
-        """Return this rank's rows for NEAR and PEERS, and the number of slots of each tier. Collective."""
+        """Return this rank's rows for NEAR and PEERS, and the number of slots of each tier. Collective.
+
+        reads: by descending score, on the first rank.
+        """
         ranks, auto = self._ranks, room[PEERS] < 0
         near = min(room[NEAR], count)
         peers = 0 if auto else min(ranks * room[PEERS], count - near)
@@ -261,7 +231,7 @@ class Placed:
             costs = self._costs(pool, self._comm)
             if self._rank == 0:
                 assert reads is not None  # of a caller that has asked for AUTO
-                near = replicated(reads if order is None else reads[order], mine, ranks, room[HOST], costs)
+                near = replicated(reads, mine, ranks, room[HOST], costs)
             near = self._comm.bcast(near)
             peers = min(ranks * (mine - near), count - near)
             host = min(room[HOST], count - near - peers)
@@ -284,7 +254,7 @@ class Placed:
             nbytes[name] = rest * self._format.dim * self._format.dtype.itemsize
             on_host, advice = on_host + nbytes[name], "; choose a folder on a disk"
         shown = ", ".join(f"{name} {sizes.shown(size)}" for name, size in nbytes.items() if size)
-        each = f" ({NEAR} and {PEERS} on each of {ranks} ranks)" if ranks > 1 else ""
+        each = f" ({NEAR} and {PEERS} on each of {ranks} ranks)" if ranks > 1 and mine else ""
         if free is not None and mine > free:
             raise InputError(
                 f"tiers: {shown}{each}; the GPU of rank {self._rank} has {sizes.shown(free)} free"

@@ -44,9 +44,8 @@ def test_ranks_write_the_rows_that_they_own(comm, rng, folder, scored):
     rows, dim = 500, int(rng.integers(1, 40))
     x, score = rng.random((rows, dim)), rng.permutation(rows) if scored else None
     sizes = {"peers": 20 * (8 * dim + 8), "host": 200 * (8 * dim + 8)}
-    with mgg.TieredTensor.from_numpy(
-        x, comm=comm, score=score, writable=True, folder=folder, **sizes
-    ) as tensor:
+    how = {"comm": comm, "score": score, "writable": True, "folder": folder} | sizes
+    with mgg.TieredTensor.from_numpy(x, **how) as tensor:
         owned = comm.allgather(tensor.owned)
         assert [each for part in owned for each in part] == list(range(rows))
         for _ in range(5):
