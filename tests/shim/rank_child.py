@@ -3,13 +3,15 @@
 FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch; on all ranks: "driver" pretends
 that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" also that the native module does not load,
 "far" that no pointer leads to a peer, "no sampling" leaves draws to the CPU, "old" that the GPU is of an older
-generation, "group" that gradients are summed by a process group, as on GPUs of their own.
+generation, "group" that gradients are summed by a process group, as on GPUs of their own, "alone" that the GPU gathers
+for the thread that trains alone.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,14 @@ if fault == "old":
 if fault == "group":
     cuda_rank.NcclSums = Gloo
     cuda_rank.RankBackend.records = True  # what the shim cannot
+if fault == "alone":
+    gather = cuda_rank.RankBackend.gather
+
+    def by_main_thread(*given: Any) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        gather(*given)
+
+    cuda_rank.RankBackend.gather = by_main_thread
 if fault == "sleep" and not first:
     from mgg_hpc.training import train
 

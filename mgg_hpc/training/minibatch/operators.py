@@ -22,7 +22,6 @@ from torch import Tensor
 from ...nn.inputs.host import Input
 from ...nn.sampling.batches import Batch, Batches, Block, Drawn
 from ...nn.sampling.source import Source
-from ...nn.workspace import as_array
 
 
 class Prepared(NamedTuple):
@@ -50,11 +49,14 @@ class Work:
 
 
 def batch_on_cpu(work: Work, number: int) -> Prepared:
-    """Draw a batch on the host and, where the device is the CPU, gather its input rows."""
+    """Draw a batch on the host, and gather its input rows unless a GPU holds them."""
     prepared = Prepared(number, *work.sample(number, on_host=True))
-    if prepared.x is None and work.source.device == "cpu" and work.gathers_anywhere:
-        return prepared._replace(x=work.source.input(prepared.blocks[0].numbers))
-    return prepared
+    source, numbers, x = work.source, prepared.blocks[0].numbers, prepared.x
+    if x is None and not source.backend.memory.holds_stores:
+        x = source.gather_on_host(numbers)
+    elif x is None and work.gathers_anywhere:
+        x = source.input(numbers)
+    return prepared._replace(x=x)
 
 
 def batch_on_device(work: Work, number: int) -> Prepared:
@@ -70,10 +72,8 @@ def transfer_by_copy(work: Work, prepared: Prepared) -> Batch | Prepared:
     x, source = prepared.x, work.source
     if x is None and not work.gathers_anywhere:
         return prepared
-    if isinstance(x, Tensor) and source.device == "cpu":
-        copied = source.workspace.rows(len(x), x.shape[1], x.dtype)
-        np.copyto(as_array(copied), as_array(x))  # by this thread alone
-        prepared = prepared._replace(x=copied)
+    if isinstance(x, Tensor):
+        prepared = prepared._replace(x=source.sent(x))
     return transfer_direct(work, prepared)
 
 
