@@ -79,13 +79,15 @@ def phases_of(machine: str, graph: str, *, copy: int = 50, slower: float = 1.0) 
 def columns(phases: Phases, batches: int) -> Row:
     """Return the columns of an epoch's plan."""
     found = hybrid.plans(phases, batches)
-    plan, static = hybrid.choose(found), (found["cpu"].seconds, found["device"].seconds)
+    plan, static = hybrid.choose(found), [found[name].seconds for name in ("cpu", "device", "sequential")]
     return {
         "plan": plan.name,
         "x": round(plan.on_device / plan.on_cpu, 3) if plan.on_cpu else math.inf,
         **{f"{name}_buffer": size for name, size in zip(("cpu", "gpu"), plan.buffers, strict=True)},
-        **{f"{name}_only_s": round(each, 2) for name, each in zip(("cpu", "gpu"), static, strict=True)},
-        "sequential_s": round(batches * (phases.cpu + phases.copy + phases.train), 2),
+        **{
+            f"{name}_s": round(each, 2)
+            for name, each in zip(("cpu_only", "gpu_only", "sequential"), static, strict=True)
+        },
         "epoch_s": round(plan.seconds, 3),
         "speedup": round(min(static) / plan.seconds, 3),
         "over_bound": round(plan.seconds / hybrid.bound(phases, batches), 4),

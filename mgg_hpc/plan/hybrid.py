@@ -23,7 +23,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -72,8 +72,9 @@ class Overlap(NamedTuple):
 class Plan:
     """The overlaps of an epoch, each with how often it is repeated, and its simulated time.
 
-    name: "cpu" or "device" if one side prepares all batches, else "hybrid". buffers: of the CPU and the device, in
-    batches that wait; each worker and the device hold one more.
+    name: "cpu" or "device" if one side prepares all batches, "sequential" if one thread of the CPU does and nothing
+    overlaps, else "hybrid". buffers: of the CPU and the device, in batches that wait; each worker and the device hold
+    one more. A CPU without a buffer waits for room on the device before it prepares a batch.
     """
 
     name: str
@@ -172,6 +173,7 @@ class _Clock:
         self._times = tuple(round(each / NS) for each in times)
         # Of each worker, of the copies and of the steps that free the slots of the next batches; link and device.
         self._sizes = phases.workers, buffers[0] + phases.workers, buffers[1] + 1
+        self._overlaps = buffers[0] > 0
         self.state = [0] * (sum(self._sizes) + 2)
         self.batches = 0
 
@@ -214,8 +216,9 @@ class _Clock:
         ready = state[2 : 2 + workers]
         copied = state[2 + workers : 2 + workers + waiting]
         trained = state[2 + workers + waiting :]
+        begins = 0 if self._overlaps else device
         for i in range(overlap.cpu):
-            ready.append(max(ready[i], copied[i]) + prepare)
+            ready.append(max(ready[i], copied[i], begins) + prepare)
         if overlap.device or overlap.extra:
             device = max(link, device) + overlap.device * prepare_there
             for _ in range(overlap.extra):
@@ -243,15 +246,16 @@ def simulate(phases: Phases, overlaps: Sequence[tuple[int, Overlap]], buffers: t
 
 
 def static(phases: Phases, batches: int, buffers: tuple[int, int] = (2, 1)) -> list[Plan]:
-    """Return the plans by which one side prepares all batches: the CPU in a pipeline, the device in a sequence."""
-    found, workers = [], phases.workers
-    times, left = divmod(batches, workers)
+    """Return the plans that need no division: a pipeline of the CPU, a sequence of the device, and one of both."""
     # Overlaps of a batch of each worker, so that the simulator sees that they repeat.
-    pipeline = (times, Overlap(workers, 0)), (left, Overlap(1, 0))
-    for name, repeated in (("cpu", pipeline), ("device", ((batches, Overlap(0, 1)),))):
-        overlaps = tuple(each for each in repeated if each[0])
-        found.append(Plan(name, phases, overlaps, buffers, simulate(phases, overlaps, buffers)))
-    return found
+    times, left = divmod(batches, phases.workers)
+    pipeline = (times, Overlap(phases.workers, 0)), (left, Overlap(1, 0))
+    found = [
+        ("cpu", phases, pipeline, buffers),
+        ("device", phases, ((batches, Overlap(0, 1)),), buffers),
+        ("sequential", replace(phases, workers=1), ((batches, Overlap(1, 0)),), (0, 0)),
+    ]
+    return [Plan(*each, simulate(*each[1:])) for each in found]
 
 
 def dual(phases: Phases, batches: int, buffers: tuple[int, int]) -> Plan:
@@ -323,7 +327,7 @@ def balanced(phases: Phases, batches: int, device: int, most: int) -> list[Plan]
 
 @functools.lru_cache(8)
 def plans(phases: Phases, batches: int, most: tuple[int, int] = MOST) -> dict[str, Plan]:
-    """Return the plans "cpu", "device" and "hybrid" of an epoch, the same dictionary each time.
+    """Return the plans of an epoch by name, the same dictionary each time.
 
     most: largest buffers of the CPU and of the device, at least 1 each. "hybrid" is the fastest for any buffers; of
     those that are nearly as fast, the one with the largest, which even out differences between batches.

@@ -19,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...errors import InputError
 from ...nn.inputs.host import Input
 from ...nn.sampling.batches import Batch, Batches, Block, Drawn
 from ...nn.sampling.source import Source
+from ...runtime.exit_code import FailedElsewhere
 
 
 class Prepared(NamedTuple):
@@ -93,3 +95,19 @@ OPERATORS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
     "transfer": {"copy": transfer_by_copy, "direct": transfer_direct},
     "train": {"device": train_on_device},
 }
+
+
+def called(
+    phase: str, hardware: str, context: Any, given: Any, batch: tuple[int, int], *, agreed: bool
+) -> Any:
+    """Return what an operator returns. batch: its number and its epoch, which an error's message has with the operator.
+
+    agreed: whether all ranks have the same InputError, or fail with it; it remains as it is.
+    """
+    try:
+        return OPERATORS[phase][hardware](context, given)
+    except Exception as error:
+        if agreed and isinstance(error, (InputError, FailedElsewhere)):
+            raise
+        where = f"batch {batch[0]} of epoch {batch[1]}: {phase} by {hardware} failed"
+        raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error
