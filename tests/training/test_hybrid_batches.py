@@ -423,8 +423,8 @@ def test_a_job_says_how_its_batches_are_prepared(tmp_path, monkeypatch):
     assert shown.returncode == 0 and not (tmp_path / "runs").exists()
     assert (
         "; measured now" in shown.stdout
-        and re.search(r"batches on the CPU, \d+ on the device,\s+buffers \d+\s+and \d+;", shown.stdout)
-        and "at least" in shown.stdout
+        and re.search(r"batches by the CPU, \d+ by\s+the device; buffers of \d+ and \d+", shown.stdout)
+        and "no plan takes less than " in shown.stdout
     )
     for prepare in ("cpu", "device", "hybrid", "auto"):
         words = (f"--set=train.prepare={prepare}", f"--set=run.folder={tmp_path / prepare}")

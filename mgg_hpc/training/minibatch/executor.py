@@ -216,19 +216,22 @@ class Hybrid:
 
     def facts(self, batches: int) -> dict[str, str]:
         """Return what is known of an epoch before it is run, for the user."""
-        plans = self.plans(batches)
-        plan, phases = plans[self.name], asdict(self.phases)
-        each = {"cpu": f" on each of {self.phases.workers} threads"} if self.phases.workers > 1 else {}
-        times = (
-            f"{name} {1e3 * phases[name]:.2f} ms{each.get(name, '')} (varies by {self.spread[name]:.0%})"
-            for name in self.spread
-        )
+        plans, times, workers = self.plans(batches), asdict(self.phases), self.phases.workers
+        plan = plans[self.name]
+        done = {
+            "cpu": "prepared by a CPU thread" + (f" (of {workers})" if workers > 1 else ""),
+            "copy": "copied to the device",
+            "device": "prepared by the device",
+            "train": "trained on",
+        }
+        each = (f"{done[name]} {1e3 * times[name]:.2f} ms ± {cv:.0%}" for name, cv in self.spread.items())
         expected = (f"{name} {1e3 * found.seconds:.0f} ms" for name, found in plans.items())
         return {
-            "phases": f"{', '.join(times)}; {self.note}",
-            "prepare": f"{self.name}: {plan.on_cpu} batches on the CPU, {plan.on_device} on the device, "
-            f"buffers {plan.buffers[0]} and {plan.buffers[1]}; expected epochs: {', '.join(expected)}; "
-            f"at least {1e3 * hybrid.bound(self.phases, batches):.0f} ms",
+            "phases": f"a batch is {', '.join(each)}; {self.note}",
+            "prepare": f"by plan {self.name}: {plan.on_cpu} batches by the CPU, {plan.on_device} by the device; "
+            f"buffers of {plan.buffers[0]} and {plan.buffers[1]} batches",
+            "epoch": f"{1e3 * plan.seconds:.0f} ms expected; by plan {', '.join(expected)}; no plan takes less than "
+            f"{1e3 * hybrid.bound(self.phases, batches):.0f} ms",
         }
 
     def summary(self, batches: int) -> dict[str, Any]:
