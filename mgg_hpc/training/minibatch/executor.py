@@ -63,14 +63,14 @@ class Run:
         self._trained, self._ended, self._moved = first, False, threading.Condition()
         # Operator, batch, thread, begin and end: functions, as a GPU may not be there yet; then 40 bytes a call.
         self._begun: deque[tuple[int, int, int, Callable[[], float], Callable[[], float]]] = deque()
-        self._calls, self._threads = array.array("d"), list[str]()
+        self._calls, self._threads = array.array("d"), dict[str, int]()  # number of each thread's name
         self.began = self.seconds = 0.0
 
     def activities(self) -> Iterator[Activity]:
         """Yield what operators did, once a GPU has finished."""
         ends = list(itertools.accumulate(sum(each) for each in self._plan.each()))
         for operator, number, thread, begin, end in self._settled().tolist():
-            overlap, name = bisect.bisect(ends, number - self._first), self._threads[int(thread)]
+            overlap, name = bisect.bisect(ends, number - self._first), list(self._threads)[int(thread)]
             yield Activity(OPERATOR[int(operator)], int(number), overlap, name, begin, end)
 
     def _settled(self) -> NDArray[np.float64]:
@@ -88,12 +88,12 @@ class Run:
 
     def spent(self) -> dict[str, NDArray[np.float64]]:
         """Return the seconds of each batch by phase, in the order of their numbers."""
-        operator, number, _, begin, end = self._settled().T
-        spent = {}
+        calls, spent = self._settled(), {}
+        operator, number = calls[:, :2].astype(int).T
         for name in dict.fromkeys(OF_PHASE.values()):
-            chosen = np.isin(operator, [i for i, each in enumerate(OF_PHASE.values()) if each == name])
-            place = np.unique(number[chosen], return_inverse=True)[1]
-            spent[name] = np.bincount(place, (end - begin)[chosen])
+            mine = np.array([each == name for each in OF_PHASE.values()])[operator]
+            seconds = np.bincount(number[mine], (calls[:, 4] - calls[:, 3])[mine])
+            spent[name] = seconds[np.unique(number[mine])]
         return spent
 
     def batches(self) -> Generator[Batch]:
@@ -128,10 +128,8 @@ class Run:
             yield
         finally:
             thread = threading.current_thread().name
-            if thread not in self._threads:
-                self._threads.append(thread)
-            call = OPERATOR.index(operator), number, self._threads.index(thread)
-            self._begun.append((*call, begin, self._now(operator)))
+            line = self._threads.setdefault(thread, len(self._threads))
+            self._begun.append((OPERATOR.index(operator), number, line, begin, self._now(operator)))
 
     def _now(self, operator: tuple[str, str]) -> Callable[[], float]:
         if operator != CPU:
