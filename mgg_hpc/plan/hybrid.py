@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -175,20 +175,18 @@ class _Clock:
         self._sizes = phases.workers, buffers[0] + phases.workers, buffers[1] + 1
         self._overlaps = buffers[0] > 0
         self.state = [0] * (sum(self._sizes) + 2)
-        self.batches = 0
 
-    @property
-    def seconds(self) -> float:
-        """End of the last step."""
+    def run(self, overlaps: Iterable[tuple[int, Overlap]]) -> float:
+        """Run overlaps, each as often as its number says; return the end of the last step."""
+        for times, overlap in overlaps:
+            self._repeat(overlap, times)
         return self.state[1] * NS
 
-    def run(self, overlap: Overlap, times: int) -> None:
-        """Repeat an overlap."""
+    def _repeat(self, overlap: Overlap, times: int) -> None:
         added: list[int] = []
         while times:
             before, state, self.state = added, self.state, self._mapped(self.state, overlap)
             added, times = [b - a for a, b in zip(state, self.state, strict=True)], times - 1
-            self.batches += sum(overlap)
             if added == before and times:
                 fits, beyond = 0, times + 1  # a state so many additions later
                 while beyond - fits > 1:
@@ -199,7 +197,6 @@ class _Clock:
                     else:
                         beyond = middle
                 self.state, times = self._later(added, fits), times - fits
-                self.batches += fits * sum(overlap)
 
     def _later(self, added: Sequence[int], times: int) -> list[int]:
         return [at + times * more for at, more in zip(self.state, added, strict=True)]
@@ -239,14 +236,11 @@ class _Clock:
 
 def simulate(phases: Phases, overlaps: Sequence[tuple[int, Overlap]], buffers: tuple[int, int]) -> float:
     """Return the seconds of an epoch of these overlaps, each with how often it is repeated."""
-    clock = _Clock(phases, buffers)
-    for times, overlap in overlaps:
-        clock.run(overlap, times)
-    return clock.seconds
+    return _Clock(phases, buffers).run(overlaps)
 
 
 def static(phases: Phases, batches: int, buffers: tuple[int, int] = (2, 1)) -> list[Plan]:
-    """Return the plans that need no division: a pipeline of the CPU, a sequence of the device, and one of both."""
+    """Return the plans "cpu", a pipeline, "device", and "sequential"."""
     # Overlaps of a batch of each worker, so that the simulator sees that they repeat.
     times, left = divmod(batches, phases.workers)
     pipeline = (times, Overlap(phases.workers, 0)), (left, Overlap(1, 0))
@@ -272,16 +266,13 @@ def dual(phases: Phases, batches: int, buffers: tuple[int, int]) -> Plan:
     if sum(begins) + sum(steady) <= batches:
         times = (batches - sum(begins)) // sum(steady) - 1  # what is left is one overlap to almost two
         overlaps = [(1, begins), (times, steady)]
-    for times, overlap in overlaps:
-        clock.run(overlap, times)
-    left, state = batches - clock.batches, clock.state
+    clock.run(overlaps)
+    left, state = batches - sum(times * sum(each) for times, each in overlaps), clock.state
 
     @functools.cache
     def ended(ours: int) -> float:
         clock.state = state
-        for times, overlap in _halved(ours, left - ours, buffers):
-            clock.run(overlap, times)
-        return clock.seconds
+        return clock.run(_halved(ours, left - ours, buffers))
 
     fewest, most = 0, left  # more of the CPU's take less time up to some number, and from there on more
     while fewest < most:

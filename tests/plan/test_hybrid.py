@@ -75,11 +75,10 @@ def test_an_epoch_ends_with_the_longest_paths(rng, trials):
         overlaps, buffers = overlaps_of(rng)
         phases = phases_of(rng, int(rng.integers(1, 4)))
         clock = hybrid._Clock(phases, buffers)
-        for times, overlap in overlaps:
-            clock.run(overlap, times)
-        plan = hybrid.Plan("hybrid", phases, tuple(overlaps), buffers, clock.seconds)
+        seconds = clock.run(overlaps)
+        plan = hybrid.Plan("hybrid", phases, tuple(overlaps), buffers, seconds)
         assert tuple(clock.state[:2]) == longest_paths(plan), plan
-        assert clock.seconds == hybrid.simulate(phases, overlaps, buffers)
+        assert seconds == hybrid.simulate(phases, overlaps, buffers)
         for plan in hybrid.static(phases, int(rng.integers(1, 40))):
             assert plan.seconds == longest_paths(plan)[1] * NS, plan
 
