@@ -2,9 +2,9 @@
 
 FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch; on all ranks: "driver" pretends
 that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" also that the native module does not load,
+"alone" that the GPU gathers for the thread that trains and for no other,
 "far" that no pointer leads to a peer, "no sampling" leaves draws to the CPU, "old" that the GPU is of an older
-generation, "group" that gradients are summed by a process group, as on GPUs of their own, "alone" that the GPU gathers
-for the thread that trains alone.
+generation, "group" that gradients are summed by a process group, as on GPUs of their own.
 """
 
 from __future__ import annotations
@@ -87,12 +87,6 @@ if fault in ("driver", "missing"):
 if fault == "start" and not first:
     module = Other(nvshmem_start=fails)
     cuda_rank.hardware = lambda: (module, engine.arrays)
-if fault == "old":
-    limits = engine.module.limits() | {"compute_capability": 75}
-    cuda_rank.hardware = lambda: (Other(limits=lambda: limits), engine.arrays)
-if fault == "group":
-    cuda_rank.NcclSums = Gloo
-    cuda_rank.RankBackend.records = True  # what the shim cannot
 if fault == "alone":
     gather = cuda_rank.RankBackend.gather
 
@@ -101,6 +95,12 @@ if fault == "alone":
         gather(*given)
 
     cuda_rank.RankBackend.gather = by_main_thread
+if fault == "old":
+    limits = engine.module.limits() | {"compute_capability": 75}
+    cuda_rank.hardware = lambda: (Other(limits=lambda: limits), engine.arrays)
+if fault == "group":
+    cuda_rank.NcclSums = Gloo
+    cuda_rank.RankBackend.records = True  # what the shim cannot
 if fault == "sleep" and not first:
     from mgg_hpc.training import train
 

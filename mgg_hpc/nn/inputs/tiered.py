@@ -154,17 +154,17 @@ class TieredFeatures(HostFeatures):
             self._backend, self._comm, self._file, self._room, score=score, reads=reads, reserve=reserve
         )
         self._table, self._reads = self._placed.table, None
-        backend = self._backend
-        if not backend.memory.holds_stores and all(each.on_host for each in self._table.tiers):
-            world = World(backend.collectives.size)
-            self._host = SerialBackend(backend.collectives.rank, world, backend.options)
-            self._host.stream.meter = backend.stream.meter
         if reads is not None:
             ends = np.cumsum([each.slots for each in self._table.tiers])
             slots = self._table.slots
             tier = np.searchsorted(ends, np.arange(len(reads)) if slots is None else slots, side="right")
             total = np.bincount(tier, reads, minlength=len(ends) + 1)
             self.expected = dict(zip(self.names, (total / max(total.sum(), 1e-300)).tolist(), strict=True))
+        backend = self._backend
+        if not backend.memory.holds_stores and all(each.on_host for each in self._table.tiers):
+            world = World(backend.collectives.size)
+            self._host = SerialBackend(backend.collectives.rank, world, backend.options)
+            self._host.stream.meter = backend.stream.meter
 
     @property
     def names(self) -> list[str]:
