@@ -78,13 +78,15 @@ def phases_of(machine: str, graph: str, *, copy: int = 50, slower: float = 1.0) 
 def columns(phases: Phases, batches: int) -> Row:
     """Return the columns of an epoch's plan."""
     found = hybrid.plans(phases, batches)
-    plan, static = hybrid.choose(found), (found["cpu"].seconds, found["device"].seconds)
+    plan, static = hybrid.choose(found), [found[name].seconds for name in ("cpu", "device", "sequential")]
     return {
         "plan": plan.name,
         "x": round(plan.on_device / plan.on_cpu, 3) if plan.on_cpu else math.inf,
         **{f"{name}_buffer": size for name, size in zip(("cpu", "gpu"), plan.buffers, strict=True)},
-        **{f"{name}_only_s": round(each, 2) for name, each in zip(("cpu", "gpu"), static, strict=True)},
-        "sequential_s": round(batches * (phases.cpu + phases.copy + phases.train), 2),
+        **{
+            f"{name}_s": round(each, 2)
+            for name, each in zip(("cpu_only", "gpu_only", "sequential"), static, strict=True)
+        },
         "epoch_s": round(plan.seconds, 3),
         "speedup": round(min(static) / plan.seconds, 3),
         "over_bound": round(plan.seconds / hybrid.bound(phases, batches), 4),
@@ -125,8 +127,9 @@ def paper(copy: list[int], files: tuple[Path, ...]) -> None:
 @options.numbers("cores", "2,4,6,8,10,12,14,16,32", "Cores of the CPU.")
 @click.option("--copy", type=click.IntRange(0), default=50, help="T_DMA in percent of T_M.")
 @click.option("--batches", type=click.IntRange(0), default=0, help="Run epochs of so many, as `check` does.")
+@options.turns(2)
 @output_files(pictures=False)
-def cores(cores: list[int], copy: int, batches: int, files: tuple[Path, ...]) -> None:
+def cores(cores: list[int], copy: int, batches: int, turns: int, files: tuple[Path, ...]) -> None:
     """Compare plans over the number of cores."""
     of_all, number = phases_of("B", "UK", copy=copy), batches or BATCHES["UK"]
     results = Results("hybrid cores", graph="UK", machine="B", copy_percent=copy)
@@ -135,8 +138,10 @@ def cores(cores: list[int], copy: int, batches: int, files: tuple[Path, ...]) ->
             phases = replace(of_all, cpu=(CORES_OF_B - 1) * of_all.cpu, workers=max(1, count - 1))
             row = {"cores": count, **columns(phases, number)}
             with paced(phases) if trainer else contextlib.nullcontext():
-                for name, plan in hybrid.plans(phases, number).items() if trainer else ():
-                    row[f"{name}_run_s"] = round(executed(trainer, plan), 3)
+                for_run = ("cpu", "device", "hybrid") if trainer else ()
+                plans = [hybrid.plans(phases, number)[name] for name in for_run]
+                for name, seconds in zip(for_run, raced(trainer, plans, turns), strict=True):
+                    row[f"{name}_run_s"] = round(seconds, 3)
             results.rows.append(row)
     results.write(files)
     what = ("plan", "x", "cpu_only_s", "gpu_only_s", "epoch_s", "speedup", "over_bound")
@@ -196,6 +201,12 @@ def executed(trainer: Trainer, plan: Plan) -> float:
     return run.seconds
 
 
+def raced(trainer: Trainer, plans: list[Plan], turns: int) -> list[float]:
+    """Return the seconds of the fastest of so many epochs of each plan, which are run in turn."""
+    runs = {i: partial(executed, trainer, each) for i, each in enumerate(plans)}
+    return [min(seconds) for seconds in interleaved(runs, turns).values()]
+
+
 @main.command()
 @options.words("models", ("gcn", "sage"), "Models to train.")
 @options.words(
@@ -238,8 +249,7 @@ def check(
                         *found.values(),
                         *(hybrid.dual(measured.phases, batches, each) for each in ratios),
                     ]
-                    runs = {i: partial(executed, trainer, each) for i, each in enumerate(every)}
-                    took = [min(seconds) for seconds in interleaved(runs, turns).values()]
+                    took = raced(trainer, every, turns)
                 off = [abs(seconds / each.seconds - 1) for seconds, each in zip(took, every, strict=True)]
                 errors += off
                 mine, best = took[every.index(plan)], min(range(len(found), len(every)), key=took.__getitem__)

@@ -22,8 +22,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -72,8 +72,9 @@ class Overlap(NamedTuple):
 class Plan:
     """The overlaps of an epoch, each with how often it is repeated, and its simulated time.
 
-    name: "cpu" or "device" if one side prepares all batches, else "hybrid". buffers: of the CPU and the device, in
-    batches that wait; each worker and the device hold one more.
+    name: "cpu" or "device" if one side prepares all batches, "sequential" if one thread of the CPU does and nothing
+    overlaps, else "hybrid". buffers: of the CPU and the device, in batches that wait; each worker and the device hold
+    one more. A CPU without a buffer waits for room on the device before it prepares a batch.
     """
 
     name: str
@@ -172,21 +173,20 @@ class _Clock:
         self._times = tuple(round(each / NS) for each in times)
         # Of each worker, of the copies and of the steps that free the slots of the next batches; link and device.
         self._sizes = phases.workers, buffers[0] + phases.workers, buffers[1] + 1
+        self._overlaps = buffers[0] > 0
         self.state = [0] * (sum(self._sizes) + 2)
-        self.batches = 0
 
-    @property
-    def seconds(self) -> float:
-        """End of the last step."""
+    def run(self, overlaps: Iterable[tuple[int, Overlap]]) -> float:
+        """Run overlaps, each as often as its number says; return the end of the last step."""
+        for times, overlap in overlaps:
+            self._repeat(overlap, times)
         return self.state[1] * NS
 
-    def run(self, overlap: Overlap, times: int) -> None:
-        """Repeat an overlap."""
+    def _repeat(self, overlap: Overlap, times: int) -> None:
         added: list[int] = []
         while times:
             before, state, self.state = added, self.state, self._mapped(self.state, overlap)
             added, times = [b - a for a, b in zip(state, self.state, strict=True)], times - 1
-            self.batches += sum(overlap)
             if added == before and times:
                 fits, beyond = 0, times + 1  # a state so many additions later
                 while beyond - fits > 1:
@@ -197,7 +197,6 @@ class _Clock:
                     else:
                         beyond = middle
                 self.state, times = self._later(added, fits), times - fits
-                self.batches += fits * sum(overlap)
 
     def _later(self, added: Sequence[int], times: int) -> list[int]:
         return [at + times * more for at, more in zip(self.state, added, strict=True)]
@@ -214,8 +213,9 @@ class _Clock:
         ready = state[2 : 2 + workers]
         copied = state[2 + workers : 2 + workers + waiting]
         trained = state[2 + workers + waiting :]
+        begins = 0 if self._overlaps else device
         for i in range(overlap.cpu):
-            ready.append(max(ready[i], copied[i]) + prepare)
+            ready.append(max(ready[i], copied[i], begins) + prepare)
         if overlap.device or overlap.extra:
             device = max(link, device) + overlap.device * prepare_there
             for _ in range(overlap.extra):
@@ -236,22 +236,20 @@ class _Clock:
 
 def simulate(phases: Phases, overlaps: Sequence[tuple[int, Overlap]], buffers: tuple[int, int]) -> float:
     """Return the seconds of an epoch of these overlaps, each with how often it is repeated."""
-    clock = _Clock(phases, buffers)
-    for times, overlap in overlaps:
-        clock.run(overlap, times)
-    return clock.seconds
+    return _Clock(phases, buffers).run(overlaps)
 
 
 def static(phases: Phases, batches: int, buffers: tuple[int, int] = (2, 1)) -> list[Plan]:
-    """Return the plans by which one side prepares all batches: the CPU in a pipeline, the device in a sequence."""
-    found, workers = [], phases.workers
-    times, left = divmod(batches, workers)
+    """Return the plans "cpu", a pipeline, "device", and "sequential"."""
     # Overlaps of a batch of each worker, so that the simulator sees that they repeat.
-    pipeline = (times, Overlap(workers, 0)), (left, Overlap(1, 0))
-    for name, repeated in (("cpu", pipeline), ("device", ((batches, Overlap(0, 1)),))):
-        overlaps = tuple(each for each in repeated if each[0])
-        found.append(Plan(name, phases, overlaps, buffers, simulate(phases, overlaps, buffers)))
-    return found
+    times, left = divmod(batches, phases.workers)
+    pipeline = (times, Overlap(phases.workers, 0)), (left, Overlap(1, 0))
+    found = [
+        ("cpu", phases, pipeline, buffers),
+        ("device", phases, ((batches, Overlap(0, 1)),), buffers),
+        ("sequential", replace(phases, workers=1), ((batches, Overlap(1, 0)),), (0, 0)),
+    ]
+    return [Plan(*each, simulate(*each[1:])) for each in found]
 
 
 def dual(phases: Phases, batches: int, buffers: tuple[int, int]) -> Plan:
@@ -268,16 +266,13 @@ def dual(phases: Phases, batches: int, buffers: tuple[int, int]) -> Plan:
     if sum(begins) + sum(steady) <= batches:
         times = (batches - sum(begins)) // sum(steady) - 1  # what is left is one overlap to almost two
         overlaps = [(1, begins), (times, steady)]
-    for times, overlap in overlaps:
-        clock.run(overlap, times)
-    left, state = batches - clock.batches, clock.state
+    clock.run(overlaps)
+    left, state = batches - sum(times * sum(each) for times, each in overlaps), clock.state
 
     @functools.cache
     def ended(ours: int) -> float:
         clock.state = state
-        for times, overlap in _halved(ours, left - ours, buffers):
-            clock.run(overlap, times)
-        return clock.seconds
+        return clock.run(_halved(ours, left - ours, buffers))
 
     fewest, most = 0, left  # more of the CPU's take less time up to some number, and from there on more
     while fewest < most:
@@ -323,7 +318,7 @@ def balanced(phases: Phases, batches: int, device: int, most: int) -> list[Plan]
 
 @functools.lru_cache(8)
 def plans(phases: Phases, batches: int, most: tuple[int, int] = MOST) -> dict[str, Plan]:
-    """Return the plans "cpu", "device" and "hybrid" of an epoch, the same dictionary each time.
+    """Return the plans of an epoch by name, the same dictionary each time.
 
     most: largest buffers of the CPU and of the device, at least 1 each. "hybrid" is the fastest for any buffers; of
     those that are nearly as fast, the one with the largest, which even out differences between batches.

@@ -35,7 +35,7 @@ from .cuda_graph import Replayed
 from .history import BatchCounts
 from .job import Job
 from .metrics import Scores, loss_of_rows, loss_sum
-from .minibatch.operators import OPERATORS
+from .minibatch.operators import called
 
 # Gradients of rows are divided by the number of training rows, and float16 underflows at 6e-8. Powers of 2 are exact.
 FLOAT16_SCALE = 1024.0
@@ -167,7 +167,8 @@ class Trainer:
         """Take a step on a batch by the operator for it; return whether loss and weights are finite. Collective."""
         self._batch = batch
         with batch.during():
-            finite: bool = OPERATORS["train"]["device"](self, batch)
+            number = batch.number, batch.epoch
+            finite: bool = called("train", "device", self, batch, number, agreed=True)
         return finite
 
     def step_on(self, batch: Batch) -> bool:

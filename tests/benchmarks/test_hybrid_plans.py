@@ -48,7 +48,7 @@ def test_epochs_that_run_are_compared_with_the_simulator(measured):
     )
     found = measured("hybrid", *words, picture=False)
     (row,) = found["rows"]
-    assert (row["model"], row["setting"]) == ("gcn", "B-UK") and "errors of 6 epochs: median " in found[
+    assert (row["model"], row["setting"]) == ("gcn", "B-UK") and "errors of 7 epochs: median " in found[
         "printed"
     ]
     # Operators take as long as the setting says, at least: 6 batches of 13.4 ms and some of 26.8 ms.

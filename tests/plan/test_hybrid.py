@@ -54,6 +54,7 @@ def longest_paths(plan: hybrid.Plan) -> tuple[int, int]:
         waits = []
         if what == "cpu":
             waits += [("cpu", number - phases.workers), ("copy", number - phases.workers - plan.buffers[0])]
+            waits += [] if plan.buffers[0] else [("train", ours[number] - 1)]
         else:
             waits += link.get((what, number), [])
         if what == "copy":
@@ -74,11 +75,12 @@ def test_an_epoch_ends_with_the_longest_paths(rng, trials):
         overlaps, buffers = overlaps_of(rng)
         phases = phases_of(rng, int(rng.integers(1, 4)))
         clock = hybrid._Clock(phases, buffers)
-        for times, overlap in overlaps:
-            clock.run(overlap, times)
-        plan = hybrid.Plan("hybrid", phases, tuple(overlaps), buffers, clock.seconds)
+        seconds = clock.run(overlaps)
+        plan = hybrid.Plan("hybrid", phases, tuple(overlaps), buffers, seconds)
         assert tuple(clock.state[:2]) == longest_paths(plan), plan
-        assert clock.seconds == hybrid.simulate(phases, overlaps, buffers)
+        assert seconds == hybrid.simulate(phases, overlaps, buffers)
+        for plan in hybrid.static(phases, int(rng.integers(1, 40))):
+            assert plan.seconds == longest_paths(plan)[1] * NS, plan
 
 
 @pytest.mark.trials(50)
@@ -143,10 +145,10 @@ def test_a_pipeline_of_several_threads_takes_few_steps(monkeypatch, rng):
     count, mapped = [], hybrid._Clock._mapped
     monkeypatch.setattr(hybrid._Clock, "_mapped", lambda *given: count.append(1) or mapped(*given))
     for workers in (3, 8):
-        plan, _ = hybrid.static(phases_of(rng, workers), 10**5 + 1)
+        plan, *_ = hybrid.static(phases_of(rng, workers), 10**5 + 1)
         assert plan.on_cpu == plan.batches == 10**5 + 1 and len(count) < 300
         one_by_one = [(2000, Overlap(1, 0))]
-        short, _ = hybrid.static(plan.phases, 2000)
+        short, *_ = hybrid.static(plan.phases, 2000)
         assert short.seconds == hybrid.simulate(plan.phases, one_by_one, short.buffers)
         count.clear()
 
@@ -177,7 +179,8 @@ def test_the_choice_is_near_the_bound_and_never_slower_than_one_side_alone(rng, 
         pipeline = 999 * slowest + phases.cpu + phases.copy + phases.train
         assert found["cpu"].seconds == pytest.approx(pipeline)
         assert found["device"].seconds == pytest.approx(1000 * (phases.device + phases.train))
-        assert chosen.seconds <= min(found["cpu"].seconds, found["device"].seconds)
+        assert found["sequential"].seconds == pytest.approx(1000 * (phases.cpu + phases.copy + phases.train))
+        assert chosen.seconds <= min(found[name].seconds for name in ("cpu", "device", "sequential"))
         over.append(chosen.seconds / hybrid.bound(phases, 1000))
         assert all(0 <= share <= 1 + 1e-6 for share in chosen.busy.values())
     assert np.median(over) < 1.02 and max(over) < 1.35, np.sort(over)[-5:]

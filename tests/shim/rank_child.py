@@ -2,6 +2,7 @@
 
 FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch; on all ranks: "driver" pretends
 that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" also that the native module does not load,
+"alone" that the GPU gathers for the thread that trains and for no other,
 "far" that no pointer leads to a peer, "no sampling" leaves draws to the CPU, "old" that the GPU is of an older
 generation, "group" that gradients are summed by a process group, as on GPUs of their own, on rank 0: "order"
 prints a line for each gather of rows by number with its stream (0 or 1), wait for the second stream, and step.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +95,14 @@ if fault in ("driver", "missing"):
 if fault == "start" and not first:
     module = Other(nvshmem_start=fails)
     cuda_rank.hardware = lambda: (module, engine.arrays)
+if fault == "alone":
+    gather = cuda_rank.RankBackend.gather
+
+    def by_main_thread(*given: Any) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        gather(*given)
+
+    cuda_rank.RankBackend.gather = by_main_thread
 if fault == "old":
     limits = engine.module.limits() | {"compute_capability": 75}
     cuda_rank.hardware = lambda: (Other(limits=lambda: limits), engine.arrays)

@@ -170,6 +170,31 @@ def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, name):
         same_predictions(on_gpus, tmp_path, run.ranks, 1e-4)
 
 
+# Ranks, [features], and [train], where no row is on a GPU.
+HELD = {
+    "host and file": (2, {"host": 2000}, {}),
+    "file, normalised": (1, {"host": 1, "score": "none"}, {"normalize_features": "row"}),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", HELD)
+def test_cpus_gather_the_rows_of_their_batches_where_no_gpu_holds_them(trained, tmp_path, name):
+    """No thread but the one that trains has the GPU gather, and losses and what was read are the same as before."""
+    ranks, features, train = HELD[name]
+    jobs.write_job(
+        tmp_path, jobs.blocks(), **batches({"name": "sage"}, batch_size=3, **train), features=features
+    )
+    trained(ranks, *SHARED)
+    wanted, read = columns(tmp_path / "runs"), summary_of(tmp_path)["tiers"]["read"]
+    trained(
+        ranks, *SHARED, "--set", "train.prepare=hybrid", fault="alone", XDG_CACHE_HOME=str(tmp_path / "cache")
+    )
+    found, summary = columns(tmp_path / "runs"), summary_of(tmp_path)
+    assert found["loss"] == wanted["loss"] and found["val_loss"] == wanted["val_loss"]
+    assert summary["tiers"]["read"] == read and summary["sampled"]["prepare"]["batches"]["cpu"] > 0
+
+
 # Ranks, [features], fanouts, threads, and the least and largest share of the edges on the GPU.
 DRAWN = {
     "hottest edges": (1, {"near": 1500}, [4, 3], 2, (0.1, 0.9)),

@@ -16,13 +16,15 @@ from ...errors import InputError
 from ...plan import scores
 from ...runtime import cores, mpi
 from ...runtime.backends.base import Backend
+from ...runtime.backends.host.kernels import SerialBackend
+from ...runtime.backends.simulated import World
 from ...runtime.tiers.files import FileRows
 from ...runtime.tiers.place import FILE, NEAR, PEERS, Placed, format_of, rows_of
 from ...sizes import shown
 from ..graph.loading import Part
-from ..workspace import Workspace, as_array
+from ..workspace import Workspace, as_array, row_format
 from .features import divide_by_sums
-from .host import BLOCK_BYTES, HostFeatures, even_lengths
+from .host import BLOCK_BYTES, HostFeatures, even_lengths, on_host
 
 # A node of the graph that computing visits, or another score, takes on each rank.
 VISITS_BYTES, SCORE_BYTES = 192, 48
@@ -129,6 +131,7 @@ class TieredFeatures(HostFeatures):
         self._workspace = Workspace(backend, varying=True)
         self._lengths = even_lengths(self.shape[0], BLOCK_BYTES // self._format.row_bytes)
         self.expected: dict[str, float] = {}
+        self._host: SerialBackend | None = None  # reads all rows, where a device holds none of them
 
     @property
     def scores(self) -> NDArray[np.float64] | None:
@@ -156,6 +159,11 @@ class TieredFeatures(HostFeatures):
             tier = np.searchsorted(ends, np.arange(len(reads)) if slots is None else slots, side="right")
             total = np.bincount(tier, reads, minlength=len(ends) + 1)
             self.expected = dict(zip(self.names, (total / max(total.sum(), 1e-300)).tolist(), strict=True))
+        backend = self._backend
+        if not backend.memory.holds_stores and all(each.on_host for each in self._table.tiers):
+            world = World(backend.collectives.size)
+            self._host = SerialBackend(backend.collectives.rank, world, backend.options)
+            self._host.stream.meter = backend.stream.meter
 
     @property
     def names(self) -> list[str]:
@@ -198,8 +206,26 @@ class TieredFeatures(HostFeatures):
         """Return rows of any ranks by number, [k, F], in the type of all rows and normalised."""
         found = workspace.rows(len(numbers), self.shape[1], self._stored)
         self._backend.gather(self._table, numbers, as_array(found))
+        return self._finished(found, workspace)
+
+    def gather_on_host(self, numbers: NDArray[np.int64]) -> Tensor | None:
+        """Return rows as they are stored, page-locked and padded, if no device holds any; else None. For any thread."""
+        if self._host is None:
+            return None
+        columns = self.shape[1]
+        found = on_host(len(numbers), row_format(columns, self._stored).stride, self._stored)
+        self._host.gather(self._table, numbers, as_array(found)[:, :columns])
+        return found
+
+    def sent(self, rows: Tensor, workspace: Workspace) -> Tensor:
+        """Return what `gather` does from rows of `gather_on_host`, which one copy brings to the device."""
+        found = workspace.rows(len(rows), self.shape[1], self._stored)
+        found.as_strided(rows.shape, rows.stride()).copy_(rows, non_blocking=True)
+        return self._finished(found, workspace)
+
+    def _finished(self, found: Tensor, workspace: Workspace) -> Tensor:
         if self._stored != self.dtype:
-            found = workspace.rows(len(numbers), self.shape[1], self.dtype).copy_(found)
+            found = workspace.rows(len(found), self.shape[1], self.dtype).copy_(found)
         if self._normalize == "row":
             divide_by_sums(found)
         return found

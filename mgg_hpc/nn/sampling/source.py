@@ -295,6 +295,19 @@ class Source:
                 self.backend.gather(self._table, numbers, as_array(out))
                 return out
 
+    def gather_on_host(self, numbers: NDArray[np.int64]) -> Tensor | None:
+        """Return rows for `sent`, where a device shall train on them that holds none of them; else None."""
+        with self.edges.used():
+            return self.x.gather_on_host(numbers) if isinstance(self.x, TieredFeatures) else None
+
+    def sent(self, rows: Tensor) -> Tensor:
+        """Return a copy on the device of a batch's input rows: of `gather_on_host`, or of `input` on CPUs."""
+        if isinstance(self.x, TieredFeatures) and not self.backend.memory.holds_stores:
+            return self.x.sent(rows, self.workspace)
+        copied = self.workspace.rows(len(rows), rows.shape[1], rows.dtype)
+        np.copyto(as_array(copied), as_array(rows))  # by this thread alone
+        return copied
+
     def there(self, tensor: Tensor) -> Tensor:
         """Return a host tensor on the backend's device; copies to a GPU are asynchronous."""
         return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)

@@ -6,34 +6,35 @@ plan and without one. Threads wait for slots of the buffers; a batch is copied o
 
 from __future__ import annotations
 
+import array
 import bisect
 import contextlib
 import itertools
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ...errors import InputError
 from ...nn.sampling.batches import Batch, Batches
 from ...nn.sampling.source import Source
 from ...nn.spans import span
 from ...plan import hybrid
 from ...plan.hybrid import Phases, Plan
-from .operators import OPERATORS, Prepared, Work
+from .operators import Prepared, Work, called
 
 CPU, COPY, TRAIN = ("batch", "cpu"), ("transfer", "copy"), ("train", "device")
 DEVICE, DIRECT = ("batch", "device"), ("transfer", "direct")
 # Names as in `Phases`.
 OF_PHASE = {CPU: "cpu", COPY: "copy", DEVICE: "device", DIRECT: "device", TRAIN: "train"}
-_Time = TypeVar("_Time")
-_Call = tuple[tuple[str, str], int, str, _Time, _Time]
+OPERATOR = list(OF_PHASE)  # by number
 
 
 class Activity(NamedTuple):
@@ -60,34 +61,40 @@ class Run:
         self._of_cpu = list(plan.of_cpu(first))
         self._copies: deque[Future[tuple[Batch | Prepared, Any]]] = deque()  # with stamps
         self._trained, self._ended, self._moved = first, False, threading.Condition()
-        # Operator, batch, thread, begin and end; these are functions where a GPU may not be there yet.
-        self._begun: deque[_Call[Callable[[], float]]] = deque()
-        self._calls: list[_Call[float]] = []
+        # Operator, batch, thread, begin and end: functions, as a GPU may not be there yet; then 40 bytes a call.
+        self._begun: deque[tuple[int, int, int, Callable[[], float], Callable[[], float]]] = deque()
+        self._calls, self._threads = array.array("d"), dict[str, int]()  # number of each thread's name
         self.began = self.seconds = 0.0
 
     def activities(self) -> Iterator[Activity]:
         """Yield what operators did, once a GPU has finished."""
-        self._settle()
         ends = list(itertools.accumulate(sum(each) for each in self._plan.each()))
-        for operator, number, thread, begin, end in self._calls:
-            overlap = bisect.bisect(ends, number - self._first)
-            yield Activity(operator, number, overlap, thread, begin, end)
+        for operator, number, thread, begin, end in self._settled().tolist():
+            overlap, name = bisect.bisect(ends, number - self._first), list(self._threads)[int(thread)]
+            yield Activity(OPERATOR[int(operator)], int(number), overlap, name, begin, end)
+
+    def _settled(self) -> NDArray[np.float64]:
+        self._settle()
+        return np.array(self._calls).reshape(-1, 5)
 
     def _settle(self, trained: int | None = None) -> None:
         """Keep the times of calls in numbers: of batches before ``trained``, which a GPU has finished, or of all."""
         for _ in range(len(self._begun)):
             operator, number, thread, begin, end = call = self._begun.popleft()
             if trained is None or number < trained:
-                self._calls.append((operator, number, thread, begin(), end()))
+                self._calls.extend((operator, number, thread, begin(), end()))
             else:
                 self._begun.append(call)
 
-    def spent(self) -> dict[str, list[float]]:
-        """Return the seconds of each batch by phase."""
-        spent = {name: defaultdict[int, float](float) for name in OF_PHASE.values()}
-        for each in self.activities():
-            spent[OF_PHASE[each.operator]][each.number] += each.end - each.begin
-        return {name: list(of_batch.values()) for name, of_batch in spent.items()}
+    def spent(self) -> dict[str, NDArray[np.float64]]:
+        """Return the seconds of each batch by phase, in the order of their numbers."""
+        calls, spent = self._settled(), {}
+        operator, number = calls[:, :2].astype(int).T
+        for name in dict.fromkeys(OF_PHASE.values()):
+            mine = np.array([each == name for each in OF_PHASE.values()])[operator]
+            seconds = np.bincount(number[mine], (calls[:, 4] - calls[:, 3])[mine])
+            spent[name] = seconds[np.unique(number[mine])]
+        return spent
 
     def batches(self) -> Generator[Batch]:
         """Yield the batches. Threads end with the generator."""
@@ -121,7 +128,8 @@ class Run:
             yield
         finally:
             thread = threading.current_thread().name
-            self._begun.append((operator, number, thread, begin, self._now(operator)))
+            line = self._threads.setdefault(thread, len(self._threads))
+            self._begun.append((OPERATOR.index(operator), number, line, begin, self._now(operator)))
 
     def _now(self, operator: tuple[str, str]) -> Callable[[], float]:
         if operator != CPU:
@@ -131,17 +139,12 @@ class Run:
 
     def _timed(self, operator: tuple[str, str], number: int, given: Any) -> Any:
         with self._counted(operator, number):
-            return self._call(operator, given)
+            return self._call(operator, number, given)
 
-    def _call(self, operator: tuple[str, str], given: Any) -> Any:
-        """Call an operator. Its error is this rank's own: ranks in the middle of a step cannot agree on one."""
-        phase, hardware = operator
-        try:
-            return OPERATORS[phase][hardware](self._work, given)
-        except Exception as error:
-            if isinstance(error, InputError) and self._work.source.comm.size == 1:
-                raise
-            raise RuntimeError(f"preparing batches: {phase} by {hardware} failed: {error!r}") from error
+    def _call(self, operator: tuple[str, str], number: int, given: Any) -> Any:
+        # Its InputError is this rank's own: ranks in the middle of a step cannot agree on one.
+        agreed = self._work.source.comm.size == 1
+        return called(*operator, self._work, given, (number, self.epoch), agreed=agreed)
 
     def _advance(self, trained: int, *, ended: bool = False) -> None:
         with self._moved:
@@ -151,23 +154,35 @@ class Run:
     def _begin(self, places: Iterable[int]) -> None:
         """Have batches in these places among the CPU's made and copied. Called by the link alone, so in order."""
         for place in (each for each in places if each < len(self._of_cpu)):
-            made = self._pool.submit(self._timed, CPU, self._of_cpu[place], self._of_cpu[place])
+            made = self._pool.submit(self._prepare, self._of_cpu[place])
             self._copies.append(self._link.submit(self._copy, place, made))
 
+    def _prepare(self, number: int) -> Prepared:
+        if not self._plan.buffers[0]:
+            self._wait_for_room(number)
+        prepared: Prepared = self._timed(CPU, number, number)
+        return prepared
+
     def _copy(self, place: int, made: Future[Prepared]) -> tuple[Batch | Prepared, Any]:
-        """Copy a batch once there is room on the device: a slot for each in its buffer, and for the one in training."""
+        """Copy a batch once there is room for it on the device."""
         prepared, number = made.result(), self._of_cpu[place]
-        with self._moved:
-            while self._trained < number - self._plan.buffers[1] and not self._ended:
-                self._moved.wait()
+        self._wait_for_room(number)
         with self._stream.beside():
             copied = self._timed(COPY, number, prepared), self._stream.stamp()
         self._begin([place + self._plan.buffers[0] + self._plan.phases.workers])  # in its slot
         return copied
 
+    def _wait_for_room(self, number: int) -> None:
+        """Wait for one of the device's slots: one for each batch in its buffer, and for the one in training."""
+        with self._moved:
+            while self._trained < number - self._plan.buffers[1] and not self._ended:
+                self._moved.wait()
+
     def _whole(self, arrived: Batch | Prepared) -> Batch:
         """Return a batch with its input rows, which only this thread may gather if they are missing."""
-        batch: Batch = arrived if isinstance(arrived, Batch) else self._call(DIRECT, arrived)
+        if isinstance(arrived, Batch):
+            return arrived
+        batch: Batch = self._call(DIRECT, arrived.number, arrived)
         return batch
 
     def _arrived(self) -> Batch | Prepared:
@@ -199,19 +214,22 @@ class Hybrid:
 
     def facts(self, batches: int) -> dict[str, str]:
         """Return what is known of an epoch before it is run, for the user."""
-        plans = self.plans(batches)
-        plan, phases = plans[self.name], asdict(self.phases)
-        each = {"cpu": f" on each of {self.phases.workers} threads"} if self.phases.workers > 1 else {}
-        times = (
-            f"{name} {1e3 * phases[name]:.2f} ms{each.get(name, '')} (varies by {self.spread[name]:.0%})"
-            for name in self.spread
-        )
+        plans, times, workers = self.plans(batches), asdict(self.phases), self.phases.workers
+        plan = plans[self.name]
+        done = {
+            "cpu": "prepared by a CPU thread" + (f" (of {workers})" if workers > 1 else ""),
+            "copy": "copied to the device",
+            "device": "prepared by the device",
+            "train": "trained on",
+        }
+        each = (f"{done[name]} {1e3 * times[name]:.2f} ms ± {cv:.0%}" for name, cv in self.spread.items())
         expected = (f"{name} {1e3 * found.seconds:.0f} ms" for name, found in plans.items())
         return {
-            "phases": f"{', '.join(times)}; {self.note}",
-            "prepare": f"{self.name}: {plan.on_cpu} batches on the CPU, {plan.on_device} on the device, "
-            f"buffers {plan.buffers[0]} and {plan.buffers[1]}; expected epochs: {', '.join(expected)}; "
-            f"at least {1e3 * hybrid.bound(self.phases, batches):.0f} ms",
+            "phases": f"a batch is {', '.join(each)}; {self.note}",
+            "prepare": f"by plan {self.name}: {plan.on_cpu} batches by the CPU, {plan.on_device} by the device; "
+            f"buffers of {plan.buffers[0]} and {plan.buffers[1]} batches",
+            "epoch": f"{1e3 * plan.seconds:.0f} ms expected; by plan {', '.join(expected)}; no plan takes less than "
+            f"{1e3 * hybrid.bound(self.phases, batches):.0f} ms",
         }
 
     def summary(self, batches: int) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def measure(job: Job, progress: Callable[[], None] = lambda: None) -> Measured:
                 trainer.take(batch)
         job.backend.stream.finish()
         for name, seconds in run.spent().items():
-            spent[name] += seconds
+            spent[name].extend(seconds)
     job.backend.stream.meter.taken()
     if isinstance(job.x, TieredFeatures):
         job.x.taken()

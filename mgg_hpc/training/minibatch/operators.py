@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...errors import InputError
 from ...nn.inputs.host import Input
 from ...nn.sampling.batches import Batch, Batches, Block, Drawn
 from ...nn.sampling.source import Source
-from ...nn.workspace import as_array
+from ...runtime.exit_code import FailedElsewhere
 
 
 class Prepared(NamedTuple):
@@ -50,11 +51,14 @@ class Work:
 
 
 def batch_on_cpu(work: Work, number: int) -> Prepared:
-    """Draw a batch on the host and, where the device is the CPU, gather its input rows."""
+    """Draw a batch on the host, and gather its input rows unless a GPU holds them."""
     prepared = Prepared(number, *work.sample(number, on_host=True))
-    if prepared.x is None and work.source.device == "cpu" and work.gathers_anywhere:
-        return prepared._replace(x=work.source.input(prepared.blocks[0].numbers))
-    return prepared
+    source, numbers, x = work.source, prepared.blocks[0].numbers, prepared.x
+    if x is None and not source.backend.memory.holds_stores:
+        x = source.gather_on_host(numbers)
+    elif x is None and work.gathers_anywhere:
+        x = source.input(numbers)
+    return prepared._replace(x=x)
 
 
 def batch_on_device(work: Work, number: int) -> Prepared:
@@ -70,10 +74,8 @@ def transfer_by_copy(work: Work, prepared: Prepared) -> Batch | Prepared:
     x, source = prepared.x, work.source
     if x is None and not work.gathers_anywhere:
         return prepared
-    if isinstance(x, Tensor) and source.device == "cpu":
-        copied = source.workspace.rows(len(x), x.shape[1], x.dtype)
-        np.copyto(as_array(copied), as_array(x))  # by this thread alone
-        prepared = prepared._replace(x=copied)
+    if isinstance(x, Tensor):
+        prepared = prepared._replace(x=source.sent(x))
     return transfer_direct(work, prepared)
 
 
@@ -93,3 +95,19 @@ OPERATORS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
     "transfer": {"copy": transfer_by_copy, "direct": transfer_direct},
     "train": {"device": train_on_device},
 }
+
+
+def called(
+    phase: str, hardware: str, context: Any, given: Any, batch: tuple[int, int], *, agreed: bool
+) -> Any:
+    """Return what an operator returns. batch: its number and its epoch, which an error's message has with the operator.
+
+    agreed: whether all ranks have the same InputError, or fail with it; it remains as it is.
+    """
+    try:
+        return OPERATORS[phase][hardware](context, given)
+    except Exception as error:
+        if agreed and isinstance(error, (InputError, FailedElsewhere)):
+            raise
+        where = f"batch {batch[0]} of epoch {batch[1]}: {phase} by {hardware} failed"
+        raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error
