@@ -394,36 +394,46 @@ def test_messages_run_as_programs(comm, every):
 
 
 class Scaled(pyg.SimpleConv):
-    """factor(x): a number by which messages are multiplied."""
+    """Multiplies messages by a number. kept: what of the rows is kept; number: what messages make of it."""
 
-    def __init__(self, factor):
+    def __init__(self, kept, number=lambda kept: kept):
         super().__init__("sum")
-        self.factor = factor
+        self.kept, self.number = kept, number
 
     def forward(self, x, edge_index):
-        self.times = self.factor(x)
+        self.times = self.kept(x)
         return super().forward(x, edge_index)
 
     def message(self, x_j):
-        return x_j * self.times
-
-
-class Summed(Scaled):
-    def message(self, x_j):
-        return x_j * self.times.sum()
+        return x_j * self.number(self.times)
 
 
 def test_numbers_in_messages_are_those_of_all_ranks(comm, every, opened):
     graph, mine = opened
-    for factor in (lambda x: x.size(0) / 7, lambda x: float(x.detach().max()), len):
-        equal_to_pyg(
-            comm, graph, Scaled(factor), [every["x"], every["index"]], [mine["x"], mine["index"]], "program"
-        )
+    whole, part = [every["x"], every["index"]], [mine["x"], mine["index"]]
+    for kept in (lambda x: x.size(0) / 7, lambda x: float(x.detach().max()), len):
+        equal_to_pyg(comm, graph, Scaled(kept), whole, part, "program")
     if comm.size > 1:
         with pytest.raises(mgg.InputError, match="does not do the same on all ranks: messages with"):
-            mgg.convert(Scaled(lambda x: 2.0 + comm.rank), graph, check=False)(mine["x"], mine["index"])
-        with pytest.raises(mgg.InputError, match="does not do the same on all ranks: taking a tensor"):
-            mgg.convert(Summed(lambda x: x), graph, check=False)(mine["x"], mine["index"])
+            mgg.convert(Scaled(lambda x: 2.0 + comm.rank), graph, check=False)(*part)
+
+
+def test_messages_that_read_kept_rows_are_those_of_all_ranks(comm, every):
+    """Also their number, which is the same on all ranks here."""
+    ring = torch.stack([torch.arange(60), (torch.arange(60) + 1) % 60])
+    x = every["x"][:60]
+    with mgg.from_pyg(Data(x=x, edge_index=ring), comm=comm, dtype="float64") as graph:
+        assert len(set(comm.allgather(graph.rows))) == 1
+        mine = [x[graph.ids], graph.edge_index()]
+        for number in (len, lambda kept: kept.size(0) / 7, lambda kept: kept.numel(), torch.sum):
+            equal_to_pyg(
+                comm,
+                graph,
+                Scaled(torch.detach, number),
+                [x, ring],
+                mine,
+                "extended, because its messages read",
+            )
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(1, 0), (2, 9), (40, 300)])
