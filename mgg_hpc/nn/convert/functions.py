@@ -50,6 +50,7 @@ class Above(TorchFunctionMode):
         if run.paused:
             return func(*args, **kwargs)
         try:
+            args, kwargs = run.before(func, args, kwargs)
             served = _SERVED.get(func)
             out = NotImplemented if served is None else served(run, func, args, kwargs)
             if out is NotImplemented:

@@ -22,7 +22,7 @@ from ..graph.dist_graph import DistGraph
 from ..layers.attention import GATConv
 from ..layers.conv import Formula, SumConvolution
 from ..layers.random import Dropout
-from .layouts import Divided, Layout, dims, layout, put
+from .layouts import Divided, dims, layout
 from .programs import messages, propagated
 from .relations import relational
 from .running import Run
@@ -288,7 +288,6 @@ def _forward(
             run.exchanges.append((run.named(path, conv), "rows", columns))
     if why:
         return own(conv, *args, **kwargs)
-    put(out, Layout((dims(x)[0], None)))
     for step in rest:
         out = step(out)
     return out

@@ -328,7 +328,11 @@ class Run:
     def over(self, layer: Any, x: Tensor, more: dict[str, Any]) -> Tensor:
         """Return the rows of a fused layer. Collective."""
         out: Tensor = layer(x, self.graph, **more)
-        return out
+        return put(out, Layout((dims(x)[0], None)))
+
+    def before(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments that a function is called with."""
+        return args, kwargs
 
     def after(self, given: Any, out: Any) -> None:
         """Take note of the arguments and the result of a function."""
