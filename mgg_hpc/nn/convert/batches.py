@@ -155,6 +155,7 @@ class BatchRun(Run):
             for path, each in convs.items()
         }
         for path, conv in convs.items():
+            self.ways.setdefault(path, "extended, over the rows of its block")
             vars(conv)["forward"] = functools.partial(self._layer, forwards[path])
         try:
             yield
@@ -196,30 +197,27 @@ class BatchRun(Run):
         )
 
     def _cut(self, value: Any, level: int) -> Any:
-        """Return tensors, sizes, or lists of these with the rows of a level in place of those of earlier ones."""
+        """Return tensors, or lists of these, with the rows of a level in place of those of earlier ones."""
         if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
             found = [self._cut(each, level) for each in value]
             return type(value)(*found) if hasattr(value, "_fields") else type(value)(found)
         if isinstance(value, dict):
             return {name: self._cut(each, level) for name, each in value.items()}
-        entry, place = (value.of, 0) if isinstance(value, Count) else (None, None)
-        if isinstance(value, Tensor) and (place := divided(value)) is not None:
-            entry = dims(value)[place]
+        if not isinstance(value, Tensor) or (place := divided(value)) is None:
+            return value
+        entries = list(dims(value))
+        entry, now = entries[place], Divided(self.lists.levels[level])
         if entry is None or self.lists.level.get(entry.domain, level) >= level or not entry.plain:
             return value
-        now = Divided(self.lists.levels[level])
-        if isinstance(value, Count):
-            return Count(now)
         with self.local():
             part = value.narrow(place, 0, now.size)
-        entries = list(dims(value))
         entries[place] = now
         return _of_depth(put(part, Layout(tuple(entries), layout(value).numbers)), self._depth(value))
 
     def before(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return arguments with rows of one level. Raises Refused if numbers of an earlier one take them."""
-        tensors = list(tensors_in((args, kwargs)))
-        if not (level := self._level(tensors)):
+        tensors = tensors_in((args, kwargs))
+        if len(tensors) + len(args) < 3 or not (level := self._level(tensors)):
             return args, kwargs
         for each in tensors:
             numbers = layout(each).numbers
@@ -272,7 +270,9 @@ class BatchRun(Run):
 
     def after(self, given: Any, out: Any) -> None:
         """Set the depth of an operation's results."""
-        tensors, levels = list(tensors_in(given)), self.lists.level.keys()
+        if isinstance(out, (int, torch.dtype, torch.device)):
+            return
+        tensors, levels = tensors_in(given), self.lists.level.keys()
         domains = {entry.domain for each in tensors for entry in dims(each) if entry}
         depth = max(map(self._depth, tensors), default=0)
         for each in tensors_in((tensors[:1] if out is None else out,)):

@@ -188,8 +188,14 @@ def _arange(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
 
 @_serves("view reshape unflatten")
 def _reshaped(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
-    out = func(args[0], *_local(tuple(args[1:])), **{name: _local(each) for name, each in kwargs.items()})
     sizes = _sizes(args[1:], kwargs)
+    if -1 in sizes and any(isinstance(each, Count) and not each.of.size for each in sizes):
+        # Where there are no rows, their number does not tell which size -1 is; that of all ranks does.
+        rest = int(math.prod(each for each in sizes if each != -1))
+        found = int(math.prod(size_of(args[0]))) // max(1, rest)
+        sizes = [found if each == -1 and rest else each for each in sizes]
+        args, kwargs = (args[0], sizes), {}
+    out = func(args[0], *_local(tuple(args[1:])), **{name: _local(each) for name, each in kwargs.items()})
     place = divided(out)
     if place is not None and len(sizes) == out.dim() and type(sizes[place]) is int and sizes[place] == 1:
         # Of a rank's only row the shape does not tell which dimension is that of rows; the sizes do.

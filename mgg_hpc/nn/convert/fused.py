@@ -284,8 +284,6 @@ def _forward(
             if isinstance(layer, GATConv):
                 _shared(layer, conv, run)
             out = run.over(layer, x, more)
-            columns = x.shape[1] if types is not None else min(x.shape[1], out.shape[1])
-            run.exchanges.append((run.named(path, conv), "rows", columns))
     if why:
         return own(conv, *args, **kwargs)
     for step in rest:

@@ -78,9 +78,7 @@ class Types:
             shape = list(each.shape) if isinstance(each, Tensor) else type(each).__name__
             if name not in self.nodes or shape[:1] != [len(self.nodes[name])]:
                 have = ", ".join(f"{key} {len(places)}" for key, places in self.nodes.items())
-                raise InputError(
-                    f"{where}: {name} is {shape}; of this rank's nodes there are {have}"
-                )
+                raise InputError(f"{where}: {name} is {shape}; of this rank's nodes there are {have}")
         if len({(each.shape[1:], each.dtype) for each in rows.values()}) != 1:
             raise InputError(f"{where}: takes rows of types with the same columns, of one at least")
         first = next(iter(rows.values()))

@@ -508,7 +508,8 @@ def test_a_rank_of_one_row_or_none(comm):
     index = torch.tensor([[0, 1, 0], [1, 0, 0]])
     x = torch.linspace(-1, 1, 16, dtype=torch.float64).view(2, 8)
     with mgg.from_pyg(Data(x=x, edge_index=index), comm=comm, dtype="float64") as graph:
-        for conv in (pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4), pyg.ChebConv(8, 4, 3)):
+        attention = pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4), pyg.FeaStConv(8, 4, heads=2)
+        for conv in (*attention, pyg.ChebConv(8, 4, 3)):
             torch.manual_seed(1)
             conv.double().reset_parameters()
             equal_to_pyg(comm, graph, conv, [x, index], [x[graph.ids], graph.edge_index()], "extended")
@@ -740,6 +741,70 @@ def test_batches_have_the_same_losses_on_any_number_of_ranks(comm, every):
         torch.testing.assert_close(ours, alone)
 
 
+def _direction(h, e):
+    return h / h.norm(dim=1, keepdim=True)  # is NaN for a row of zeros, with its gradients
+
+
+def _headed(h, e):
+    return h.view(-1, 2, 4).flatten(1)
+
+
+class Jumps(Stack):
+    """Rows of all layers, side by side and joined."""
+
+    def forward(self, x, edge_index):
+        h = self.convs[0](x, edge_index)
+        rows = [x, h, self.convs[1](h, edge_index)]
+        return torch.cat(rows, 1) * torch.stack(rows).amax((0, 2))[:, None]
+
+
+def test_rows_of_several_layers_on_batches(comm, every):
+    """Rows that later layers do not need are left out: of skip connections, and before what is NaN of zeros."""
+    data = Data(x=every["x"].float(), edge_index=every["index"])
+    gat = lambda: pyg.GATv2Conv(8, 8)  # noqa: E731
+    with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
+        batch = next(
+            iter(mgg.NeighborLoader(graph, [-1, -1], batch_size=7, input_nodes=torch.arange(graph.rows)))
+        )
+        for make in (lambda: Stack(gat, _direction), lambda: Stack(gat, _headed), lambda: Jumps(gat)):
+            torch.manual_seed(1)
+            model = make().double().eval()
+            wanted = model(data.x.double(), data.edge_index)[graph.ids][batch.rows]
+            converted = mgg.convert(model, graph)
+            out = converted(batch.x, tuple(batch.blocks))
+            weights = list(model.parameters())
+            found = (torch.autograd.grad(each.sin().sum(), weights) for each in (out, wanted))
+            with mpi.agree(comm):
+                torch.testing.assert_close(out, wanted)
+                torch.testing.assert_close(*found)
+                assert mgg.explain(converted).count("over the rows of its block; nothing") == 2
+
+
+class Kept(pyg.SimpleConv):
+    """Sums rows that are kept in place of its own."""
+
+    def forward(self, x, edge_index):
+        return super().forward(getattr(self, "kept", x), edge_index)
+
+
+class Keeps(Stack):
+    def forward(self, x, edge_index):
+        self.convs[1].kept = self.convs[0](x, edge_index)
+        return self.convs[1](x, edge_index)
+
+
+class Adds(Stack):
+    def forward(self, x, edge_index):
+        x = x.clone()
+        x += self.convs[0](x, edge_index)
+        return self.convs[1](x, edge_index)
+
+
+class Checkpointed(Stack):
+    def forward(self, x, edge_index):
+        return self.convs[1](checkpoint(self.convs[0], x, edge_index, use_reentrant=False), edge_index)
+
+
 class Nested(pyg.MessagePassing):
     """Two layers within a layer, which has one block."""
 
@@ -788,6 +853,11 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         "number of rows": Stack(gat, lambda h, e: h / h.size(0)),
         "draws random": Stack(gat, lambda h, e: h + torch.rand(8)),
         "works along dimension 0": Stack(gat, lambda h, e: h.cumsum(0)),
+        "the edges of a batch": Stack(gat, lambda h, e: h * (2 * e)),
+        r"reduces .* LayerNorm\(mode=": Stack(gat, lambda h, e: pyg.LayerNorm(8).double()(h)),
+        r"x = x \+ h": Adds(gat),
+        "torch's checkpoint": Checkpointed(gat),
+        "outside of this block": Keeps(Kept),
     }
     data = Data(x=every["x"].float(), edge_index=every["index"])
     with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
@@ -799,6 +869,15 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         for said, model in refused.items():
             with pytest.raises(mgg.InputError, match=said):
                 mgg.convert(model.double(), graph)(batches[2].x, batches[2])
+        model = mgg.convert(Stack(gat).double(), graph)
+        for given, said in (
+            ((Data(x=batches[2].x, edge_index=batches[2]),), "a batch in a Data"),
+            (({"a": batches[2].x}, {("a", "to", "a"): batches[2]}), "a batch in a dict"),
+            ((batches[2].x, batches[2].blocks[0]), "more layers"),
+            ((batches[2].x[:0], batches[2]), "no tensor has the .* rows of the batch"),
+        ):
+            with pytest.raises(mgg.InputError, match=said):
+                model(*given)
         for count, said in ((1, "more layers"), (3, "fewer layers")):
             with pytest.raises(mgg.InputError, match=said):
                 mgg.convert(Stack(gat).double(), graph)(batches[count].x, batches[count].blocks)
