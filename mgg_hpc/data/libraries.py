@@ -217,7 +217,6 @@ def _of_types(where: str, data: Any, notes: list[str]) -> tuple[Any, str]:
     notes: gets what some types have and others lack. Raises InputError for labels of several types of nodes.
     """
     made, torch = data.clone(), _library("torch", where)
-    _check_types(where, made, torch.Tensor)
     stores = made.node_stores
     labelled = [each for each in stores if "y" in each]
     if len(labelled) > 1:
@@ -225,6 +224,7 @@ def _of_types(where: str, data: Any, notes: list[str]) -> tuple[Any, str]:
         raise InputError(
             f"{where}: {names} have y, and a graph has labels of one type of nodes; delete the others"
         )
+    _check_types(where, made, torch.Tensor)
     columns = [each.x.shape[1] if "x" in each else 0 for each in stores]
     for store, width in zip(stores, columns, strict=True):
         count = store.num_nodes
