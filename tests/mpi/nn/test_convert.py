@@ -749,13 +749,21 @@ def _headed(h, e):
     return h.view(-1, 2, 4).flatten(1)
 
 
-class Jumps(Stack):
-    """Rows of all layers, side by side and joined."""
+class Two(nn.Module):
+    """Two layers. run: takes them, rows and edges."""
+
+    def __init__(self, make, run):
+        super().__init__()
+        self.convs, self.run = nn.ModuleList([make(), make()]), run
 
     def forward(self, x, edge_index):
-        h = self.convs[0](x, edge_index)
-        rows = [x, h, self.convs[1](h, edge_index)]
-        return torch.cat(rows, 1) * torch.stack(rows).amax((0, 2))[:, None]
+        return self.run(self.convs, x, edge_index)
+
+
+def _jumps(convs, x, e):
+    h = convs[0](x, e)
+    rows = [x, h, convs[1](h, e)]
+    return torch.cat(rows, 1) * torch.stack(rows).amax((0, 2))[:, None]
 
 
 def test_rows_of_several_layers_on_batches(comm, every):
@@ -766,7 +774,7 @@ def test_rows_of_several_layers_on_batches(comm, every):
         batch = next(
             iter(mgg.NeighborLoader(graph, [-1, -1], batch_size=7, input_nodes=torch.arange(graph.rows)))
         )
-        for make in (lambda: Stack(gat, _direction), lambda: Stack(gat, _headed), lambda: Jumps(gat)):
+        for make in (lambda: Stack(gat, _direction), lambda: Stack(gat, _headed), lambda: Two(gat, _jumps)):
             torch.manual_seed(1)
             model = make().double().eval()
             wanted = model(data.x.double(), data.edge_index)[graph.ids][batch.rows]
@@ -787,22 +795,20 @@ class Kept(pyg.SimpleConv):
         return super().forward(getattr(self, "kept", x), edge_index)
 
 
-class Keeps(Stack):
-    def forward(self, x, edge_index):
-        self.convs[1].kept = self.convs[0](x, edge_index)
-        return self.convs[1](x, edge_index)
+def _keeps(convs, x, e):
+    convs[1].kept = convs[0](x, e)
+    return convs[1](x, e)
 
 
-class Adds(Stack):
-    def forward(self, x, edge_index):
-        x = x.clone()
-        x += self.convs[0](x, edge_index)
-        return self.convs[1](x, edge_index)
+def _adds(convs, x, e):
+    x = x.clone()
+    x += convs[0](x, e)
+    return convs[1](x, e)
 
 
-class Checkpointed(Stack):
-    def forward(self, x, edge_index):
-        return self.convs[1](checkpoint(self.convs[0], x, edge_index, use_reentrant=False), edge_index)
+def _passes_edges_on(convs, x, e):
+    h, (edges, _) = convs[0](x, e, return_attention_weights=True)
+    return convs[1](h, edges)
 
 
 class Nested(pyg.MessagePassing):
@@ -814,29 +820,6 @@ class Nested(pyg.MessagePassing):
 
     def forward(self, x, edge_index):
         return self.convs[1](self.convs[0](x, edge_index).relu(), edge_index)
-
-
-class Returned(nn.Module):
-    """Passes on the edges that the first layer returns."""
-
-    def __init__(self):
-        super().__init__()
-        self.convs = nn.ModuleList(pyg.GATv2Conv(8, 8, add_self_loops=False) for _ in range(2))
-
-    def forward(self, x, edge_index):
-        h, (edges, _) = self.convs[0](x, edge_index, return_attention_weights=True)
-        return self.convs[1](h, edges)
-
-
-class Whole(nn.Module):
-    """Returns an object."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = pyg.GATv2Conv(8, 8)
-
-    def forward(self, x, edge_index):
-        return Data(x=self.conv(x, edge_index))
 
 
 def test_what_is_wrong_on_a_batch_is_refused(comm, every):
@@ -855,9 +838,11 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         "works along dimension 0": Stack(gat, lambda h, e: h.cumsum(0)),
         "the edges of a batch": Stack(gat, lambda h, e: h * (2 * e)),
         r"reduces .* LayerNorm\(mode=": Stack(gat, lambda h, e: pyg.LayerNorm(8).double()(h)),
-        r"x = x \+ h": Adds(gat),
-        "torch's checkpoint": Checkpointed(gat),
-        "outside of this block": Keeps(Kept),
+        r"x = x \+ h": Two(gat, _adds),
+        "torch's checkpoint": Two(gat, lambda c, x, e: c[1](checkpoint(c[0], x, e, use_reentrant=False), e)),
+        "edges that a layer returned": Two(gat, _passes_edges_on),
+        "returns tensors; this is a Data": Two(gat, lambda c, x, e: Data(x=c[0](x, e))),
+        "outside of this block": Two(Kept, _keeps),
     }
     data = Data(x=every["x"].float(), edge_index=every["index"])
     with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
@@ -881,13 +866,8 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         for count, said in ((1, "more layers"), (3, "fewer layers")):
             with pytest.raises(mgg.InputError, match=said):
                 mgg.convert(Stack(gat).double(), graph)(batches[count].x, batches[count].blocks)
-        for model, said in (
-            (Nested(), "rows of neighbours outside"),
-            (Returned(), "edges that a layer returned"),
-            (Whole(), "returns tensors; this is a Data"),
-        ):
-            with pytest.raises(mgg.InputError, match=said):
-                mgg.convert(model.double(), graph)(batches[1].x, batches[1])
+        with pytest.raises(mgg.InputError, match="rows of neighbours outside"):
+            mgg.convert(Nested().double(), graph)(batches[1].x, batches[1])
 
 
 # ---- random modules
