@@ -48,13 +48,25 @@ class _OfBlocks:
     def __torch_function__(cls, *args: Any) -> Any:
         raise Refused(_USES)
 
-    __getattr__ = __getitem__ = __len__ = __eq__ = __float__ = __int__ = _used  # type: ignore[assignment]
 
-
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
-    setattr(_OfBlocks, f"__{_name}__", _OfBlocks._used)
-    setattr(_OfBlocks, f"__r{_name}__", _OfBlocks._used)
-for _name in ("neg", "abs", "invert", "lt", "le", "gt", "ge", "ne"):
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+_OTHERS = (
+    "getattr",
+    "getitem",
+    "len",
+    "float",
+    "int",
+    "neg",
+    "abs",
+    "invert",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+)
+for _name in (*_OTHERS, *_BINARY, *(f"r{each}" for each in _BINARY)):
     setattr(_OfBlocks, f"__{_name}__", _OfBlocks._used)
 
 

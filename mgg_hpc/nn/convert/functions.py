@@ -112,27 +112,15 @@ def _check(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 # ---- sizes
 
 
-def _shape(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
-    return size_of(args[0])
-
-
-_SERVED[Tensor.shape.__get__] = _shape  # type: ignore[attr-defined]
+_SERVED[Tensor.shape.__get__] = lambda run, func, args, kwargs: size_of(args[0])  # type: ignore[attr-defined]
+_serves("numel nelement")(lambda run, func, args, kwargs: math.prod(size_of(args[0])))
+_serves("__len__")(lambda run, func, args, kwargs: size_of(args[0])[0] if args[0].dim() else NotImplemented)
 
 
 @_serves("size")
 def _size(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     given = args[1] if len(args) > 1 else kwargs.get("dim")
     return size_of(args[0]) if given is None else size_of(args[0])[given]
-
-
-@_serves("numel nelement")
-def _numel(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
-    return math.prod(size_of(args[0]))
-
-
-@_serves("__len__")
-def _len(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
-    return size_of(args[0])[0] if args[0].dim() else NotImplemented
 
 
 def _local(value: Any) -> Any:
@@ -273,20 +261,16 @@ def _bound(args: Any, kwargs: Any, *names: str) -> list[Any]:
 def _places(x: Tensor, key: Any) -> list[tuple[int, Tensor]]:
     """Return the tensors among the indices of x[key], with the dimensions that they index."""
     key = key if isinstance(key, tuple) else (key,)
-    taken = sum(
-        each.dim() if isinstance(each, Tensor) and each.dtype == torch.bool else 1
-        for each in key
-        if each is not None and each is not Ellipsis
-    )
+    of_mask = [isinstance(each, Tensor) and each.dtype == torch.bool for each in key]
+    wide = [
+        each.dim() if mask else int(each is not None and each is not Ellipsis)
+        for each, mask in zip(key, of_mask, strict=True)
+    ]
     found, place = [], 0
-    for each in key:
-        if each is Ellipsis:
-            place += x.dim() - taken
-        elif each is not None:
-            wide = each.dim() if isinstance(each, Tensor) and each.dtype == torch.bool else 1
-            if isinstance(each, Tensor):
-                found.append((place, each))
-            place += wide
+    for each, taken in zip(key, wide, strict=True):
+        if isinstance(each, Tensor):
+            found.append((place, each))
+        place += x.dim() - sum(wide) if each is Ellipsis else taken
     return found
 
 

@@ -119,7 +119,6 @@ class Lists:
                 return places(of, len(chosen))[chosen.cpu().numpy()]
 
             made = Domain(f"some {of.domain.name}", count, lambda: run.total(count), keys)
-            made.source = of.domain
             if (ends := of.domain.ends) is not None and of.plain:
                 made.ends = lambda: ends()[:, chosen]
             self._made[key] = made
