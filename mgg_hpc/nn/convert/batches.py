@@ -22,7 +22,7 @@ from torch.nn import Module
 from ...errors import InputError
 from ..layers.random import Dropout
 from ..sampling.batches import Block
-from .fused import fused_forward
+from .fused import replaced
 from .layouts import PLAIN, Count, Divided, Domain, Layout, Numbers, dims, divided, layout, over, put
 from .rules import Refused, tensors_in
 from .running import Lists, Run, ids_of, pairs
@@ -162,7 +162,7 @@ class BatchRun(Run):
         kept = {path: vars(each).get("forward") for path, each in convs.items()}
         forwards = {
             path: kept[path]
-            or (fused_forward(self, path, each) if _as_pyg(each) else None)
+            or (replaced(self, path, each).get("forward") if _as_pyg(each) else None)
             or functools.partial(type(each).forward, each)
             for path, each in convs.items()
         }
