@@ -123,6 +123,7 @@ class BatchRun(Run):
     """A call of a converted model on this rank's part of a batch, without other ranks. block: of the running layer."""
 
     lists: _BatchLists
+    graph: Any
 
     def __init__(self, blocks: list[Block], model: Module, draws: Dropout | None) -> None:
         super().__init__(_BatchLists(blocks), model, draws, {})
@@ -244,7 +245,8 @@ class BatchRun(Run):
             raise Refused(
                 f"{name}: changes rows in place by those of a later layer; write x = x + h, not x += h"
             )
-        return self._cut((args, kwargs), level)  # type: ignore[no-any-return]
+        found: tuple[Any, Any] = self._cut((args, kwargs), level)
+        return found
 
     def _given(self, value: Any) -> Any:
         """Return what a layer gets of an argument."""

@@ -639,6 +639,8 @@ def test_one_rank_s_error_is_everyone_s(comm, opened):
     for given, said in ((lambda x: x, "Module"), (torch.jit.trace(nn.ReLU(), torch.ones(1)), "torch.jit")):
         with pytest.raises(mgg.InputError, match=said):
             mgg.convert(given, graph)
+    with pytest.raises(mgg.InputError, match=r"pass graph\.edge_index"):
+        mgg.convert(pyg.SimpleConv(), graph)(mine["x"], graph)
     with pytest.raises(mgg.InputError, match=r"mgg\.open"):
         mgg.convert(nn.ReLU(), mine["index"])
 
