@@ -224,7 +224,8 @@ def _of_types(where: str, data: Any, notes: list[str]) -> tuple[Any, str]:
         raise InputError(
             f"{where}: {names} have y, and a graph has labels of one type of nodes; delete the others"
         )
-    columns = [each.x.shape[1] if getattr(each.get("x"), "ndim", 0) == 2 else 0 for each in stores]
+    _check_types(where, made, torch.Tensor)
+    columns = [each.x.shape[1] if "x" in each else 0 for each in stores]
     for store, width in zip(stores, columns, strict=True):
         count = store.num_nodes
         if any(str(getattr(each, "layout", "torch.strided")) != "torch.strided" for each in store.values()):
@@ -239,10 +240,54 @@ def _of_types(where: str, data: Any, notes: list[str]) -> tuple[Any, str]:
             store[name] = of if store is labelled[0] else of.new_full((count, *of.shape[1:]), none)
     nodes = [[each._key, each.num_nodes, width] for each, width in zip(stores, columns, strict=True)]
     types = json.dumps({"nodes": nodes, "edges": data.edge_types})
+    for name in {name for each in made.edge_stores for name in each} - {"edge_index"}:  # are left out
+        if len({_shape(each[name])[1:] for each in made.edge_stores if name in each}) > 1:
+            made.edge_stores[0].pop(name, None)
     joined = made.to_homogeneous(add_node_type=False, dummy_values=False)
     some = {key for each in data.stores for key in each.keys()} - {*joined.keys(), "num_nodes"}  # noqa: SIM118
-    _leave_out(notes, "attribute{}", [f"{key} (of some types, or of other columns)" for key in sorted(some)])
+    _leave_out(notes, "attribute{} that types lack or have in other columns", sorted(some))
     return joined, types
+
+
+def _check_types(where: str, data: Any, tensor: type) -> None:
+    """Raise InputError if tensors of a HeteroData do not fit its types. tensor: torch's class."""
+    held = list[tuple[Any, str, str, Any]]()
+    for store in (*data.node_stores, *data.edge_stores):
+        key = store._key if isinstance(store._key, str) else " ".join(store._key)
+        of_edges = {name for name in store if name[:5] == "edge_"} - {"edge_label", "edge_label_index"}
+        names = {"edge_index", *of_edges} if key != store._key else {"x", "y", *MASKS} & {*store.keys()}
+        for name in sorted(names):
+            value, what = store.get(name), f"{where}: {key}: {name}"
+            form = {"edge_index": "[2, edges]", "x": "[nodes, features]"}.get(name, "[rows, ...]")
+            dims, shape = {"edge_index": 2, "x": 2}.get(name), _shape(value)
+            whole = name != "edge_index" or shape[:1] == (2,)
+            if not isinstance(value, tensor) or not shape or len(shape) != (dims or len(shape)) or not whole:
+                raise InputError(f"{what} is {_given(value)}; expected a tensor {form}")
+            held.append((store, name, what, value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG warns of types whose number of nodes it guesses
+        counts = {store._key: store.num_nodes for store in data.node_stores}
+    if unknown := next((key for key, count in counts.items() if count is None), ""):
+        raise InputError(f"{where}: {unknown} has neither x nor num_nodes; set its num_nodes")
+    for store, name, what, value in held:
+        key, of_nodes = store._key, store._key in counts
+        if name != "edge_index":
+            count = counts[key] if of_nodes else store.edge_index.shape[1]
+            if len(value) != count:
+                raise InputError(f"{what} is {_given(value)}; expected {count} rows")
+            continue
+        for row, end in zip(value, key[::2], strict=True):
+            if end not in counts:
+                raise InputError(f"{what}: {end} is no type of nodes; there are {', '.join(counts)}")
+            if len(row) and not 0 <= row.min() <= row.max() < counts[end]:
+                raise InputError(
+                    f"{what} has numbers {row.min()} to {row.max()} of {end}; expected 0 to {counts[end] - 1}"
+                )
+
+
+def _given(value: Any) -> str:
+    """Return the type, and the shape of a tensor, for messages."""
+    return f"{value.dtype} {list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
 
 
 def from_dgl(graph: Any, *, split: int | None = None) -> Graph:

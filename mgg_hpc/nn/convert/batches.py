@@ -1,14 +1,16 @@
-"""Converted models on sampled batches: each layer runs over the block that its input is the sources of.
+"""Converted models on sampled batches: each layer runs over the block that its input's rows are the sources of.
 
-All rows of a batch go through the model. After t layers the first ``blocks[t].rows`` of them are right, since the
-destinations of a block are the sources of the next; t is the *depth* of a tensor. What takes rows by sources of a
-block's edges at a greater depth, as a second propagation, or degrees of both ends, is refused.
+After t layers a tensor has the rows of *level* t: the sources of block t, which are the destinations of the block
+before, or at last the batch's own rows. Where tensors of several levels meet, as in a skip connection, the first rows
+of each are taken, as many as the latest level has. Within a layer, what is summed at destinations has a row for each
+source, too, of which those of destinations alone are right: its *depth*, the level whose rows are right, is the next.
+What takes such rows by sources of edges, as a second propagation, or degrees of both ends, is refused.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -19,13 +21,18 @@ from torch.nn import Module
 
 from ...errors import InputError
 from ..layers.random import Dropout
-from ..sampling.batches import Batch, Block
-from .fused import fused_forward
-from .layouts import PLAIN, Count, Divided, Domain, Numbers, dims, layout, over, put
+from ..sampling.batches import Block
+from .fused import replaced
+from .layouts import PLAIN, Count, Divided, Domain, Layout, Numbers, dims, divided, layout, over, put
 from .rules import Refused, tensors_in
 from .running import Lists, Run, ids_of, pairs
 
 _DEPTH = "_mgg_depth"  # attribute of tensors
+_USES = "uses the edges of a batch itself; only layers (MessagePassing) take them, each those of its block"
+_OUTSIDE = (
+    "needs rows of neighbours outside of this block, as of their degrees, a second propagation, or edges that a layer "
+    "returned; use the whole graph"
+)
 
 
 class _OfBlocks:
@@ -35,45 +42,77 @@ class _OfBlocks:
         self.of, self.run = of, run
 
     def _used(self, *args: Any, **kwargs: Any) -> Any:
-        raise self.run.refused(
-            Refused(
-                "uses the edges of a batch itself; only layers (MessagePassing) take them, each those of its block"
-            )
-        )
+        raise self.run.refused(Refused(_USES))
 
-    __getattr__ = __getitem__ = __len__ = __torch_function__ = _used
+    @classmethod
+    def __torch_function__(cls, *args: Any) -> Any:
+        raise Refused(_USES)
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+_OTHERS = (
+    "getattr",
+    "getitem",
+    "len",
+    "float",
+    "int",
+    "neg",
+    "abs",
+    "invert",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+)
+for _name in (*_OTHERS, *_BINARY, *(f"r{each}" for each in _BINARY)):
+    setattr(_OfBlocks, f"__{_name}__", _OfBlocks._used)
 
 
 def blocks_of(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Block]:
-    """Return the blocks that are passed in place of edges, or []."""
+    """Return the blocks that are passed in place of edges, or []. Raises InputError for blocks in other objects."""
     for each in (*args, *kwargs.values()):
-        found = each.blocks if isinstance(each, Batch) else each
-        if isinstance(found, list) and found and all(isinstance(block, Block) for block in found):
+        if found := _blocks_in(each):
             return found
+        inside = each if isinstance(each, dict) else getattr(each, "_store", None)
+        if inside is not None and any(_blocks_in(value) for value in inside.values()):
+            raise InputError(
+                f"convert: a batch in a {type(each).__name__}; a model takes one as model(batch.x, batch), and one of "
+                "dictionaries by type, or of a Data, takes the whole graph"
+            )
     return []
 
 
+def _blocks_in(given: Any) -> list[Block]:
+    found = [given] if isinstance(given, Block) else getattr(given, "blocks", given)
+    some = isinstance(found, (list, tuple)) and found and all(isinstance(each, Block) for each in found)
+    return list(found) if some else []
+
+
 class _BatchLists(Lists):
-    """The rows of a batch, and the edges of the block whose layer runs."""
+    """The rows of a batch by level, and the edges of the block whose layer runs. level: of each list of rows."""
 
     def __init__(self, blocks: list[Block]) -> None:
-        self.graph: Any = blocks[0]
-        rows = self.graph.rows
-        self.nodes = Domain("nodes of the batch", rows, rows, lambda: ids_of(blocks[0]))
-        self.halo = self.nodes.beyond = Domain("sources of the block", rows, rows, lambda: ids_of(blocks[0]))
-        self.halo.owner = self.nodes
         self.blocks, self.typed, self._made = blocks, dict[Any, Domain](), WeakValueDictionary()
+        numbers, self.levels = blocks[0].numbers, list[Domain]()
+        for size in (*(block.rows for block in blocks), blocks[-1].destinations):
+            keys = functools.partial(lambda size: ids_of(blocks[0])[:size], size)
+            self.levels.append(self._rows("nodes of the batch", size, size, numbers[:size], keys))
+        self.level = {domain: level for level, domain in enumerate(self.levels)}
         self.made = dict[int, tuple[Tensor, Domain]]()
+        self.graph, self.nodes = blocks[0], self.levels[0]  # type: ignore[assignment]
 
     def turn(self, number: int) -> None:
         """Make a block's edges those of the layers that run now."""
+        self.graph, self.nodes = self.blocks[number], self.levels[number]  # type: ignore[assignment]
         if number not in self.made:
             index = self.blocks[number].edge_index()
             edges = Domain(
                 "sampled edges", index.shape[1], index.shape[1], functools.partial(pairs, self.graph, index)
             )
             edges.ends = lambda: index
-            over(index, edges, 1, (Numbers(self.nodes, halo=True), Numbers(self.nodes)))
+            _of_depth(over(index, edges, 1, (Numbers(self.nodes, halo=True), Numbers(self.nodes))), 0)
             self.made[number] = index, edges
         self.index, self.edges = self.made[number]
         names = self.blocks[number].edge_names
@@ -84,6 +123,7 @@ class BatchRun(Run):
     """A call of a converted model on this rank's part of a batch, without other ranks. block: of the running layer."""
 
     lists: _BatchLists
+    graph: Any
 
     def __init__(self, blocks: list[Block], model: Module, draws: Dropout | None) -> None:
         super().__init__(_BatchLists(blocks), model, draws, {})
@@ -91,17 +131,16 @@ class BatchRun(Run):
 
     def taken(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of the model with layouts, and `_OfBlocks` for edges. Raises InputError."""
-        count = len(self.blocks)
+        count, rows = len(self.blocks), list[Tensor]()
 
         def one(value: Any) -> Any:
-            if isinstance(value, (Batch, list, tuple)) and len(
-                given := value.blocks if isinstance(value, Batch) else value
-            ):
+            given = _blocks_in(value) or value
+            if isinstance(given, (list, tuple)) and given:
                 if len(given) != count:
                     raise InputError(f"convert: a list of {len(given)} for a batch of {count} blocks")
                 return _OfBlocks(given, self)
             if isinstance(value, Tensor) and value.dim() and len(value) == self.graph.rows:
-                setattr(over(value, self.lists.nodes), _DEPTH, 0)
+                rows.append(_of_depth(over(value, self.lists.nodes), 0))
             elif isinstance(value, Tensor):
                 put(value, PLAIN)
             elif not isinstance(value, (int, float, str, type(None))):
@@ -110,7 +149,12 @@ class BatchRun(Run):
                 )
             return value
 
-        return [one(each) for each in args], {name: one(each) for name, each in kwargs.items()}
+        found = [one(each) for each in args], {name: one(each) for name, each in kwargs.items()}
+        if not rows:
+            raise InputError(
+                f"convert: no tensor has the {self.graph.rows} rows of the batch, as batch.x has"
+            )
+        return found
 
     @contextmanager
     def layers(self) -> Iterator[None]:
@@ -119,11 +163,12 @@ class BatchRun(Run):
         kept = {path: vars(each).get("forward") for path, each in convs.items()}
         forwards = {
             path: kept[path]
-            or (fused_forward(self, path, each) if _as_pyg(each) else None)
+            or (replaced(self, path, each).get("forward") if _as_pyg(each) else None)
             or functools.partial(type(each).forward, each)
             for path, each in convs.items()
         }
         for path, conv in convs.items():
+            self.ways.setdefault(path, "extended, over the rows of its block")
             vars(conv)["forward"] = functools.partial(self._layer, forwards[path])
         try:
             yield
@@ -131,29 +176,77 @@ class BatchRun(Run):
             for path, conv in convs.items():
                 del vars(conv)["forward"]
                 vars(conv).update({} if kept[path] is None else {"forward": kept[path]})
-            self.lists.halo.owner = None  # they would keep each other, and the blocks, in memory
+            for domain in self.lists.levels:  # they would keep each other, and the blocks, in memory
+                domain.beyond = None
             for index, _ in self.lists.made.values():
                 vars(index).clear()  # else its layout, which has it, keeps it in memory
 
     def _layer(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a layer over the block of its input's depth."""
+        """Run a layer over the block of its input's level."""
         if not any(isinstance(each, _OfBlocks) for each in (*args, *kwargs.values())):
             return forward(*args, **kwargs)
-        number = max(map(self._depth, tensors_in((args, kwargs))), default=0)
+        number = self._level(tensors_in((args, kwargs)))
         if number >= len(self.blocks):
             self._uneven("more")
-        before, self.block = self.block, number
+        before, self.block, self.graph = self.block, number, self.blocks[number]
         try:
+            self.again()
             with self.local():
                 self.lists.turn(number)
                 args, kwargs = tuple(map(self._given, args)), {k: self._given(v) for k, v in kwargs.items()}
+            args, kwargs = self._cut((args, kwargs), number)
             out = forward(*args, **kwargs)
+        except Refused as error:
+            raise self.refused(error) from None
         finally:
             self.block = before
-        for each in tensors_in((out,)):
-            if layout(each) is not PLAIN:
-                setattr(each, _DEPTH, number + 1)
-        return out
+        return self._cut(out, number + 1)
+
+    def _level(self, tensors: Iterable[Tensor]) -> int:
+        """Return the latest level of the rows of tensors."""
+        level = self.lists.level
+        return max(
+            (level.get(entry.domain, 0) for each in tensors for entry in dims(each) if entry), default=0
+        )
+
+    def _cut(self, value: Any, level: int) -> Any:
+        """Return tensors, or lists of these, with the rows of a level in place of those of earlier ones."""
+        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+            found = [self._cut(each, level) for each in value]
+            return type(value)(*found) if hasattr(value, "_fields") else type(value)(found)
+        if isinstance(value, dict):
+            return {name: self._cut(each, level) for name, each in value.items()}
+        if not isinstance(value, Tensor) or (place := divided(value)) is None:
+            return value
+        entries = list(dims(value))
+        entry, now = entries[place], Divided(self.lists.levels[level])
+        if entry is None or self.lists.level.get(entry.domain, level) >= level or not entry.plain:
+            return value
+        with self.local():
+            part = value.narrow(place, 0, now.size)
+        entries[place] = now
+        return _of_depth(put(part, Layout(tuple(entries), layout(value).numbers)), self._depth(value))
+
+    def before(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return arguments with rows of one level. Raises Refused if numbers of an earlier one take them."""
+        tensors = tensors_in((args, kwargs))
+        if len(tensors) + len(args) < 3 or not (level := self._level(tensors)):
+            return args, kwargs
+        for each in tensors:
+            numbers = layout(each).numbers
+            counted = numbers if isinstance(numbers, tuple) else (numbers,)
+            if any(one is not None and self.lists.level.get(one.domain, level) < level for one in counted):
+                raise Refused(_OUTSIDE)
+        name = getattr(func, "__name__", "")
+        changes = (
+            name in ("__setitem__", "copy_") or (name[-1:] == "_" and name[-2:] != "__") or name[:3] == "__i"
+        )
+        if changes and self._level(tensors[:1]) < level:
+            raise Refused(
+                f"{name}: changes rows in place by those of a later layer; write x = x + h, not x += h"
+            )
+        found: tuple[Any, Any] = self._cut((args, kwargs), level)
+        return found
 
     def _given(self, value: Any) -> Any:
         """Return what a layer gets of an argument."""
@@ -169,7 +262,7 @@ class BatchRun(Run):
         own = (
             lists.weight is not None and mine.shape == lists.weight.shape and torch.equal(mine, lists.weight)
         )
-        setattr(over(mine, lists.edges), _DEPTH, 0)
+        _of_depth(over(mine, lists.edges), 0)
         layout(mine).data = "weight" * own
         return mine
 
@@ -178,33 +271,31 @@ class BatchRun(Run):
             self._check_right(x)
         except Refused as error:
             raise self.refused(error) from None
-        block = self.blocks[self.block]
-        out: Tensor = layer(x[: block.rows], block, **more)
-        out = torch.nn.functional.pad(out, (0, 0, 0, len(x) - len(out)))
-        setattr(out, _DEPTH, self.block + 1)
-        return out
+        out: Tensor = layer(x, self.blocks[self.block], **more)
+        return _of_depth(over(out, self.lists.levels[self.block + 1]), self.block + 1)
 
     def _depth(self, tensor: Tensor) -> int:
+        """Return the level whose rows of a tensor are right; one more than the last, if that is not known."""
         if layout(tensor) is PLAIN:
             return 0
-        unknown = len(self.blocks) + 1
-        base = tensor._base
+        base, unknown = tensor._base, len(self.blocks) + 1
         of_base = 0 if base is None or layout(base) is PLAIN else getattr(base, _DEPTH, 0)
         return max(of_base, getattr(tensor, _DEPTH, unknown))
 
     def after(self, given: Any, out: Any) -> None:
         """Set the depth of an operation's results."""
-        tensors = list(tensors_in(given))
+        if isinstance(out, (int, torch.dtype, torch.device)):
+            return
+        tensors, levels = tensors_in(given), self.lists.level.keys()
+        domains = {entry.domain for each in tensors for entry in dims(each) if entry}
         depth = max(map(self._depth, tensors), default=0)
         for each in tensors_in((tensors[:1] if out is None else out,)):
-            domains = {entry.domain for entry in dims(each) if entry}
-            if self.lists.nodes in domains and any(
-                entry and entry.domain is not self.lists.nodes for one in tensors for entry in dims(one)
-            ):
+            mine = {entry.domain for entry in dims(each) if entry}
+            if mine & levels and domains - mine:
                 depth = max(depth, self.block + 1)
             for one in (each, each._base):
                 if one is not None and PLAIN not in (layout(each), layout(one)):
-                    setattr(one, _DEPTH, max(depth, getattr(one, _DEPTH, 0)))
+                    _of_depth(one, max(depth, getattr(one, _DEPTH, 0)))
 
     def leave(self, out: Any) -> Any:
         """Return the rows of a result that are the batch's own. Raises InputError for other results."""
@@ -221,11 +312,12 @@ class BatchRun(Run):
             raise InputError(f"convert: on a batch a model returns tensors; this is a {type(out).__name__}")
         if not isinstance(out, Tensor) or layout(out) is PLAIN:
             return out
-        if dims(out)[:1] != (Divided(self.lists.nodes),):
+        entry = dims(out)[0]
+        if entry is None or not entry.plain or entry.domain not in self.lists.level:
             raise InputError("convert: on a batch a model returns rows of the nodes alone")
-        if self._depth(out) < len(self.blocks):
+        if entry.domain is not self.lists.levels[-1]:
             self._uneven("fewer")
-        return out[: self.blocks[-1].destinations]
+        return out
 
     def _uneven(self, what: str) -> None:
         raise InputError(
@@ -239,15 +331,12 @@ class BatchRun(Run):
         self._check_right(x)
         with self.local():
             out = x.view_as(x)
-        return over(out, self.lists.halo, dim, layout(x).numbers)
+        return over(out, self.lists.nodes.beyond, dim, layout(x).numbers)  # type: ignore[arg-type]
 
     def _check_right(self, x: Tensor) -> None:
         """Raise Refused unless a layer of the model runs, and the rows of all sources of its block are right."""
         if self.block >= len(self.blocks) or self._depth(x) > self.block:
-            raise Refused(
-                "needs rows of neighbours outside of this block, as of their degrees, a second propagation, or edges "
-                "that a layer returned; use the whole graph"
-            )
+            raise Refused(_OUTSIDE)
 
     def folded(self, x: Tensor, dim: int) -> Tensor:
         raise Refused("sums at the sources of edges, and a block has only some of their edges")
@@ -256,13 +345,21 @@ class BatchRun(Run):
         raise Refused("puts values at the sources of edges, and a block has only some of their edges")
 
     def summed(self, part: Tensor) -> Tensor:
-        raise Refused("reduces the rows of a batch, of which each rank has its own")
+        raise Refused(
+            'reduces the rows of a batch, of which each rank has its own; of PyG\'s norms LayerNorm(mode="node") does '
+            "not"
+        )
 
     def most(self, part: Tensor, least: bool = False) -> Tensor:
         return self.summed(part)
 
     def same(self, drawn: Tensor) -> None:
         raise Refused("draws random numbers on each rank; F.dropout draws by the numbers of nodes and edges")
+
+
+def _of_depth(tensor: Tensor, depth: int) -> Tensor:
+    setattr(tensor, _DEPTH, depth)
+    return tensor
 
 
 def _as_pyg(conv: Any) -> bool:

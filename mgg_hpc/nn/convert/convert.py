@@ -216,6 +216,8 @@ def _tensors(named: Mapping[Any, Any]) -> Iterator[tuple[Any, Tensor]]:
             left += [((name, key), inside) for key, inside in each.items()]
         elif isinstance(each, (list, tuple)):
             left += [(name, inside) for inside in each]
+        elif isinstance(each, DistGraph):
+            raise InputError(f"convert: {name} is the graph; pass graph.edge_index()")
         elif type(each).__module__.partition(".")[0] == "torch_geometric" and hasattr(each, "to_dict"):
             if hasattr(each, "node_types"):
                 raise InputError(

@@ -38,6 +38,20 @@ def _serves(names: str) -> Callable[[Served], Served]:
     return entered
 
 
+def _reduces(names: str) -> Callable[[Served], Served]:
+    """Decorate, as `_serves`, what computes on this rank's part; its results are the same on all ranks by default."""
+
+    def entered(served: Served) -> Served:
+        def alone(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
+            with run.local():
+                out = served(run, func, args, kwargs)
+                return put(out, PLAIN) if isinstance(out, Tensor) and not known(out) else out
+
+        return _serves(names)(alone)
+
+    return entered
+
+
 class Above(TorchFunctionMode):
     """Serves functions, and gives models sizes of all ranks."""
 
@@ -50,6 +64,7 @@ class Above(TorchFunctionMode):
         if run.paused:
             return func(*args, **kwargs)
         try:
+            args, kwargs = run.before(func, args, kwargs)
             served = _SERVED.get(func)
             out = NotImplemented if served is None else served(run, func, args, kwargs)
             if out is NotImplemented:
@@ -97,27 +112,15 @@ def _check(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 # ---- sizes
 
 
-def _shape(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
-    return size_of(args[0])
-
-
-_SERVED[Tensor.shape.__get__] = _shape  # type: ignore[attr-defined]
+_SERVED[Tensor.shape.__get__] = lambda run, func, args, kwargs: size_of(args[0])  # type: ignore[attr-defined]
+_serves("numel nelement")(lambda run, func, args, kwargs: math.prod(size_of(args[0])))
+_serves("__len__")(lambda run, func, args, kwargs: size_of(args[0])[0] if args[0].dim() else NotImplemented)
 
 
 @_serves("size")
 def _size(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     given = args[1] if len(args) > 1 else kwargs.get("dim")
     return size_of(args[0]) if given is None else size_of(args[0])[given]
-
-
-@_serves("numel nelement")
-def _numel(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
-    return math.prod(size_of(args[0]))
-
-
-@_serves("__len__")
-def _len(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
-    return size_of(args[0])[0] if args[0].dim() else NotImplemented
 
 
 def _local(value: Any) -> Any:
@@ -187,8 +190,14 @@ def _arange(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
 
 @_serves("view reshape unflatten")
 def _reshaped(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
-    out = func(args[0], *_local(tuple(args[1:])), **{name: _local(each) for name, each in kwargs.items()})
     sizes = _sizes(args[1:], kwargs)
+    if -1 in sizes and any(isinstance(each, Count) and not each.of.size for each in sizes):
+        # Where there are no rows, their number does not tell which size -1 is; that of all ranks does.
+        rest = int(math.prod(each for each in sizes if each != -1))
+        found = int(math.prod(size_of(args[0]))) // max(1, rest)
+        sizes = [found if each == -1 and rest else each for each in sizes]
+        args, kwargs = (args[0], sizes), {}
+    out = func(args[0], *_local(tuple(args[1:])), **{name: _local(each) for name, each in kwargs.items()})
     place = divided(out)
     if place is not None and len(sizes) == out.dim() and type(sizes[place]) is int and sizes[place] == 1:
         # Of a rank's only row the shape does not tell which dimension is that of rows; the sizes do.
@@ -252,20 +261,16 @@ def _bound(args: Any, kwargs: Any, *names: str) -> list[Any]:
 def _places(x: Tensor, key: Any) -> list[tuple[int, Tensor]]:
     """Return the tensors among the indices of x[key], with the dimensions that they index."""
     key = key if isinstance(key, tuple) else (key,)
-    taken = sum(
-        each.dim() if isinstance(each, Tensor) and each.dtype == torch.bool else 1
-        for each in key
-        if each is not None and each is not Ellipsis
-    )
+    of_mask = [isinstance(each, Tensor) and each.dtype == torch.bool for each in key]
+    wide = [
+        each.dim() if mask else int(each is not None and each is not Ellipsis)
+        for each, mask in zip(key, of_mask, strict=True)
+    ]
     found, place = [], 0
-    for each in key:
-        if each is Ellipsis:
-            place += x.dim() - taken
-        elif each is not None:
-            wide = each.dim() if isinstance(each, Tensor) and each.dtype == torch.bool else 1
-            if isinstance(each, Tensor):
-                found.append((place, each))
-            place += wide
+    for each, taken in zip(key, wide, strict=True):
+        if isinstance(each, Tensor):
+            found.append((place, each))
+        place += x.dim() - sum(wide) if each is Ellipsis else taken
     return found
 
 
@@ -349,35 +354,26 @@ def _over(x: Tensor, dim: Any) -> tuple[list[int], int] | None:
 
 
 def _sum(run: Run, x: Tensor, over: list[int], keepdim: bool, dtype: Any = None) -> Tensor:
-    with run.local():
-        part = x.sum(over, keepdim=keepdim, dtype=dtype)
-    return run.summed(part)
+    return run.summed(x.sum(over, keepdim=keepdim, dtype=dtype))
 
 
 def _most(run: Run, x: Tensor, over: list[int], keepdim: bool, least: bool = False) -> Tensor:
     """Return the largest values; gradients are shared by those that are equal, as by amax."""
-    with run.local():
-        values = x.detach()
+    values = x.detach()
+    if not values.numel():
         info = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
-        fill = info.max if least else info.min
-        fill = (math.inf if least else -math.inf) if x.is_floating_point() else fill
-        if not values.numel():
-            values = values.new_full([1 if each in over else size for each, size in enumerate(x.shape)], fill)
-        part = values.amin(over, keepdim=True) if least else values.amax(over, keepdim=True)
-    found = run.most(part, least)
+        fill = math.inf if x.is_floating_point() else info.max
+        shape = [1 if each in over else size for each, size in enumerate(x.shape)]
+        values = values.new_full(shape, fill if least else -math.inf if fill == math.inf else info.min)
+    found = run.most(values.amin(over, keepdim=True) if least else values.amax(over, keepdim=True), least)
     if x.requires_grad and torch.is_grad_enabled():
-        with run.local():
-            equal = (x.detach() == found).to(x.dtype)
-            parts = equal.sum(over, keepdim=True), (x * equal).sum(over, keepdim=True)
-        count = run.summed(parts[0])
-        found = run.summed(parts[1])
-        with run.local():
-            found = found / count
-    with run.local():
-        return put(found if keepdim else found.squeeze(over), PLAIN)
+        equal = (x.detach() == found).to(x.dtype)
+        count = _sum(run, equal, over, True)
+        found = _sum(run, x * equal, over, True) / count
+    return found if keepdim else found.squeeze(over)
 
 
-@_serves("sum mean amax amin max min any all")
+@_reduces("sum mean amax amin max min any all")
 def _reduced(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     name = func.__name__
     left = dict(kwargs)
@@ -386,8 +382,7 @@ def _reduced(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     keepdim = args[2] if len(args) > 2 else left.pop("keepdim", False)
     if not isinstance(x, Tensor) or isinstance(dim, (Tensor, bool)) or "other" in left or "out" in left:
         return NotImplemented
-    found = _over(x, dim)
-    if found is None:
+    if (found := _over(x, dim)) is None:
         return NotImplemented
     over, count = found
     if name in ("max", "min"):
@@ -396,45 +391,36 @@ def _reduced(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
                 f"{name}: gives the places of rows, of which each rank has a part; use a{name}(dim)"
             )
         over, keepdim = list(range(x.dim())), False
-    if name in ("any", "all"):
-        with run.local():
-            wrong = x.bool() if name == "any" else ~x.bool()
-        total = _sum(run, put(wrong, layout(x)), over, keepdim)
-        with run.local():
-            return put(total > 0 if name == "any" else total == 0, PLAIN)
+    if name == "any":
+        return _sum(run, x.bool(), over, keepdim) > 0
+    if name == "all":
+        return _sum(run, ~x.bool(), over, keepdim) == 0
     if name in ("sum", "mean"):
         total = _sum(run, x, over, keepdim, left.get("dtype"))
-        with run.local():
-            return put(total / count if name == "mean" else total, PLAIN)
+        return total / count if name == "mean" else total
     return _most(run, x, over, keepdim, name in ("amin", "min"))
 
 
-@_serves("var std")
+@_reduces("var std")
 def _variance(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     x, dim, unbiased, keepdim, left = _bound(args, kwargs, "dim", "unbiased", "keepdim")
     if isinstance(dim, bool):
         dim, unbiased = None, dim
-    found = _over(x, dim)
-    if found is None:
+    if (found := _over(x, dim)) is None:
         return NotImplemented
     over, count = found
     correction = left.get("correction")
     correction = (0 if unbiased is False else 1) if correction is None else correction
-    total = _squares(run, x, over, count)[1]
-    with run.local():
-        value = total / max(count - correction, 0)
-        value = value if keepdim else value.squeeze(over)
-        return put(_root(value) if func.__name__ == "std" else value, PLAIN)
+    value = _squares(run, x, over, count)[1] / max(count - correction, 0)
+    value = value if keepdim else value.squeeze(over)
+    return _root(value) if func.__name__ == "std" else value
 
 
 def _squares(run: Run, x: Tensor, over: list[int], count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean, the sum of squares of what is left without it, and this; dimensions stay."""
-    total = _sum(run, x, over, True)
-    with run.local():
-        mean = total / count
-        centred = x - mean
-        squares = put(centred * centred, layout(x))
-    return mean, _sum(run, squares, over, True), centred
+    mean = _sum(run, x, over, True) / count
+    centred = x - mean
+    return mean, _sum(run, centred * centred, over, True), centred
 
 
 def _root(value: Tensor) -> Tensor:
@@ -443,12 +429,11 @@ def _root(value: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, value, 1).sqrt(), value)
 
 
-@_serves("norm vector_norm")
+@_reduces("norm vector_norm")
 def _norm(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     order = "ord" if func in (torch.linalg.norm, torch.linalg.vector_norm) else "p"
     x, p, dim, keepdim, left = _bound(args, kwargs, order, "dim", "keepdim")
-    found = _over(x, dim)
-    if found is None:
+    if (found := _over(x, dim)) is None:
         return NotImplemented
     of_matrix = func is torch.linalg.norm and p is not None and len(found[0]) == 2
     if p not in (None, 2, 2.0, "fro", 1) or left.get("dtype") is not None or of_matrix:
@@ -457,70 +442,55 @@ def _norm(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _length(run: Run, x: Tensor, over: list[int], keepdim: bool, p: float = 2) -> Tensor:
-    with run.local():
-        part = put(x.abs() if p == 1 else x * x, layout(x))
-    total = _sum(run, part, over, keepdim)
-    with run.local():
-        return put(total if p == 1 else _root(total), PLAIN)
+    total = _sum(run, x.abs() if p == 1 else x * x, over, keepdim)
+    return total if p == 1 else _root(total)
 
 
-@_serves("normalize")
+@_reduces("normalize")
 def _normalize(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     x, p, dim, eps, left = _bound(args, kwargs, "p", "dim", "eps")
     found = _over(x, 1 if dim is None else dim)
     if found is None or left.get("out") is not None or p not in (None, 2, 2.0):
         return NotImplemented
     length = _length(run, x, found[0], True)
-    with run.local():
-        return put(x / length.clamp_min(1e-12 if eps is None else eps), Layout(dims(x)))
+    return put(x / length.clamp_min(1e-12 if eps is None else eps), Layout(dims(x)))
 
 
-@_serves("softmax log_softmax")
+@_reduces("softmax log_softmax")
 def _softmax(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     x, dim, left = _bound(args, kwargs, "dim")
     if dim is None or (found := _over(x, dim)) is None:
         return NotImplemented
     if left.get("dtype") is not None:
         raise Refused(f"{func.__name__}: over all ranks' rows in another type; cast the rows before")
-    with run.local():
-        detached = put(x.detach(), layout(x))
-    most = _most(run, detached, found[0], True)
-    with run.local():
-        ahead = x - most
-        powers = put(ahead.exp(), layout(x))
+    ahead = x - _most(run, x.detach(), found[0], True)
+    powers = ahead.exp()
     total = _sum(run, powers, found[0], True)
-    with run.local():
-        out = ahead - total.log() if func.__name__ == "log_softmax" else powers / total
-        return put(out, Layout(dims(x)))
+    return put(ahead - total.log() if func.__name__ == "log_softmax" else powers / total, Layout(dims(x)))
 
 
-@_serves("batch_norm")
+@_reduces("batch_norm")
 def _batch_norm(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
     if func is not F.batch_norm:
         return NotImplemented
     names = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
     x, mean, var, weight, bias, training, momentum, eps, _ = _bound(args, kwargs, *names)
-    found = _over(x, [each for each in range(x.dim()) if each != 1])
-    if found is None:
+    if (found := _over(x, [each for each in range(x.dim()) if each != 1])) is None:
         return NotImplemented
     if not training:  # torch does another thing where there are no rows
-        with run.local():
-            return put(func(*args, **kwargs), Layout(dims(x)))
+        return put(func(*args, **kwargs), Layout(dims(x)))
     over, count = found
     if count < 2:
         raise ValueError(f"Expected more than 1 value per channel when training, got {count}")
     middle, squares, centred = _squares(run, x, over, count)
-    momentum = 0.1 if momentum is None else momentum
-    with run.local():
-        with torch.no_grad():
-            for running, value in ((mean, middle), (var, squares / (count - 1))):
-                if running is not None:
-                    running.lerp_(value.view(-1).to(running.dtype), momentum)
-        shape = [1, -1] + [1] * (x.dim() - 2)
-        out = centred * (squares / count + (1e-5 if eps is None else eps)).rsqrt()
-        out = out if weight is None else out * weight.view(shape)
-        out = out if bias is None else out + bias.view(shape)
-        return put(out, Layout(dims(x)))
+    with torch.no_grad():
+        for running, value in ((mean, middle), (var, squares / (count - 1))):
+            if running is not None:
+                running.lerp_(value.view(-1).to(running.dtype), 0.1 if momentum is None else momentum)
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    out = centred * (squares / count + (1e-5 if eps is None else eps)).rsqrt()
+    out = out if weight is None else out * weight.view(shape)
+    return put(out if bias is None else out + bias.view(shape), Layout(dims(x)))
 
 
 # ---- others

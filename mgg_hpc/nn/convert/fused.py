@@ -22,7 +22,7 @@ from ..graph.dist_graph import DistGraph
 from ..layers.attention import GATConv
 from ..layers.conv import Formula, SumConvolution
 from ..layers.random import Dropout
-from .layouts import Divided, Layout, dims, layout, put
+from .layouts import Divided, dims, layout
 from .programs import messages, propagated
 from .relations import relational
 from .running import Run
@@ -224,40 +224,31 @@ def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
 @contextmanager
 def fused(run: Run) -> Iterator[None]:
     """Let layers of the model run fused, or as programs, within a block."""
-    changed = list[tuple[Module, str]]()
-
-    def change(conv: Module, name: str, path: str, call: Any, *given: Any) -> None:
-        vars(conv)[name] = functools.partial(call, run, path, conv, *given)
-        changed.append((conv, name))
-
-    for path, conv in run.modules.items():
-        if not hasattr(type(conv), "propagate"):
-            continue
-        try:
-            _unchanged(conv)
-            if type(conv).__name__ in _FUSED:
-                change(conv, "forward", path, _forward, *_FUSED[type(conv).__name__](conv))
-            else:
-                why = messages(conv)
-                _plain(not why, why)
-                change(conv, "propagate", path, _propagate)
-        except _NotFused as reason:
-            run.ways[path] = f"extended, because {reason}"
+    layers = {path: conv for path, conv in run.modules.items() if hasattr(type(conv), "propagate")}
+    changed = [(vars(conv), replaced(run, path, conv)) for path, conv in layers.items()]
+    for own, methods in changed:
+        own.update(methods)
     try:
         yield
     finally:
-        for conv, name in changed:
-            del vars(conv)[name]
+        for own, methods in changed:
+            for name in methods:
+                del own[name]
 
 
-def fused_forward(run: Run, path: str, conv: Any) -> Any:
-    """Return a forward that runs a layer fused, or None if it is not fused."""
+def replaced(run: Run, path: str, conv: Any) -> dict[str, Any]:
+    """Return a fused forward of a layer, or a propagate that runs a program, by its name; {} for neither."""
+    kind = type(conv).__name__
     try:
         _unchanged(conv)
-        return functools.partial(_forward, run, path, conv, *_FUSED[type(conv).__name__](conv))
+        if kind in _FUSED:
+            return {"forward": functools.partial(_forward, run, path, conv, *_FUSED[kind](conv))}
+        why = messages(conv)
+        _plain(not why, why)
+        return {"propagate": functools.partial(_propagate, run, path, conv)}
     except _NotFused as reason:
         run.ways[path] = f"extended, because {reason}"
-        return None
+        return {}
 
 
 def _propagate(run: Run, path: str, conv: Any, edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
@@ -284,11 +275,8 @@ def _forward(
             if isinstance(layer, GATConv):
                 _shared(layer, conv, run)
             out = run.over(layer, x, more)
-            columns = x.shape[1] if types is not None else min(x.shape[1], out.shape[1])
-            run.exchanges.append((run.named(path, conv), "rows", columns))
     if why:
         return own(conv, *args, **kwargs)
-    put(out, Layout((dims(x)[0], None)))
     for step in rest:
         out = step(out)
     return out

@@ -28,13 +28,11 @@ class Domain:
 
     name: for messages, the same on all ranks. local: number of this rank's items. total: of all ranks' items. keys:
     uint64 [local], numbers of the items that depend neither on ranks nor on the order of rows, for random draws. parts:
-    of a concatenation. source: the list that it was chosen of. owner: of rows with a halo, the list of the rows.
-    beyond: of nodes, the list of the rows with a halo. numbers: int64, the graph's numbers of the latter. ends:
-    returns the ends [2, local] of edges.
+    of a concatenation. owner: of rows with a halo, the list of the rows. beyond: of nodes, the list of the rows with a
+    halo. numbers: int64, the graph's numbers of the latter. ends: returns the ends [2, local] of edges.
     """
 
     parts: Sequence[Domain] = ()
-    source: Domain | None = None
     owner: Domain | None = None
     beyond: Domain | None = None
     numbers: NDArray[np.int64]

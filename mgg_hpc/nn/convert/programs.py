@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode_temporarily as without_functions
 from torch.utils._python_dispatch import _pop_mode_temporarily as without_dispatch
 
 from ...errors import InputError
 from ..saga.layer import Layer
+from ..saga.tracing import NotTraceableError
 from .layouts import PLAIN, Divided, Layout, dims, layout, put
 from .running import Run
 
@@ -20,6 +22,19 @@ from .running import Run
 _OF_NODES = {"index", "ptr", "size", "size_i", "size_j", "dim_size"}
 _OF_NODES |= {"edge_index", "edge_index_i", "edge_index_j"}
 _REDUCES = {"SumAggregation": "sum", "MeanAggregation": "mean", "MaxAggregation": "max"}
+
+
+class _Alone(TorchFunctionMode):
+    """Refuses rows that a traced message reads beside its arguments, even their number: they are this rank's alone."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [each for each in (*args, *(kwargs or {}).values()) if issubclass(type(each), Tensor)]
+        if any(layout(each) is not PLAIN for each in given):
+            raise NotTraceableError(OTHERS)
+        return func(*args, **(kwargs or {}))
+
+
+OTHERS = "its messages read rows of nodes or edges that are not their arguments"
 
 
 class Program(Layer):
@@ -44,7 +59,8 @@ class Program(Layer):
                 given[name] = getattr(edge, end)[:, low:high]
             else:
                 given[name] = edge.data[part] if isinstance(part, str) else part
-        return self.message(**given)
+        with _Alone():
+            return self.message(**given)
 
     def _program(self, x: Any, graph: Any) -> Any:
         program, found = super()._program(x, graph)
@@ -121,7 +137,7 @@ def _run(run: Run, program: Program, x: Tensor, form: str) -> Tensor | str:
     if form in program.refused:
         return program.refused[form]
     if any(layout(each) is not PLAIN for each in program.read):
-        return "its messages read rows of nodes or edges that are not their arguments"
+        return OTHERS
     run.again()
     for each in program.read:
         run.met(each)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,15 +29,17 @@ class Refused(Exception):  # noqa: N818 - it becomes an InputError that names th
     """What is wrong, and what would do."""
 
 
-def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among arguments, and in lists of them."""
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among arguments, and in lists of them."""
+    found = list[Tensor]()
     for each in values:
         if isinstance(each, Tensor):
-            yield each
+            found.append(each)
         elif isinstance(each, (list, tuple)):
-            yield from tensors_in(each)
+            found += tensors_in(each)
         elif isinstance(each, dict):
-            yield from tensors_in(each.values())
+            found += tensors_in(each.values())
+    return found
 
 
 class Call:
@@ -151,7 +153,7 @@ _LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}
 
 def pointwise(call: Call) -> list[Layout]:
     """Value by value, with broadcasting; a vector product along a dimension that is not divided."""
-    given = list(tensors_in(call.arguments.values()))
+    given = tensors_in(call.arguments.values())
     held = [each for each in (layout(tensor).numbers for tensor in given) if each]
     numbers: Held = None
     if call.name == "linalg_cross":

@@ -119,7 +119,6 @@ class Lists:
                 return places(of, len(chosen))[chosen.cpu().numpy()]
 
             made = Domain(f"some {of.domain.name}", count, lambda: run.total(count), keys)
-            made.source = of.domain
             if (ends := of.domain.ends) is not None and of.plain:
                 made.ends = lambda: ends()[:, chosen]
             self._made[key] = made
@@ -328,7 +327,13 @@ class Run:
     def over(self, layer: Any, x: Tensor, more: dict[str, Any]) -> Tensor:
         """Return the rows of a fused layer. Collective."""
         out: Tensor = layer(x, self.graph, **more)
-        return out
+        columns = x.shape[1] if "edge_type" in more else min(x.shape[1], out.shape[1])
+        self.exchanges.append((self.place(), "rows", columns))
+        return put(out, Layout((dims(x)[0], None)))
+
+    def before(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments that a function is called with."""
+        return args, kwargs
 
     def after(self, given: Any, out: Any) -> None:
         """Take note of the arguments and the result of a function."""
@@ -505,7 +510,7 @@ class Below(TorchDispatchMode):
         run, kwargs = self.run, kwargs or {}
         if run.paused:
             return func(*args, **kwargs)
-        given = list(tensors_in((args, kwargs)))
+        given = tensors_in((args, kwargs))
         divided, draws = (
             any(layout(each) is not PLAIN for each in given),
             Tag.nondeterministic_seeded in func.tags,
@@ -519,7 +524,7 @@ class Below(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         out = func(*args, **kwargs)
-        call.results = list(tensors_in((out,)))
+        call.results = tensors_in((out,))
         if not divided:
             for each in call.results:
                 if draws:

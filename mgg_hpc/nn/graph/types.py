@@ -49,7 +49,8 @@ class Types:
                     f"{where}: has {len(kinds)} types of edges, and data type of edges are others"
                 )
             of[source] = ends[kind, 0]
-            if (of[: graph.rows] != own).any() or (of < 0).any() or (own[target] != ends[kind, 1]).any():
+            wrong = (of[: graph.rows] != own).any() or (of < 0).any() or (of[source] != ends[kind, 0]).any()
+            if wrong or (own[target] != ends[kind, 1]).any():
                 raise InputError(f"{where}: has edges of other types than those of their ends")
         number = np.empty(len(of), np.int64)
         rows, self.numbers = dict[str, Tensor](), dict[str, np.ndarray]()
@@ -70,13 +71,14 @@ class Types:
 
     def joined(self, rows: Mapping[str, Tensor], where: str) -> Tensor:
         """Return rows of types [n_t, ...] as one tensor of all rows [n, ...]; where: begins messages."""
+        if not isinstance(rows, Mapping):
+            raise InputError(f"{where}: takes a dictionary of rows by type; this is a {type(rows).__name__}")
         rows = {name: each for name, each in rows.items() if each is not None}
         for name, each in rows.items():
-            if name not in self.nodes or len(each) != len(self.nodes[name]):
+            shape = list(each.shape) if isinstance(each, Tensor) else type(each).__name__
+            if name not in self.nodes or shape[:1] != [len(self.nodes[name])]:
                 have = ", ".join(f"{key} {len(places)}" for key, places in self.nodes.items())
-                raise InputError(
-                    f"{where}: {name} is {list(each.shape)}; of this rank's nodes there are {have}"
-                )
+                raise InputError(f"{where}: {name} is {shape}; of this rank's nodes there are {have}")
         if len({(each.shape[1:], each.dtype) for each in rows.values()}) != 1:
             raise InputError(f"{where}: takes rows of types with the same columns, of one at least")
         first = next(iter(rows.values()))

@@ -394,36 +394,46 @@ def test_messages_run_as_programs(comm, every):
 
 
 class Scaled(pyg.SimpleConv):
-    """factor(x): a number by which messages are multiplied."""
+    """Multiplies messages by a number. kept: what of the rows is kept; number: what messages make of it."""
 
-    def __init__(self, factor):
+    def __init__(self, kept, number=lambda kept: kept):
         super().__init__("sum")
-        self.factor = factor
+        self.kept, self.number = kept, number
 
     def forward(self, x, edge_index):
-        self.times = self.factor(x)
+        self.times = self.kept(x)
         return super().forward(x, edge_index)
 
     def message(self, x_j):
-        return x_j * self.times
-
-
-class Summed(Scaled):
-    def message(self, x_j):
-        return x_j * self.times.sum()
+        return x_j * self.number(self.times)
 
 
 def test_numbers_in_messages_are_those_of_all_ranks(comm, every, opened):
     graph, mine = opened
-    for factor in (lambda x: x.size(0) / 7, lambda x: float(x.detach().max()), len):
-        equal_to_pyg(
-            comm, graph, Scaled(factor), [every["x"], every["index"]], [mine["x"], mine["index"]], "program"
-        )
+    whole, part = [every["x"], every["index"]], [mine["x"], mine["index"]]
+    for kept in (lambda x: x.size(0) / 7, lambda x: float(x.detach().max()), len):
+        equal_to_pyg(comm, graph, Scaled(kept), whole, part, "program")
     if comm.size > 1:
         with pytest.raises(mgg.InputError, match="does not do the same on all ranks: messages with"):
-            mgg.convert(Scaled(lambda x: 2.0 + comm.rank), graph, check=False)(mine["x"], mine["index"])
-        with pytest.raises(mgg.InputError, match="does not do the same on all ranks: taking a tensor"):
-            mgg.convert(Summed(lambda x: x), graph, check=False)(mine["x"], mine["index"])
+            mgg.convert(Scaled(lambda x: 2.0 + comm.rank), graph, check=False)(*part)
+
+
+def test_messages_that_read_kept_rows_are_those_of_all_ranks(comm, every):
+    """Also their number, which is the same on all ranks here."""
+    ring = torch.stack([torch.arange(60), (torch.arange(60) + 1) % 60])
+    x = every["x"][:60]
+    with mgg.from_pyg(Data(x=x, edge_index=ring), comm=comm, dtype="float64") as graph:
+        assert len(set(comm.allgather(graph.rows))) == 1
+        mine = [x[graph.ids], graph.edge_index()]
+        for number in (len, lambda kept: kept.size(0) / 7, lambda kept: kept.numel(), torch.sum):
+            equal_to_pyg(
+                comm,
+                graph,
+                Scaled(torch.detach, number),
+                [x, ring],
+                mine,
+                "extended, because its messages read",
+            )
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(1, 0), (2, 9), (40, 300)])
@@ -498,7 +508,8 @@ def test_a_rank_of_one_row_or_none(comm):
     index = torch.tensor([[0, 1, 0], [1, 0, 0]])
     x = torch.linspace(-1, 1, 16, dtype=torch.float64).view(2, 8)
     with mgg.from_pyg(Data(x=x, edge_index=index), comm=comm, dtype="float64") as graph:
-        for conv in (pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4), pyg.ChebConv(8, 4, 3)):
+        attention = pyg.GATv2Conv(8, 4, heads=2), pyg.TransformerConv(8, 4), pyg.FeaStConv(8, 4, heads=2)
+        for conv in (*attention, pyg.ChebConv(8, 4, 3)):
             torch.manual_seed(1)
             conv.double().reset_parameters()
             equal_to_pyg(comm, graph, conv, [x, index], [x[graph.ids], graph.edge_index()], "extended")
@@ -628,6 +639,8 @@ def test_one_rank_s_error_is_everyone_s(comm, opened):
     for given, said in ((lambda x: x, "Module"), (torch.jit.trace(nn.ReLU(), torch.ones(1)), "torch.jit")):
         with pytest.raises(mgg.InputError, match=said):
             mgg.convert(given, graph)
+    with pytest.raises(mgg.InputError, match=r"pass graph\.edge_index"):
+        mgg.convert(pyg.SimpleConv(), graph)(mine["x"], graph)
     with pytest.raises(mgg.InputError, match=r"mgg\.open"):
         mgg.convert(nn.ReLU(), mine["index"])
 
@@ -730,6 +743,76 @@ def test_batches_have_the_same_losses_on_any_number_of_ranks(comm, every):
         torch.testing.assert_close(ours, alone)
 
 
+def _direction(h, e):
+    return h / h.norm(dim=1, keepdim=True)  # is NaN for a row of zeros, with its gradients
+
+
+def _headed(h, e):
+    return h.view(-1, 2, 4).flatten(1)
+
+
+class Two(nn.Module):
+    """Two layers. run: takes them, rows and edges."""
+
+    def __init__(self, make, run):
+        super().__init__()
+        self.convs, self.run = nn.ModuleList([make(), make()]), run
+
+    def forward(self, x, edge_index):
+        return self.run(self.convs, x, edge_index)
+
+
+def _jumps(convs, x, e):
+    h = convs[0](x, e)
+    rows = [x, h, convs[1](h, e)]
+    return torch.cat(rows, 1) * torch.stack(rows).amax((0, 2))[:, None]
+
+
+def test_rows_of_several_layers_on_batches(comm, every):
+    """Rows that later layers do not need are left out: of skip connections, and before what is NaN of zeros."""
+    data = Data(x=every["x"].float(), edge_index=every["index"])
+    gat = lambda: pyg.GATv2Conv(8, 8)  # noqa: E731
+    with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
+        batch = next(
+            iter(mgg.NeighborLoader(graph, [-1, -1], batch_size=7, input_nodes=torch.arange(graph.rows)))
+        )
+        for make in (lambda: Stack(gat, _direction), lambda: Stack(gat, _headed), lambda: Two(gat, _jumps)):
+            torch.manual_seed(1)
+            model = make().double().eval()
+            wanted = model(data.x.double(), data.edge_index)[graph.ids][batch.rows]
+            converted = mgg.convert(model, graph)
+            out = converted(batch.x, tuple(batch.blocks))
+            weights = list(model.parameters())
+            found = (torch.autograd.grad(each.sin().sum(), weights) for each in (out, wanted))
+            with mpi.agree(comm):
+                torch.testing.assert_close(out, wanted)
+                torch.testing.assert_close(*found)
+                assert mgg.explain(converted).count("over the rows of its block; nothing") == 2
+
+
+class Kept(pyg.SimpleConv):
+    """Sums rows that are kept in place of its own."""
+
+    def forward(self, x, edge_index):
+        return super().forward(getattr(self, "kept", x), edge_index)
+
+
+def _keeps(convs, x, e):
+    convs[1].kept = convs[0](x, e)
+    return convs[1](x, e)
+
+
+def _adds(convs, x, e):
+    x = x.clone()
+    x += convs[0](x, e)
+    return convs[1](x, e)
+
+
+def _passes_edges_on(convs, x, e):
+    h, (edges, _) = convs[0](x, e, return_attention_weights=True)
+    return convs[1](h, edges)
+
+
 class Nested(pyg.MessagePassing):
     """Two layers within a layer, which has one block."""
 
@@ -739,29 +822,6 @@ class Nested(pyg.MessagePassing):
 
     def forward(self, x, edge_index):
         return self.convs[1](self.convs[0](x, edge_index).relu(), edge_index)
-
-
-class Returned(nn.Module):
-    """Passes on the edges that the first layer returns."""
-
-    def __init__(self):
-        super().__init__()
-        self.convs = nn.ModuleList(pyg.GATv2Conv(8, 8, add_self_loops=False) for _ in range(2))
-
-    def forward(self, x, edge_index):
-        h, (edges, _) = self.convs[0](x, edge_index, return_attention_weights=True)
-        return self.convs[1](h, edges)
-
-
-class Whole(nn.Module):
-    """Returns an object."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = pyg.GATv2Conv(8, 8)
-
-    def forward(self, x, edge_index):
-        return Data(x=self.conv(x, edge_index))
 
 
 def test_what_is_wrong_on_a_batch_is_refused(comm, every):
@@ -778,6 +838,13 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         "number of rows": Stack(gat, lambda h, e: h / h.size(0)),
         "draws random": Stack(gat, lambda h, e: h + torch.rand(8)),
         "works along dimension 0": Stack(gat, lambda h, e: h.cumsum(0)),
+        "the edges of a batch": Stack(gat, lambda h, e: h * (2 * e)),
+        r"reduces .* LayerNorm\(mode=": Stack(gat, lambda h, e: pyg.LayerNorm(8).double()(h)),
+        r"x = x \+ h": Two(gat, _adds),
+        "torch's checkpoint": Two(gat, lambda c, x, e: c[1](checkpoint(c[0], x, e, use_reentrant=False), e)),
+        "edges that a layer returned": Two(gat, _passes_edges_on),
+        "returns tensors; this is a Data": Two(gat, lambda c, x, e: Data(x=c[0](x, e))),
+        "outside of this block": Two(Kept, _keeps),
     }
     data = Data(x=every["x"].float(), edge_index=every["index"])
     with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:
@@ -789,16 +856,20 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         for said, model in refused.items():
             with pytest.raises(mgg.InputError, match=said):
                 mgg.convert(model.double(), graph)(batches[2].x, batches[2])
+        model = mgg.convert(Stack(gat).double(), graph)
+        for given, said in (
+            ((Data(x=batches[2].x, edge_index=batches[2]),), "a batch in a Data"),
+            (({"a": batches[2].x}, {("a", "to", "a"): batches[2]}), "a batch in a dict"),
+            ((batches[2].x, batches[2].blocks[0]), "more layers"),
+            ((batches[2].x[:0], batches[2]), "no tensor has the .* rows of the batch"),
+        ):
+            with pytest.raises(mgg.InputError, match=said):
+                model(*given)
         for count, said in ((1, "more layers"), (3, "fewer layers")):
             with pytest.raises(mgg.InputError, match=said):
                 mgg.convert(Stack(gat).double(), graph)(batches[count].x, batches[count].blocks)
-        for model, said in (
-            (Nested(), "rows of neighbours outside"),
-            (Returned(), "edges that a layer returned"),
-            (Whole(), "returns tensors; this is a Data"),
-        ):
-            with pytest.raises(mgg.InputError, match=said):
-                mgg.convert(model.double(), graph)(batches[1].x, batches[1])
+        with pytest.raises(mgg.InputError, match="rows of neighbours outside"):
+            mgg.convert(Nested().double(), graph)(batches[1].x, batches[1])
 
 
 # ---- random modules

@@ -17,6 +17,7 @@ from torch import nn
 from torch_geometric.data import HeteroData
 
 import mgg_hpc as mgg
+from mgg_hpc.data.libraries import from_pyg as to_graph
 from mgg_hpc.nn.convert import check, compare, convert, running
 from mgg_hpc.runtime import mpi
 from mgg_hpc.tools.partition import process_partition
@@ -174,6 +175,50 @@ def test_rows_and_edges_by_type(comm, data, opened):
                 assert sorted(mine.T.tolist()) == sorted(wanted.T.tolist()), key
 
 
+AT = ("paper", "at", "place")
+WRONG = {  # of a type, an attribute and its value, and what is said
+    "x of 1 dimension": ("author", "x", torch.ones(17), r"author: x is torch.float32 \[17\]"),
+    "x of 3": ("author", "x", torch.ones(17, 2, 2), r"\[17, 2, 2\]; expected a tensor \[nodes, features\]"),
+    "text": ("paper", "y", "classes", "paper: y is str"),
+    "a scalar": ("paper", "y", torch.tensor(1), r"paper: y is torch.int64 \[\]"),
+    "too few": ("paper", "y", torch.ones(30).long(), r"\[30\]; expected 31 rows"),
+    "a number": ("paper", "train_mask", 3, "paper: train_mask is int"),
+    "no number of nodes": ("room", "name", "kitchen", "room has neither x nor num_nodes"),
+    "an unknown type": (
+        ("paper", "at", "town"),
+        "edge_index",
+        torch.zeros(2, 1).long(),
+        "town is no type of nodes",
+    ),
+    "a list of numbers": (AT, "edge_index", torch.zeros(2).long(), r"expected a tensor \[2, edges\]"),
+    "none": (AT, "edge_index", None, "paper at place: edge_index is NoneType"),
+    "another type's numbers": (
+        AT,
+        "edge_index",
+        torch.full((2, 30), 2),
+        "numbers 2 to 2 of place; expected 0 to 1",
+    ),
+    "other edges'": (AT, "edge_attr", torch.ones(29, 2), r"\[29, 2\]; expected 30 rows"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_hetero_data_is_refused(data, name):
+    key, attribute, value, said = WRONG[name]
+    setattr(data[key], attribute, value)
+    with pytest.raises(mgg.InputError, match=f"from_pyg: .*{said}") as error:
+        to_graph(data)
+    assert "\n" not in str(error.value)
+
+
+def test_attributes_of_other_columns_are_left_out(data):
+    data[AT].edge_attr = torch.ones(30, 5)
+    with pytest.warns(
+        UserWarning, match="left out 1 attribute that types lack or have in other columns: 'edge_attr'"
+    ):
+        assert not {*to_graph(data).edge} - {"type"}
+
+
 def trained(comm, data, epochs=4):
     graph = mgg.from_pyg(data, comm=comm, dtype="float64")
     torch.manual_seed(3)
@@ -293,7 +338,14 @@ def test_what_cannot_be_right_is_refused(comm, data):
         with pytest.raises(mgg.InputError, match="HeteroData; let it take x_dict"):
             mgg.convert(model(lambda x, e: x), graph)(data, given[1])
         rows = {"paper": graph.x_dict["paper"][:, :2], "author": graph.x_dict["author"]}
-        for wrong in ({}, rows, {"paper": rows["paper"][:0][None]}, {"papers": rows["paper"]}):
+        for wrong in (
+            {},
+            rows,
+            {"paper": rows["paper"][:0][None]},
+            {"papers": rows["paper"]},
+            rows["paper"],
+            None,
+        ):
             with pytest.raises(mgg.InputError, match=r"graph\.joined"):
                 graph.joined(wrong)
         held = json.loads(graph.part.types)
