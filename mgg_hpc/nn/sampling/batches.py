@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, pairwise, repeat
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -336,12 +336,12 @@ class Batches:
         Where a second stream gathers rows, those of the next batch are on their way before one is yielded.
         """
         stream, beside = self._source.backend.stream, self._source.gathers_beside and self._how.prefetch > 0
+        end: list[Any] = [None]  # after the last batch
         with closing(self._made(epoch, first, beside=beside)) as made:
-            for (batch, stamp), _ in (
-                pairwise(chain(made, [None])) if beside else zip(made, repeat(None), strict=False)
-            ):
-                if beside:
-                    stream.wait(stamp, batch.x)
+            if not beside:
+                yield from (batch for batch, _ in made)
+            for (batch, stamp), _ in pairwise(chain(made, end)) if beside else ():
+                stream.wait(stamp, batch.x)
                 yield batch
 
     def _made(self, epoch: int, first: int, *, beside: bool) -> Generator[tuple[Batch, Any]]:
