@@ -44,6 +44,7 @@ from torch.nn.functional import embedding_bag
 
 from mgg_hpc import sizes
 from mgg_hpc.__main__ import SETTINGS
+from mgg_hpc.cli.options import together
 from mgg_hpc.data.clicks.criteo import WORDS, read_criteo
 from mgg_hpc.data.clicks.generate import draw_clicks, write_text, zipf
 from mgg_hpc.errors import InputError
@@ -171,7 +172,7 @@ def on_ranks(function: Callable[..., None]) -> Any:
 BATCH = click.option(
     "--batch", type=click.IntRange(1), default=2048, help="Rows of a batch, on all ranks together."
 )
-TABLE_OPTIONS = options.together(
+TABLE_OPTIONS = together(
     options.numbers("dims", "16,64,128", "Columns of the tables."),
     click.option("--rows", type=click.IntRange(2), default=50_000, help="Of each of 26 tables."),
     BATCH,

@@ -16,17 +16,6 @@ from mgg_hpc.data.readers.limits import numbers_of
 WIDTH = click.IntRange(1, 65536)  # columns of rows
 
 
-def together(*options: Any) -> Any:
-    """Return the decorator that adds several options, which `--help` shows in this order."""
-
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
 def graph_names(*default: str, check: Callable[[str], None] = graphs.check) -> Any:
     """Add the argument ``names``, of graphs. default: where none are given. check: refuses other names."""
 

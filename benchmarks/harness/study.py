@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from harness import graphs
 from harness.results import TIMES, Results, output_files
+from mgg_hpc.cli.options import together
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import exit_code, launch, mpi
@@ -58,7 +59,7 @@ class Study:
 def on_ranks(turns: int = 9) -> Any:
     """Add --ranks, --threads, --backend, --turns and --output to a command."""
     ranks = "Number of ranks to start when run without a launcher."
-    return options.together(
+    return together(
         click.option("--ranks", type=click.IntRange(1), default=2, help=ranks),
         options.threads("Of each rank. [default: its share]"),
         click.option("--backend", default="auto", help="auto, serial, shm or shmem."),
@@ -75,7 +76,7 @@ def measured(turns: int = 9) -> Any:
     """
     device, share = click.Choice(["cpu", "cuda"]), click.FloatRange(0, 1, max_open=True)
     far = "With cuda: of rows on the second PE. Repeatable."
-    added = options.together(
+    added = together(
         click.argument("graph", required=False),
         click.option("--device", type=device, default="cpu", help="cuda: two PEs on one GPU."),
         click.option("--share", type=share, multiple=True, default=(0.2,), help=far),

@@ -21,6 +21,7 @@ import click
 import numpy as np
 
 from harness.results import Results, Row, output_files, words_of
+from mgg_hpc.cli.options import together
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import cores, mpi
@@ -115,7 +116,7 @@ def comparison(name: str, peers: Mapping[str, Sequence[str]], turns: int = 9) ->
     device = click.Choice(list(peers))
     pages = "Page size of all processes: 2 MiB or 4 KiB."
     environment = "Environment that has the other libraries. [default: .venv-peers]"
-    added = options.together(
+    added = together(
         output_files(),
         click.option("--device", type=device, default="cpu", help="Processor; cuda: the first GPU."),
         options.threads("Of each library. [default: all cores]"),

@@ -20,7 +20,7 @@ from harness.plots import draw
 from harness.results import Results, output_files
 from numpy.typing import NDArray
 
-from mgg_hpc.cli.options import Fanouts
+from mgg_hpc.cli.options import Fanouts, together
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.plan import scores
 from mgg_hpc.runtime.sampler import Sampler, shuffled
@@ -114,7 +114,7 @@ def _named(_context: Any, _argument: Any, names: tuple[str, ...]) -> tuple[str, 
     return names or GRAPHS
 
 
-GIVEN = options.together(
+GIVEN = together(
     click.argument("names", nargs=-1, metavar="[GRAPH]...", callback=_named),
     click.option(
         "--fanouts",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click import FloatRange, IntRange, argument, option
 
-from .options import Choice, Memory, Verbs, example, to_file
+from .options import Choice, Memory, Verbs, example, to_file, together
 
 
 @click.group(
@@ -28,23 +28,15 @@ def generate() -> None:
     """
 
 
-def drawn(command: Any) -> Any:
-    """Add the options that all kinds share to a command: --seed, --memory, --output and --force."""
-    command = option("--seed", type=IntRange(0), default=0, help="Another seed gives another graph.")(command)
-    memory = option(
-        "--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]"
-    )
-    return to_file("Graph file to write.")(memory(command))
-
-
-def random_rows(command: Any) -> Any:
-    """Add --features and --classes, for data that is independent of the edges, to a command."""
-    features = option("--features", type=IntRange(0), default=0, help="Normal feature columns.")
-    return features(
-        option("--classes", type=IntRange(0), default=0, help="Classes of random labels.")(command)
-    )
-
-
+drawn = together(
+    to_file("Graph file to write."),
+    option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]"),
+    option("--seed", type=IntRange(0), default=0, help="Another seed gives another graph."),
+)
+random_rows = together(  # data that is independent of the edges
+    option("--features", type=IntRange(0), default=0, help="Normal feature columns."),
+    option("--classes", type=IntRange(0), default=0, help="Classes of random labels."),
+)
 directed_option = option("--directed", is_flag=True, help="Do not add the reverse of each edge.")
 edge_factor_option = option("--edge-factor", type=IntRange(0), default=16, help="Drawn edges a node.")
 

@@ -10,7 +10,7 @@ import click
 from click import FloatRange, IntRange, argument, option
 
 from ..errors import InputError
-from .options import Choice, Existing, Memory, Output, example, overriding, to_file
+from .options import Choice, Existing, Memory, Output, example, overriding, to_file, together
 
 
 def check_inputs(
@@ -57,17 +57,16 @@ def new(graph: Path, output: Path | None, force: bool) -> None:
     process_new(graph, output, force=force)
 
 
-def _shown(command: Any) -> Any:
-    """Add the options of what a training prints to a command."""
-    bar = option(
+_shown = together(  # what a training shows
+    option(
+        "--verbose", "-v", is_flag=True, help="Print what was chosen, and why, memory, times and traffic."
+    ),
+    option(
         "--progress/--no-progress",
         default=None,
         help="Show a bar, or nothing. [default: a bar on a terminal, else a line every 30 s]",
-    )
-    verbose = option(
-        "--verbose", "-v", is_flag=True, help="Print what was chosen, and why, memory, times and traffic."
-    )
-    return verbose(bar(command))
+    ),
+)
 
 
 @click.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import math
 from collections.abc import Callable, Mapping
@@ -129,6 +130,11 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def together(*options: Any) -> Callable[[Any], Any]:
+    """Return a decorator that adds several options to a command, which its help shows in this order."""
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
 def example(*lines: str) -> str:
     """Return an epilog that click prints unchanged, one example a line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
@@ -137,8 +143,7 @@ def example(*lines: str) -> str:
 def to_file(help: str) -> Callable[[Any], Any]:
     """Return a decorator that adds --output and --force to a command."""
     output = click.option("-o", "--output", type=Output, required=True, help=help)
-    force = click.option("--force", is_flag=True, help="Replace the output if it exists.")
-    return lambda command: output(force(command))
+    return together(output, click.option("--force", is_flag=True, help="Replace the output if it exists."))
 
 
 def overriding(help: str) -> Callable[[Any], Any]:

@@ -7,63 +7,46 @@ from typing import Any
 import click
 from click import IntRange, argument, option
 
-from .options import Choice, Existing, Finite, Output, Verbs, example
+from .options import Choice, Existing, Finite, Output, Verbs, example, together
 
-
-def _shared(command: Any) -> Any:
-    """Add the options of all traversals to a command."""
-    options = (
-        option(
-            "-o",
-            "--output",
-            type=Output,
-            help="File for the results: .h5, .npy, .csv or .parquet. [default: none]",
-        ),
-        option("--force", is_flag=True, help="Replace the output if it exists."),
-        option("--json", "as_json", is_flag=True, help="Print JSON."),
-        option(
-            "--verbose", "-v", is_flag=True, help="Print also speed, steps and what crosses between ranks."
-        ),
-        option("--check/--no-check", "check", default=True, help="Check each result by another route."),
-        option(
-            "--backend",
-            type=Choice(["cpu", "serial", "shm", "shmem", "cuda"]),
-            default="cpu",
-            help="cpu: that of CPUs which fits the ranks; cuda: a GPU for each rank.",
-        ),
-        option(
-            "--edges",
-            type=Choice(["device", "host"]),
-            default="device",
-            help="With cuda: edges in the GPU's memory, or in the host's, where kernels read them (zero-copy).",
-        ),
-        option("--share-gpu", is_flag=True, help="With cuda: let several ranks drive one GPU."),
-    )
-    for each in reversed(options):
-        command = each(command)
-    return argument("graph", type=Existing)(command)
-
-
-def _from_sources(command: Any) -> Any:
-    """Add the options that choose the nodes at which traversals begin."""
-    options = (
-        option(
-            "--source",
-            "nodes",
-            multiple=True,
-            metavar="NODE",
-            help="Node to begin at: its name or id in a graph imported with --map-ids, else its number; repeatable.",
-        ),
-        option("--sources", type=IntRange(1), help="Draw so many nodes to begin at. [default: 1]"),
-        option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="Seed of what is drawn."),
-    )
-    for each in reversed(options):
-        command = each(command)
-    return command
-
-
-def _repeated(command: Any) -> Any:
-    return option("--repeats", type=IntRange(1), default=1, help="Times to run, for measurements.")(command)
+_shared = together(
+    argument("graph", type=Existing),
+    option(
+        "-o",
+        "--output",
+        type=Output,
+        help="File for the results: .h5, .npy, .csv or .parquet. [default: none]",
+    ),
+    option("--force", is_flag=True, help="Replace the output if it exists."),
+    option("--json", "as_json", is_flag=True, help="Print JSON."),
+    option("--verbose", "-v", is_flag=True, help="Print also speed, steps and what crosses between ranks."),
+    option("--check/--no-check", "check", default=True, help="Check each result by another route."),
+    option(
+        "--backend",
+        type=Choice(["cpu", "serial", "shm", "shmem", "cuda"]),
+        default="cpu",
+        help="cpu: that of CPUs which fits the ranks; cuda: a GPU for each rank.",
+    ),
+    option(
+        "--edges",
+        type=Choice(["device", "host"]),
+        default="device",
+        help="With cuda: edges in the GPU's memory, or in the host's, where kernels read them (zero-copy).",
+    ),
+    option("--share-gpu", is_flag=True, help="With cuda: let several ranks drive one GPU."),
+)
+_from_sources = together(
+    option(
+        "--source",
+        "nodes",
+        multiple=True,
+        metavar="NODE",
+        help="Node to begin at: its name or id in a graph imported with --map-ids, else its number; repeatable.",
+    ),
+    option("--sources", type=IntRange(1), help="Draw so many nodes to begin at. [default: 1]"),
+    option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="Seed of what is drawn."),
+)
+_repeated = option("--repeats", type=IntRange(1), default=1, help="Times to run, for measurements.")
 
 
 @click.group(
