@@ -60,13 +60,7 @@ class Block(GraphView):
     ranks = 1
 
     def __init__(
-        self,
-        source: Source,
-        hop: Hop,
-        numbers: NDArray[np.int64],
-        ids: NDArray[np.int64],
-        *,
-        weighted: bool,
+        self, source: Source, hop: Hop, numbers: NDArray[np.int64], ids: NDArray[np.int64], *, weighted: bool
     ) -> None:
         self._source, self._hop, self._numbers, self._weighted = source, hop, numbers, weighted
         self.backend, self.dtype, self.device = source.backend, source.dtype, source.device
@@ -326,10 +320,9 @@ class Batches:
         Where a second stream gathers rows, those of the next batch are on their way before one is yielded.
         """
         stream, beside = self._source.backend.stream, self._source.gathers_beside and self._how.prefetch > 0
+        end: list[Any] = [None]
         with closing(self._made(epoch, first, beside=beside)) as made:
-            for (batch, stamp), _ in (
-                pairwise(chain(made, [None])) if beside else zip(made, repeat(None), strict=False)
-            ):
+            for (batch, stamp), _ in pairwise(chain(made, end)) if beside else zip(made, repeat(end)):
                 if beside:
                     stream.wait(stamp, batch.x)
                 yield batch
@@ -383,12 +376,7 @@ class Batches:
         source, step = self._source, (epoch - 1) * self.steps + number
         with source.edges.used():
             sampled = self.sampler.sample(
-                seeds,
-                how.fanouts,
-                seed=how.seed,
-                step=step,
-                edges=source.edges.keeps_places,
-                on_host=on_host,
+                seeds, how.fanouts, seed=how.seed, step=step, edges=source.edges.keeps_places, on_host=on_host
             )
         ids, blocks = source.edges.ids(sampled.nodes), []
         ends = [len(hop.indptr) - 1 for hop in sampled.hops[1:]] + [len(sampled.nodes)]
