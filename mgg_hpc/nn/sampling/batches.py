@@ -60,13 +60,7 @@ class Block(GraphView):
     ranks = 1
 
     def __init__(
-        self,
-        source: Source,
-        hop: Hop,
-        numbers: NDArray[np.int64],
-        ids: NDArray[np.int64],
-        *,
-        weighted: bool,
+        self, source: Source, hop: Hop, numbers: NDArray[np.int64], ids: NDArray[np.int64], *, weighted: bool
     ) -> None:
         self._source, self._hop, self._numbers, self._weighted = source, hop, numbers, weighted
         self.backend, self.dtype, self.device = source.backend, source.dtype, source.device
@@ -394,12 +388,7 @@ class Batches:
         source, step = self._source, (epoch - 1) * self.steps + number
         with source.edges.used():
             sampled = self.sampler.sample(
-                seeds,
-                how.fanouts,
-                seed=how.seed,
-                step=step,
-                edges=source.edges.keeps_places,
-                on_host=on_host,
+                seeds, how.fanouts, seed=how.seed, step=step, edges=source.edges.keeps_places, on_host=on_host
             )
         ids, blocks = source.edges.ids(sampled.nodes), []
         ends = [len(hop.indptr) - 1 for hop in sampled.hops[1:]] + [len(sampled.nodes)]
