@@ -42,10 +42,8 @@ class Case:
         """Return input and offsets."""
         if self.lengths is None:
             return torch.from_numpy(self.ids).to(kind), None
-        offsets = np.concatenate([[0], np.cumsum(self.lengths)])
-        return torch.from_numpy(self.ids).to(kind), torch.from_numpy(
-            offsets[: None if include_last else -1]
-        ).to(kind)
+        offsets = np.concatenate([[0], np.cumsum(self.lengths)])[: None if include_last else -1]
+        return torch.from_numpy(self.ids).to(kind), torch.from_numpy(offsets).to(kind)
 
 
 def draw(rng: np.random.Generator, shape: str, ranks: int, *, weights: bool) -> list[Case]:
@@ -82,15 +80,8 @@ def check_all(rng, comm, option: dict, way: str) -> None:
         if not (shape == "2-D" and last):
             for whole in (True, False):
                 kind = (torch.int32, torch.int64)[(number + whole) % 2]
-                check(
-                    rng,
-                    found,
-                    comm,
-                    draw(rng, shape, comm.size if comm else 1, weights=weights),
-                    option,
-                    whole,
-                    kind,
-                )
+                cases = draw(rng, shape, comm.size if comm else 1, weights=weights)
+                check(rng, found, comm, cases, option, whole, kind)
     found.close()
 
 
@@ -104,9 +95,8 @@ def check(rng, found, comm, cases: list[Case], option: dict, whole: bool, kind: 
     found.load_state_dict({"weight": rows})
     found.weight.grad = None
     for number, case in enumerate(cases):
-        sample = [
-            None if case.weights is None else torch.from_numpy(case.weights).requires_grad_() for _ in "12"
-        ]
+        given = case.weights
+        sample = [None if given is None else torch.from_numpy(given).requires_grad_() for _ in "12"]
         arguments = case.arguments(kind, include_last=last)
         out = expected(*arguments, per_sample_weights=sample[0])
         gradient = numbers(rng, tuple(out.shape), whole=whole)
@@ -117,12 +107,8 @@ def check(rng, found, comm, cases: list[Case], option: dict, whole: bool, kind: 
             mine.backward(gradient)
             if weighted:
                 alike(sample[1].grad, sample[0].grad, whole=whole)
-    first, end = found.bounds[rank], found.bounds[rank + 1]
-    alike(
-        found.weight.grad.to_dense(),
-        expected.weight.grad[first:end],
-        whole=whole and option["mode"] != "mean",
-    )
+    mine = expected.weight.grad[found.bounds[rank] : found.bounds[rank + 1]]
+    alike(found.weight.grad.to_dense(), mine, whole=whole and option["mode"] != "mean")
     named = found.weight.grad._indices()[0]  # torch may forget that a gradient is coalesced
     assert len(named.unique()) == len(named)
 
@@ -130,9 +116,8 @@ def check(rng, found, comm, cases: list[Case], option: dict, whole: bool, kind: 
 def alike(found: Tensor, expected: Tensor, *, whole: bool) -> None:
     """Compare to rounding, or exactly."""
     assert found.shape == expected.shape and found.dtype == expected.dtype
-    np.testing.assert_allclose(
-        found.detach(), expected.detach(), rtol=0 if whole else 1e-5, atol=0 if whole else 1e-5
-    )
+    most = 0 if whole else 1e-5
+    np.testing.assert_allclose(found.detach(), expected.detach(), rtol=most, atol=most)
 
 
 def opened(comm, rows: Tensor, way: str, **options):
@@ -177,10 +162,8 @@ def check_optimizer(rng, comm, name: str, way: str) -> None:
         for case, gradient in zip(cases, gradients, strict=True):
             np.add.at(total, case.ids, np.repeat(gradient.double().numpy(), case.lengths, 0))
         if name != "SGD":
-            squares = total**2
-            kept[np.unique(named)] += (squares.mean(1, keepdims=True) if kept.shape[1] == 1 else squares)[
-                np.unique(named)
-            ]
+            squares, there = total**2, np.unique(named)
+            kept[there] += (squares.mean(1, keepdims=True) if kept.shape[1] == 1 else squares)[there]
         wide -= optimizer.lr * total / (np.sqrt(kept) + 0.03 if name != "SGD" else 1)
         found(*cases[rank].arguments(torch.int64, include_last=False)).backward(gradients[rank])
         if state:

@@ -32,11 +32,8 @@ def draw_clicks(rows: int, *, exponent: float = 1.05, seed: int = 0) -> Iterator
         place = zipf(rng.random((n, WORDS)), count, exponent)
         # An odd factor is a bijection of 32 bits: distinct places are distinct words, and none is 0.
         words = ((place * 2654435761) & 0xFFFFFFFF).astype(np.uint32)
-        dense = (
-            np.floor(np.exp(1.5 * rng.standard_normal((n, INTEGERS))))
-            .clip(0, 10**DIGITS - 1)
-            .astype(np.int32)
-        )
+        drawn = np.floor(np.exp(1.5 * rng.standard_normal((n, INTEGERS))))
+        dense = drawn.clip(0, 10**DIGITS - 1).astype(np.int32)
         dense[rng.random((n, INTEGERS)) < 0.2] = MISSING
         signal = ((words >> 9) % 16 / 7.5 - 1).sum(1) / 3
         label = rng.random(n) < 1 / (1 + np.exp(1.3 - signal))

@@ -23,7 +23,7 @@ from ..workspace import accumulator
 from .bag import check_ids, integers
 from .optimizers import RowOptimizer
 from .pooling import WAYS, Bags, Pooling
-from .rows import ShardedRows, check_memory, checked_type, drawn, refuse_state, same_on_all
+from .rows import Score, ShardedRows, check_memory, checked_type, drawn, refuse_state, same_on_all
 
 NAME = "ShardedEmbeddingBagCollection"
 
@@ -70,7 +70,7 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         way: str = "auto",
         near: int | str | None = None,
         folder: str | Path | None = None,
-        score: Mapping[str, Callable[[int, int], Any]] | None = None,
+        score: Mapping[str, Score] | None = None,
         comm: Any = None,
     ) -> None:
         super().__init__()
@@ -286,10 +286,7 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
 
 
 def _scores(
-    held: list[tuple[TableConfig, int]],
-    score: Mapping[str, Callable[[int, int], Any]],
-    first: int,
-    last: int,
+    held: list[tuple[TableConfig, int]], score: Mapping[str, Score], first: int, last: int
 ) -> NDArray[Any]:
     """Return the scores of rows first .. last - 1 of all. held: tables, and the number of each one's first row."""
     found = [np.zeros(0, np.int8)]

@@ -87,9 +87,8 @@ class Pooling:
         trains = torch.is_grad_enabled() and (
             self.rows.weight.requires_grad or (bags.weight is not None and bags.weight.requires_grad)
         )
-        out: Tensor = _Pooled.apply(
-            self.rows.weight, bags.weight, self, bags, maximum and not bags.single, trains
-        )
+        call = self, bags, maximum and not bags.single, trains
+        out: Tensor = _Pooled.apply(self.rows.weight, bags.weight, call)
         return out
 
     def summed(self, bags: Bags, trains: bool) -> tuple[Tensor, Tensor | None]:
@@ -124,10 +123,8 @@ class Pooling:
         x = self.rows.read(bags.ids)
         if bags.single:
             return x, None
-        entries = len(bags.ids)
-        return self.sum_rows(
-            rectangular(bags.rank, bags.indptr, np.arange(entries, dtype=np.int32), entries), x
-        ), None
+        places = np.arange(len(bags.ids), dtype=np.int32)
+        return self.sum_rows(rectangular(bags.rank, bags.indptr, places, len(places)), x), None
 
     def sum_rows(self, plan: Any, x: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the sums of a plan of one chunk over private rows x."""
@@ -139,9 +136,8 @@ class Pooling:
         """Return x [n, dim] as kernels' rows, copied where its layout is another one."""
         found = wrap_rows(x, self.rows.backend)
         if found is None:
-            found = wrap_rows(
-                self.rows.workspace.rows(len(x), x.shape[1], x.dtype).copy_(x), self.rows.backend
-            )
+            laid = self.rows.workspace.rows(len(x), x.shape[1], x.dtype).copy_(x)
+            found = wrap_rows(laid, self.rows.backend)
         assert found is not None  # rows of the workspace are laid out as kernels' rows
         return found
 
@@ -149,14 +145,9 @@ class Pooling:
 class _Pooled(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        weight: Tensor,
-        sample: Tensor | None,
-        pooling: Pooling,
-        bags: Bags,
-        maximum: bool,
-        trains: bool,
+        ctx: Any, weight: Tensor, sample: Tensor | None, call: tuple[Pooling, Bags, bool, bool]
     ) -> Tensor:
+        pooling, bags, maximum, trains = call
         ctx.call, x, most = (pooling, bags), None, None
         with span("forward: embedding bags"):
             if maximum:
@@ -171,7 +162,7 @@ class _Pooled(Function):
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         pooling, bags = ctx.call
         x, most = ctx.saved_tensors
         of_weight = of_sample = None
@@ -195,7 +186,7 @@ class _Pooled(Function):
                         edge = edge.detach()[torch.from_numpy(bags.plans.order).to(edge.device)]
                     summed = pooling.sum_rows(bags.plans.backward, gradient, edge)
                 of_weight = rows.change(*rows.collect(bags.distinct[0], summed))
-        return of_weight, of_sample, None, None, None, None
+        return of_weight, of_sample, None
 
 
 def _maximum(x: Tensor, bags: Bags) -> tuple[Tensor, Tensor]:

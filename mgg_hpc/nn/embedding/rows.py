@@ -34,6 +34,9 @@ PART = 64 << 20  # bytes of rows in tiers that are saved at a time
 PLACING = 30  # bytes of memory that a row takes while rows are placed by score: scores and their order
 CACHED = 256 << 10  # bytes of rows that an optimiser changes at a time: a core's cache holds them in between
 
+Score = Callable[[int, int], Any]  # returns the scores of rows first .. last - 1
+Shapes = Iterable[tuple[int, int]]  # rows and columns of tables
+
 
 class ShardedRows:
     """Rows [count, dim] of which rank p owns numbers bounds[p] .. bounds[p + 1] - 1. Collective to make and to close.
@@ -67,7 +70,7 @@ class ShardedRows:
         device: str | torch.device | None = None,
         near: int | str | None = None,
         folder: str | Path | None = None,
-        score: Callable[[int, int], Any] | None = None,
+        score: Score | None = None,
         frozen: bool = False,
         comm: Any = None,
     ) -> None:
@@ -114,17 +117,10 @@ class ShardedRows:
         self._table = TieredRows.of_ranks(self._rows, bounds)
         self.weight = torch.nn.Parameter(as_tensor(self._rows.local))
         self._address = self.weight.data_ptr()
-        self.kept = torch.zeros(
-            self.last - self.first, columns, dtype=accumulator(self.dtype), device=self.weight.device
-        )
+        wide, there = accumulator(self.dtype), self.weight.device
+        self.kept = torch.zeros(self.last - self.first, columns, dtype=wide, device=there)
 
-    def _place(
-        self,
-        columns: int,
-        near: int | str,
-        folder: str | Path | None,
-        score: Callable[[int, int], Any] | None,
-    ) -> None:
+    def _place(self, columns: int, near: int | str, folder: str | Path | None, score: Score | None) -> None:
         """Place the own rows, initially zeros, in tiers. Collective. columns: of what the optimiser keeps of each."""
         wide, alone = accumulator(self.dtype), None
         cores.return_freed_memory(RETURNED)
@@ -319,11 +315,8 @@ class ShardedRows:
                         number = scratch_file(self._folder, math.prod(shape) * given.itemsize)
                         file = files.enter_context(os.fdopen(number, "r+b", buffering=0))
                         opened[name], out[name] = file, np.memmap(file, given.dtype, "r+", shape=shape)
-                    write(
-                        opened[name].fileno(),
-                        given.view(np.uint8).reshape(-1),
-                        (first - self.first) * given[0].nbytes,
-                    )
+                    at = (first - self.first) * given[0].nbytes
+                    write(opened[name].fileno(), given.view(np.uint8).reshape(-1), at)
         return out
 
     def close(self) -> None:
@@ -343,12 +336,7 @@ def checked_type(dtype: Any) -> torch.dtype:
 
 
 def check_memory(
-    comm: Any,
-    tables: Iterable[tuple[int, int]],
-    optimizer: RowOptimizer | None,
-    dtype: torch.dtype,
-    *,
-    copied: bool = False,
+    comm: Any, tables: Shapes, optimizer: RowOptimizer | None, dtype: torch.dtype, *, copied: bool = False
 ) -> None:
     """Raise InputError, the same on all ranks, if a node's memory cannot hold its part of tables. Collective.
 
@@ -365,9 +353,7 @@ def check_memory(
             )
 
 
-def rank_bytes(
-    tables: Iterable[tuple[int, int]], optimizer: RowOptimizer | None, dtype: torch.dtype, ranks: int
-) -> int:
+def rank_bytes(tables: Shapes, optimizer: RowOptimizer | None, dtype: torch.dtype, ranks: int) -> int:
     """Return the bytes of a rank's part of tables (rows, columns), and of what the optimiser keeps of it."""
     wide, need = accumulator(dtype).itemsize, 0
     for count, dim in tables:

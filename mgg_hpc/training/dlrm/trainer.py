@@ -106,14 +106,8 @@ class DlrmTrainer:
     def capture(self, at: Position, metrics_bytes: int) -> State:
         """Return a copy of this rank's state. Raises InputError where a scratch file has no room for it."""
         rows = self.job.rows
-        facts: dict[str, Any] = {
-            "epoch": at.epoch,
-            "batch": at.batch,
-            "loss": self.loss,
-            "metrics_bytes": metrics_bytes,
-            "clicks": self.job.file.uuid,
-            "job": config.dumps(self.job.settings),
-        }
+        facts: dict[str, Any] = {"epoch": at.epoch, "batch": at.batch, "metrics_bytes": metrics_bytes}
+        facts |= {"loss": self.loss, "clicks": self.job.file.uuid, "job": config.dumps(self.job.settings)}
         shared = self._shared() if self.job.comm.rank == 0 else {}
         tensors = {name: on_host(value) for name, value in shared.items()}
         return State(facts, tensors, np.arange(rows.first, rows.last), rows.saved())
