@@ -163,16 +163,13 @@ def test_two_hosts_on_a_slow_link(ran, tmp_path, require):
 
 @pytest.mark.data
 def test_sampled_training_is_as_accurate_on_a_real_graph(measured, data_folder, tmp_path):
-    """Within a point of full-graph training by ten seeds ; of one, which deviates more, within four."""
+    """Within a point of full-graph training by ten seeds; of two, whose means deviate more, within two."""
     source = data_folder / "amazon_computers" / "amazon_computers.npz"
     assert mgg_in("import", source, "--split-per-class", "-o", "graph.h5", folder=tmp_path).returncode == 0
     (tmp_path / "job.toml").write_text(JOB.format(64))
-    words = ("--seeds=1", "--batch-size=50", "--set=train.epochs=60")
-    full, sampled = measured("studies/sampling", "job.toml", *words)["rows"]
-    assert sampled["batches"] > full["batches"] == 1
-    assert sampled["test_percent"] > 70
-    below = full["test_percent"] - sampled["test_percent"]
-    assert sampled["below_full_percent"] == pytest.approx(below, abs=2e-3) and below < 4
+    words = ("--seeds=2", "--batch-size=50", "--set=train.epochs=60")
+    _, sampled = measured("studies/sampling", "job.toml", *words)["rows"]
+    assert sampled["test_percent"] > 70 and sampled["below_full_percent"] < 2
 
 
 # Scripts, the smallest of their cases, and the column that tells the rows apart, with its values.

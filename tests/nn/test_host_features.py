@@ -170,7 +170,7 @@ def products(rng, features, x, out, scaled=True):
 
 @pytest.mark.parametrize("made", [on_host, HostFeatures.over])
 @pytest.mark.parametrize("dtype", EPS)
-@pytest.mark.parametrize("rows", [0, 1, 2, 17, 100, 1331])
+@pytest.mark.parametrize("rows", [0, 1, 2, 17, 131])
 def test_products_are_those_of_dense_rows_with_the_same_draws_of_dropout(
     rng, small, backend, rows, dtype, made
 ):

@@ -66,13 +66,13 @@ def test_launch_runs_only_what_ranks_share(tmp_path):
 
 @pytest.mark.slow
 def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatch, capsys):
-    job = write_job(tmp_path, blocks(2000), model={"hidden": 65536}, run={"folder": str(tmp_path / "runs")})
+    job = write_job(tmp_path, blocks(2000), model={"hidden": 16384}, run={"folder": str(tmp_path / "runs")})
     monkeypatch.setattr(cores, "memory_available", lambda: 64 << 20)
     assert main(["train", str(job)]) == 2
     message = capsys.readouterr().err
     found = re.search(r"needs ([\d.]+) GiB more .* and 0\.1 GiB are available; use more nodes", message)
     # Hidden rows, their gradient and what of it passes ReLU, at least.
-    rows = 2000 * 65536 * 4 / 2**30
+    rows = 2000 * 16384 * 4 / 2**30
     assert found and 3 * rows <= float(found[1]) + 0.05 and float(found[1]) <= 6 * rows
     assert not (tmp_path / "runs").exists()
 

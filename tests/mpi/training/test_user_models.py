@@ -164,74 +164,39 @@ def test_dropout_and_batches_do_not_depend_on_the_number_of_ranks(comm, stored):
             assert len({round(each, 6) for each in every[0]}) == EPOCHS
 
 
-@pytest.mark.parametrize(
-    ("model", "train", "said"),
-    [
-        ({"module": "no.py:Net"}, {}, ["there is no file", "no.py; it is found relative to the job file"]),
-        ({"module": "no_such_package:Net"}, {}, ["cannot be imported: ModuleNotFoundError: No module named"]),
-        ({"module": f"{FILE}:Nett"}, {}, ["has no Nett; did you mean 'Net'?"]),
-        ({"module": f"{FILE}:net"}, {}, ["has net, which is no class of a torch.nn.Module"]),
-        (
-            {"module": f"{FILE}:Net", "arguments": {"inputs": 12, "hiden": 3}},
-            {},
-            ["'hiden'; Net takes (inputs: "],
-        ),
-        (
-            {"module": f"{FILE}:Net", "arguments": {"inputs": "a"}},
-            {},
-            ["Net cannot be made of them: TypeError"],
-        ),
-        (
-            {"module": f"{FILE}:Net", "arguments": {"inputs": -1}},
-            {},
-            ["conv1.lin.weight of Net has no shape yet"],
-        ),
-        (
-            {"module": f"{FILE}:Wide", "arguments": {"inputs": 12}},
-            {},
-            ["returns a tensor [", "; expected logits [rows, 4]"],
-        ),
-        (
-            {"module": f"{FILE}:Net", "arguments": {"inputs": 13}},
-            {},
-            ["forward of user_net.py:Net fails for 12 features"],
-        ),
-        ({"module": "torch.nn:Identity"}, {}, ["Identity has no parameters that are trained"]),
-        ({"module": f"{FILE}:Shuffling", "arguments": {"inputs": 12}}, {}, ["Shuffling"]),
-        (
-            {"module": f"{FILE}:Lacking", "arguments": {"inputs": 12}},
-            {},
-            ["takes edge_kind, which", "has x, edge_index"],
-        ),
-        (
-            {"module": f"{FILE}:Net", "hidden": 8},
-            {},
-            ["model.hidden is 8, which does not go with model.module"],
-        ),
-        ({"arguments": {"a": 1}}, {}, ["model.arguments are for a class of your own"]),
-        (
-            {"module": f"{FILE}:Net", "arguments": {"inputs": 12}},
-            {"dtype": "bfloat16"},
-            ['it is "float32" or "float64"'],
-        ),
-        (
-            {"module": f"{FILE}:Net", "arguments": {"inputs": 12}},
-            {"mode": "sampled"},
-            ["train.mode is 'sampled'"],
-        ),
-        ({}, {"class_weights": [1, 2]}, ["train.class_weights has 2 numbers", "has 4 classes"]),
-        ({"module": "leaving.py:Net"}, {}, ["cannot be imported: SystemExit: 0 (leaving.py, line 1)"]),
-        (
-            {},
-            {"scheduler": {"name": "StepLR", "step_size": 0}},
-            ["train.scheduler: its arguments", "ZeroDiv"],
-        ),
-        ({}, {"scheduler": {"name": "ExponentialLR", "gamma": "x"}}, ["train.scheduler: its arguments"]),
-        ({}, {"optimizer": {"name": "Adam", "capturable": True}}, ["train.optimizer: its arguments"]),
-        ({}, {"optimizer": {"name": "AdamW", "differentiable": True}}, ["train.optimizer: its arguments"]),
-        ({}, {"optimizer": "adamw"}, ["'adamw' is none of torch.optim", "did you mean 'AdamW'?"]),
-    ],
-)
+def own(name, **arguments):
+    """The model section of a class of user_net.py."""
+    return {"module": f"{FILE}:{name}"} | ({"arguments": arguments} if arguments else {})
+
+
+WRONG = [  # of the sections model and train
+    ({"module": "no.py:Net"}, {}, ["there is no file", "no.py; it is found relative to the job file"]),
+    ({"module": "no_such_package:Net"}, {}, ["cannot be imported: ModuleNotFoundError: No module named"]),
+    (own("Nett"), {}, ["has no Nett; did you mean 'Net'?"]),
+    (own("net"), {}, ["has net, which is no class of a torch.nn.Module"]),
+    (own("Net", inputs=12, hiden=3), {}, ["'hiden'; Net takes (inputs: "]),
+    (own("Net", inputs="a"), {}, ["Net cannot be made of them: TypeError"]),
+    (own("Net", inputs=-1), {}, ["conv1.lin.weight of Net has no shape yet"]),
+    (own("Wide", inputs=12), {}, ["returns a tensor [", "; expected logits [rows, 4]"]),
+    (own("Net", inputs=13), {}, ["forward of user_net.py:Net fails for 12 features"]),
+    ({"module": "torch.nn:Identity"}, {}, ["Identity has no parameters that are trained"]),
+    (own("Shuffling", inputs=12), {}, ["Shuffling"]),
+    (own("Lacking", inputs=12), {}, ["takes edge_kind, which", "has x, edge_index"]),
+    (own("Net") | {"hidden": 8}, {}, ["model.hidden is 8, which does not go with model.module"]),
+    ({"arguments": {"a": 1}}, {}, ["model.arguments are for a class of your own"]),
+    (own("Net", inputs=12), {"dtype": "bfloat16"}, ['it is "float32" or "float64"']),
+    (own("Net", inputs=12), {"mode": "sampled"}, ["train.mode is 'sampled'"]),
+    ({}, {"class_weights": [1, 2]}, ["train.class_weights has 2 numbers", "has 4 classes"]),
+    ({"module": "leaving.py:Net"}, {}, ["cannot be imported: SystemExit: 0 (leaving.py, line 1)"]),
+    ({}, {"scheduler": {"name": "StepLR", "step_size": 0}}, ["train.scheduler: its arguments", "ZeroDiv"]),
+    ({}, {"scheduler": {"name": "ExponentialLR", "gamma": "x"}}, ["train.scheduler: its arguments"]),
+    ({}, {"optimizer": {"name": "Adam", "capturable": True}}, ["train.optimizer: its arguments"]),
+    ({}, {"optimizer": {"name": "AdamW", "differentiable": True}}, ["train.optimizer: its arguments"]),
+    ({}, {"optimizer": "adamw"}, ["'adamw' is none of torch.optim", "did you mean 'AdamW'?"]),
+]
+
+
+@pytest.mark.parametrize(("model", "train", "said"), WRONG)
 def test_what_is_wrong_is_said_in_one_line(mgg, folder, first, model, train, said):
     if (folder / "job.toml").exists():
         first((folder / "job.toml").unlink)
@@ -275,14 +240,8 @@ def test_predictions_of_a_model_trained_elsewhere_are_its_own(mgg, folder, first
     first(lambda: safetensors.torch.save_file(model.state_dict(), folder / "state.safetensors"))
     first(lambda: torch.save(model.state_dict(), folder / "state.pt"))
     first(lambda: torch.save(model, folder / "pickled.pt"))
-    rest = [
-        "--module",
-        f"{FILE}:Net",
-        "--arguments",
-        "{inputs = 12, classes = 6}",
-        "--graph",
-        folder / "g.h5",
-    ]
+    rest = ["--module", f"{FILE}:Net", "--arguments", "{inputs = 12, classes = 6}"]
+    rest += ["--graph", folder / "g.h5"]
     source, target = reference.edge_list(graph.indptr, graph.indices)
     index = torch.from_numpy(np.stack([source, target]).astype(np.int64))
     with torch.no_grad():
