@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils._pytree import tree_map
 
 from ...errors import InputError
 from ..layers.random import Dropout
@@ -127,7 +128,7 @@ class BatchRun(Run):
 
     def __init__(self, blocks: list[Block], model: Module, draws: Dropout | None) -> None:
         super().__init__(_BatchLists(blocks), model, draws, {})
-        self.blocks, self.block = blocks, len(blocks)
+        self.blocks, self.block, self.partial = blocks, len(blocks), True
 
     def taken(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of the model with layouts, and `_OfBlocks` for edges. Raises InputError."""
@@ -185,7 +186,7 @@ class BatchRun(Run):
         """Run a layer over the block of its input's level."""
         if not any(isinstance(each, _OfBlocks) for each in (*args, *kwargs.values())):
             return forward(*args, **kwargs)
-        number = self._level(tensors_in((args, kwargs)))
+        number = max(self._levels(tensors_in((args, kwargs))), default=0)
         if number >= len(self.blocks):
             self._uneven("more")
         before, self.block, self.graph = self.block, number, self.blocks[number]
@@ -194,28 +195,23 @@ class BatchRun(Run):
             with self.local():
                 self.lists.turn(number)
                 args, kwargs = tuple(map(self._given, args)), {k: self._given(v) for k, v in kwargs.items()}
-            args, kwargs = self._cut((args, kwargs), number)
+            args, kwargs = tree_map(functools.partial(self._cut, number), (args, kwargs))
             out = forward(*args, **kwargs)
         except Refused as error:
             raise self.refused(error) from None
         finally:
             self.block = before
-        return self._cut(out, number + 1)
+        return tree_map(functools.partial(self._cut, number + 1), out)
 
-    def _level(self, tensors: Iterable[Tensor]) -> int:
-        """Return the latest level of the rows of tensors."""
+    def _levels(self, tensors: Iterable[Tensor]) -> set[int]:
+        """Return the levels of the rows of tensors."""
         level = self.lists.level
-        return max(
-            (level.get(entry.domain, 0) for each in tensors for entry in dims(each) if entry), default=0
-        )
+        return {
+            level[entry.domain] for each in tensors for entry in dims(each) if entry and entry.domain in level
+        }
 
-    def _cut(self, value: Any, level: int) -> Any:
-        """Return tensors, or lists of these, with the rows of a level in place of those of earlier ones."""
-        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-            found = [self._cut(each, level) for each in value]
-            return type(value)(*found) if hasattr(value, "_fields") else type(value)(found)
-        if isinstance(value, dict):
-            return {name: self._cut(each, level) for name, each in value.items()}
+    def _cut(self, level: int, value: Any) -> Any:
+        """Return a tensor with the rows of a level in place of those of an earlier one; other values as they are."""
         if not isinstance(value, Tensor) or (place := divided(value)) is None:
             return value
         entries = list(dims(value))
@@ -230,22 +226,24 @@ class BatchRun(Run):
     def before(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return arguments with rows of one level. Raises Refused if numbers of an earlier one take them."""
         tensors = tensors_in((args, kwargs))
-        if len(tensors) + len(args) < 3 or not (level := self._level(tensors)):
+        levels = self._levels(tensors) if len(tensors) > 1 else set()
+        if not levels:
             return args, kwargs
+        last = max(levels)
         for each in tensors:
             numbers = layout(each).numbers
             counted = numbers if isinstance(numbers, tuple) else (numbers,)
-            if any(one is not None and self.lists.level.get(one.domain, level) < level for one in counted):
+            if any(one is not None and self.lists.level.get(one.domain, last) < last for one in counted):
                 raise Refused(_OUTSIDE)
+        if len(levels) == 1:
+            return args, kwargs
         name = getattr(func, "__name__", "")
-        changes = (
-            name in ("__setitem__", "copy_") or (name[-1:] == "_" and name[-2:] != "__") or name[:3] == "__i"
-        )
-        if changes and self._level(tensors[:1]) < level:
+        changes = name == "__setitem__" or (name[-1:] == "_" and name[-2:] != "__") or name[:3] == "__i"
+        if changes and self._levels(tensors[:1]) != {last}:
             raise Refused(
                 f"{name}: changes rows in place by those of a later layer; write x = x + h, not x += h"
             )
-        found: tuple[Any, Any] = self._cut((args, kwargs), level)
+        found: tuple[Any, Any] = tree_map(functools.partial(self._cut, last), (args, kwargs))
         return found
 
     def _given(self, value: Any) -> Any:
@@ -303,16 +301,14 @@ class BatchRun(Run):
             raise InputError(
                 "convert: the model computes with the number of rows or edges, of which a batch has some"
             )
-        if isinstance(out, (list, tuple)):
-            found = list(map(self.leave, out))
-            return type(out)(*found) if hasattr(out, "_fields") else type(out)(found)
-        if isinstance(out, dict):
-            return {name: self.leave(each) for name, each in out.items()}
+        return tree_map(self._own, out)
+
+    def _own(self, out: Any) -> Any:
         if not isinstance(out, (Tensor, int, float, str, type(None))):
             raise InputError(f"convert: on a batch a model returns tensors; this is a {type(out).__name__}")
         if not isinstance(out, Tensor) or layout(out) is PLAIN:
             return out
-        entry = dims(out)[0]
+        entry = next(iter(dims(out)), None)
         if entry is None or not entry.plain or entry.domain not in self.lists.level:
             raise InputError("convert: on a batch a model returns rows of the nodes alone")
         if entry.domain is not self.lists.levels[-1]:

@@ -75,13 +75,13 @@ class Above(TorchFunctionMode):
         except Refused as error:
             raise run.refused(error) from None
         except (RuntimeError, IndexError) as error:
-            part = run.graph.ranks > 1 and any(
-                layout(each) is not PLAIN for each in tensors_in((args, kwargs))
-            )
-            if not part:
+            rows = any(layout(each) is not PLAIN for each in tensors_in((args, kwargs)))
+            if not run.partial or not rows:
                 raise
             said = f"{getattr(func, '__name__', func)}: {str(error).splitlines()[0]}"
-            raise run.refused(Refused(f"{said} (rows of this rank's part, with others?)")) from error
+            raise run.refused(
+                Refused(f"{said} (rows of a layer, or of this rank's part, with others?)")
+            ) from error
         return out
 
 

@@ -218,10 +218,10 @@ class Run:
     """One call of a converted model on this rank.
 
     lists: of its graph. draws: counts the calls of dropout; None to drop nothing. programs: by module. modules: by
-    path. paths, state: by ids, paths of the modules, and of parameters and buffers with these. paused: operations are
-    not looked at, since they are known to be right. exchanges: (module, what crossed, columns) of each. ways: how
-    layers run, by path. pooled: whether values of all nodes were reduced to one. drew: whether random numbers
-    were drawn for all, or rows dropped.
+    path. paths, state: by ids, paths of the modules, and of parameters and buffers with these. partial: whether tensors
+    are a part of all rows. paused: operations are not looked at, since they are known to be right. exchanges: (module,
+    what crossed, columns) of each. ways: how layers run, by path. pooled: whether values of all nodes were reduced to
+    one. drew: whether random numbers were drawn for all, or rows dropped.
     """
 
     def __init__(self, lists: Lists, model: torch.nn.Module, draws: Dropout | None, programs: Any) -> None:
@@ -232,7 +232,7 @@ class Run:
         for path, each in self.modules.items():
             for name, held in {**vars(each)["_parameters"], **vars(each)["_buffers"]}.items():
                 self.state.setdefault(id(held), (f"{path}.{name}", held))
-        self.paused = 0
+        self.paused, self.partial = 0, lists.graph.ranks > 1
         self.ended = False
         self.exchanges: list[tuple[str, str, int]] = []
         self.ways: dict[str, str] = {}

@@ -840,6 +840,7 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         "works along dimension 0": Stack(gat, lambda h, e: h.cumsum(0)),
         "the edges of a batch": Stack(gat, lambda h, e: h * (2 * e)),
         r"reduces .* LayerNorm\(mode=": Stack(gat, lambda h, e: pyg.LayerNorm(8).double()(h)),
+        "rows of a layer, or": Two(gat, lambda c, x, e: c[0](x, e).view(x.size(0), 8)),
         r"x = x \+ h": Two(gat, _adds),
         "torch's checkpoint": Two(gat, lambda c, x, e: c[1](checkpoint(c[0], x, e, use_reentrant=False), e)),
         "edges that a layer returned": Two(gat, _passes_edges_on),
