@@ -276,7 +276,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("ranks", [0, 1, 2])
+@pytest.mark.parametrize("ranks", [0, pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_loop_with_one_line(tmp_path, mpi_environment, nothing_left, ranks, number):
     """As a program of its own, where clauses finally run, and by `mgg launch`."""
