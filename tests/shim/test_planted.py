@@ -178,8 +178,8 @@ FAULTS = {
     ),
     "edges before a list that is read from the start of a line": Fault(
         TRAVERSE,
-        "const bool mine = e >= first && e < last;\n      const Index value",
-        "const bool mine = e < last;\n      const Index value",
+        "const bool mine = e >= first && e < last;\n    const int32_t value",
+        "const bool mine = e < last;\n    const int32_t value",
         "traversals",
     ),
     "a shorter way that the next round does not know of": Fault(
