@@ -227,7 +227,7 @@ CASES: dict[str, Case | Example] = {
     "pyg-cora-arma": Example("cora", arma, 83.4, 0.01, 400, ALL),
     "pyg-pubmed-arma": Example("pubmed", arma, 78.9, 0.01, 400, ALL),
     "pyg-cora-sgc": Example("cora", sgc, 81.0, 0.2, 100, {"": 5e-3}, normalize=False),
-    "pyg-pubmed-sgc": Example("pubmed", sgc, 78.9, 0.2, 100, {"": 5e-3}, normalize=False),
+    "pyg-pubmed-sgc": Example("pubmed", sgc, 78.9, 0.2, 100, {"": 5e-4}, normalize=False),
     "pyg-cora-gcn2": Example("cora", CORA_GCN2, 85.5, 0.01, 1000, {"convs": 0.01, "lins": 5e-4}),
     "pyg-pubmed-gcn2": Example("pubmed", PUBMED_GCN2, 80.2, 0.01, 1000, ALL),
 }
