@@ -14,11 +14,11 @@ Public splits where there are some; elsewhere 20 training and 30 validation node
     python benchmarks/accuracy.py --cases cora,cora-gat,digits --seeds 3 -o accuracy.json
     python benchmarks/accuracy.py --cases pyg-cora-gcn,pyg-cora-gat --seeds 3 --ranks 4
 
-Cases whose names begin with "pyg" train as PyG's examples do (SGC, whose weight decay is tuned in the paper, with
-1e-4), after `mgg.convert` on several ranks, and by PyG alone in one process. Their target is PyG's mean, or the
-published accuracy where that is higher, less one standard deviation (the larger of both, but no less than 0.1, one of
-1,000 test nodes). Also published: ARMA (Bianchi et al., TPAMI 2021), SGC (Wu et al., ICML 2019), GCNII (Chen et al.,
-ICML 2020).
+Cases whose names begin with "pyg" train as PyG's examples do, after `mgg.convert` on several ranks, and by PyG alone in
+one process. The weight decay of SGC is tuned by graph, as in the paper: PyG's 5e-3 on Cora, 5e-4 on Pubmed, by
+validation accuracy. Their target is PyG's mean, or the published accuracy where that is higher, less one standard
+deviation (the larger of both, but no less than 0.1, one of 1,000 test nodes). Also published: ARMA (Bianchi et al.,
+TPAMI 2021), SGC (Wu et al., ICML 2019), GCNII (Chen et al., ICML 2020).
 
 Exit code 1 if a mean, or the worst seed where one is bounded, misses its target.
 """
@@ -79,7 +79,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Example:
-    """A graph and a model of PyG, make(features, classes). decays: weight decays, by module. published: percent."""
+    """A graph and a model of PyG, make(features, classes). decays: weight decays, by module. published: percent.
+
+    normalize: divide features by their sums of rows.
+    """
 
     graph: str
     make: Callable[[int, int], nn.Module]
@@ -87,6 +90,7 @@ class Example:
     rate: float
     epochs: int
     decays: dict[str, float]
+    normalize: bool = True
     seeds: int = 10
     worst: float = 0.0
 
@@ -222,8 +226,8 @@ CASES: dict[str, Case | Example] = {
     "pyg-pubmed-gat": Example("pubmed", partial(gat, heads=8), 79.0, 0.01, 200, {"": 1e-3}),
     "pyg-cora-arma": Example("cora", arma, 83.4, 0.01, 400, ALL),
     "pyg-pubmed-arma": Example("pubmed", arma, 78.9, 0.01, 400, ALL),
-    "pyg-cora-sgc": Example("cora", sgc, 81.0, 0.2, 100, {"": 1e-4}),
-    "pyg-pubmed-sgc": Example("pubmed", sgc, 78.9, 0.2, 100, {"": 1e-4}),
+    "pyg-cora-sgc": Example("cora", sgc, 81.0, 0.2, 100, {"": 5e-3}, normalize=False),
+    "pyg-pubmed-sgc": Example("pubmed", sgc, 78.9, 0.2, 100, {"": 5e-4}, normalize=False),
     "pyg-cora-gcn2": Example("cora", CORA_GCN2, 85.5, 0.01, 1000, {"convs": 0.01, "lins": 5e-4}),
     "pyg-pubmed-gcn2": Example("pubmed", PUBMED_GCN2, 80.2, 0.01, 1000, ALL),
 }
@@ -253,7 +257,7 @@ def main(
                 case = replace(case, epochs=epochs or case.epochs)
                 data = mgg.to_pyg(real_graphs.read(case.graph))
                 x = data.x.to_dense()
-                data.x = x / x.sum(1, keepdim=True).clamp_min(1)
+                data.x = x / x.sum(1, keepdim=True).clamp_min(1) if case.normalize else x
                 size = (data.num_features, int(data.y.max()) + 1)
                 if inside:
                     with mgg.from_pyg(data) as graph:
