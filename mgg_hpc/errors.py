@@ -27,4 +27,7 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
 
 
 class StoppedBySignal(Exception):  # noqa: N818 - the user asked for it
-    """A signal asked the job to end, and what can be saved is saved: one line, and exit code 3. On all ranks alike."""
+    """Raised on all ranks once a signal has asked the job to end and its state is saved.
+
+    Every command turns it into one line on stderr and exit code 3.
+    """

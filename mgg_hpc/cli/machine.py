@@ -21,7 +21,7 @@ class _Launch(click.Command):
 
 
 def _completed(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[Any]:
-    """Return what may follow the words of the command that `launch` is given."""
+    """Return shell completions of ``incomplete``, the next word of the command that `launch` runs."""
     from click.shell_completion import ShellComplete
 
     from ..runtime.launch import PARALLEL

@@ -121,8 +121,8 @@ def chunks_of(plan: Plan) -> NDArray[np.int64]:
 def with_chunks(plan: Plan, sources: NDArray[np.int64], order: NDArray[np.int64]) -> Plan:
     """Return a plan of `grid_plan` with the chunks ``order``, which contain its own, in the same order.
 
-    It has no edges from the others, but loads them nevertheless, for other ranks. Raises ValueError if its own are not
-    among them.
+    It has no edges from the additional chunks, but loads them nevertheless, for other ranks. Raises ValueError
+    if its own are not among them.
     """
     own = chunks_of(plan)
     place = np.flatnonzero(np.isin(order, own))
@@ -157,11 +157,11 @@ def cell_calls(targets: int, sources: int, *, turned: bool) -> list[tuple[int, i
 
 @dataclass(frozen=True, eq=False)
 class Swaps:
-    """When sums of destination intervals leave memory and return, if memory holds those of one interval.
+    """When partial sums of destination intervals are read and written, if memory holds those of one interval.
 
-    adds: bool [C], calls with edges. reads: bool [C], calls before which the sums so far return. writes: bool [C],
-    calls after which they leave. ends: bool [C], calls after which an interval's sums are complete: an interval without
-    any edges ends at its last call, and the sums of another one stay in memory for it.
+    Each field is bool [C], one entry per call. adds: the call has edges. reads: the interval's sums so far are
+    read back before it. writes: they are written out after it. ends: they are complete after it. An interval
+    without any edges ends at its last call, during which the sums of another one stay in memory.
     """
 
     adds: NDArray[np.bool_]

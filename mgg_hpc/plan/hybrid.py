@@ -56,7 +56,7 @@ class Phases:
 
     @property
     def each(self) -> float:
-        """Seconds of all workers together for one batch."""
+        """Seconds that the CPU takes per batch if all of its workers prepare batches."""
         return self.cpu / self.workers
 
 
@@ -72,9 +72,10 @@ class Overlap(NamedTuple):
 class Plan:
     """The overlaps of an epoch, each with how often it is repeated, and its simulated time.
 
-    name: "cpu" or "device" if one side prepares all batches, "sequential" if one thread of the CPU does and nothing
-    overlaps, else "hybrid". buffers: of the CPU and the device, in batches that wait; each worker and the device hold
-    one more. A CPU without a buffer waits for room on the device before it prepares a batch.
+    name: "cpu" or "device" if one side prepares all batches, "sequential" if one thread of the CPU does and
+    nothing overlaps, else "hybrid". buffers: numbers of batches that wait in the buffers of CPU and device;
+    each worker and the device hold one more. A CPU without a buffer waits for room on the device before it
+    prepares a batch.
     """
 
     name: str
@@ -130,17 +131,18 @@ class Plan:
             first += sum(overlap)
 
     def of_cpu(self, first: int = 0) -> Iterator[int]:
-        """Yield the numbers of the batches that the CPU prepares, in order. first: as for `program`."""
+        """Yield the numbers, from ``first`` on, of the batches that the CPU prepares, in order."""
         for overlap in self.each():
             first += sum(overlap)
             yield from range(first - overlap.cpu, first)
 
 
 def start(phases: Phases) -> float:
-    """Return the x = device's / CPU's batches of least time if buffers were unlimited and batches divisible.
+    """Return the ratio of the device's to the CPU's batches that would take the least time in theory.
 
-    Equation 6, with all of the device's preparation in place of its transfer, as in the proof of the paper's Theorem 2.
-    The function is monotone between the points where its pieces meet, so one of these, 0 or infinity is best.
+    It assumes unlimited buffers and divisible batches. This is the paper's x by Equation 6, with all of the
+    device's preparation in place of its transfer, as in the proof of Theorem 2. The function is monotone
+    between the points where its pieces meet, so one of these, 0 or infinity is best.
     """
     cpu, copy, device, train = phases.each, phases.copy, phases.device, phases.train
 
@@ -240,7 +242,7 @@ def simulate(phases: Phases, overlaps: Sequence[tuple[int, Overlap]], buffers: t
 
 
 def static(phases: Phases, batches: int, buffers: tuple[int, int] = (2, 1)) -> list[Plan]:
-    """Return the plans "cpu", a pipeline, "device", and "sequential"."""
+    """Return the plans that mix no routes: "cpu" (a pipeline), "device", and "sequential"."""
     # Overlaps of a batch of each worker, so that the simulator sees that they repeat.
     times, left = divmod(batches, phases.workers)
     pipeline = (times, Overlap(phases.workers, 0)), (left, Overlap(1, 0))
@@ -253,10 +255,11 @@ def static(phases: Phases, batches: int, buffers: tuple[int, int] = (2, 1)) -> l
 
 
 def dual(phases: Phases, batches: int, buffers: tuple[int, int]) -> Plan:
-    """Return the plan whose overlaps fill buffers of these numbers of batches, at least 1 each.
+    """Return the plan "hybrid" whose overlaps fill buffers of given sizes.
 
-    In the first overlap the CPU begins with an empty buffer. Extra batches take the device's time until it is full. How
-    many of the last batches are the CPU's is what takes the least time.
+    buffers: sizes of the buffers of CPU and device in batches, at least 1 each. In the first overlap the CPU's
+    buffer is empty. The device trains on extra batches until that buffer is full. The last batches, fewer than
+    two overlaps take, are divided between CPU and device so that the epoch takes the least time.
     """
     (cpu, device), clock = buffers, _Clock(phases, buffers)
     filling, turn = cpu * phases.each - device * phases.device, phases.train + phases.device
@@ -285,7 +288,7 @@ def dual(phases: Phases, batches: int, buffers: tuple[int, int]) -> Plan:
 
 
 def _halved(ours: int, theirs: int, buffers: tuple[int, int]) -> list[tuple[int, Overlap]]:
-    """Return overlaps of half of the CPU's and the device's batches, of half of the others, and so on."""
+    """Return overlaps of half of the CPU's (``ours``) and the device's batches, half of the rest, and so on."""
     found = []
     while ours or theirs:
         overlap = Overlap(min(buffers[0], -(-ours // 2)), min(buffers[1], -(-theirs // 2)))
@@ -298,11 +301,11 @@ def _halved(ours: int, theirs: int, buffers: tuple[int, int]) -> list[tuple[int,
 
 
 def balanced(phases: Phases, batches: int, device: int, most: int) -> list[Plan]:
-    """Return the plans that feedback meets with a device's buffer of so many batches.
+    """Return the plans that are tried for a device's buffer of ``device`` batches.
 
-    The CPU's buffer, of 1 to ``most`` batches, begins with the number that `start` says. If the CPU is idle for longer
-    than the device, it gets one more in each overlap, else one less, until each is idle for less than the device takes
-    to prepare a batch, or that would lead back.
+    The CPU's buffer, of 1 to ``most`` batches, begins with the number that `start` says. If the CPU is idle for
+    longer than the device, it gets one more in each overlap, else one less, until each is idle for less than
+    the device takes to prepare a batch, or a size would be tried again.
     """
     x = start(phases)
     cpu = min(most, max(1, int(device / x))) if x else most
@@ -320,8 +323,9 @@ def balanced(phases: Phases, batches: int, device: int, most: int) -> list[Plan]
 def plans(phases: Phases, batches: int, most: tuple[int, int] = MOST) -> dict[str, Plan]:
     """Return the plans of an epoch by name, the same dictionary each time.
 
-    most: largest buffers of the CPU and of the device, at least 1 each. "hybrid" is the fastest for any buffers; of
-    those that are nearly as fast, the one with the largest, which even out differences between batches.
+    most: largest buffers of the CPU and of the device, at least 1 each. "hybrid" is the fastest plan with any
+    sizes of buffers; of those that are nearly as fast, the one with the largest, which even out differences
+    between batches.
     """
     found = {each.name: each for each in static(phases, batches, (min(2, most[0]), 1))}
     tried = [each for device in range(1, most[1] + 1) for each in balanced(phases, batches, device, most[0])]

@@ -39,10 +39,10 @@ class Knob:
 
 @dataclass(frozen=True)
 class Step:
-    """A measurement.
+    """One measurement of a search.
 
-    knob: the knob that was moved; "start"; "ps against dist", "retreat" or "around" if several were moved; "compare" in
-    the last comparison. seconds: infinite for a setting that turned out not to fit.
+    knob: name of the knob that was moved; "start" for the default; "ps against dist", "retreat" or "around" if
+    several knobs were moved; "compare" in the last comparison. seconds: infinite if the setting did not fit.
     """
 
     knob: str
@@ -143,9 +143,10 @@ class Search:
             yield COMPARE, setting
 
     def _likely(self, index: int, at: Setting) -> tuple[int, ...]:
-        """Return the steps of one value that may be faster, from the times of settings two values on.
+        """Return the moves of a knob by one value that may save time, from the times two values away.
 
-        They are where a parabola has its bottom if both times are known; else not towards a much slower setting.
+        If both times are known, it is at most the move towards the bottom of a parabola; else those not towards
+        a much slower setting.
         """
         around = [self._moved(at, {index: step}) for step in (-2, 2)]
         here = self._seconds[at]
@@ -195,7 +196,7 @@ class Search:
             yield from self._measured(AROUND, min(near)[2])
 
     def _expected(self, at: Setting, setting: Setting) -> float:
-        """Return the seconds that a setting should take more than ``at``: the sum of those known of each knob."""
+        """Return how much slower than ``at`` a setting should be: the sum of known differences by knob."""
         alone = [(*at[:index], value, *at[index + 1 :]) for index, value in enumerate(setting)]
         return sum(self._seconds[each] - self._seconds[at] for each in alone if each in self._seconds)
 

@@ -41,8 +41,8 @@ _keyvals: dict[str, int] = {}
 def world() -> MPI.Intracomm:
     """Start MPI (once) and return the communicator of all ranks.
 
-    Every rank checks that the launcher started as many ranks. From here on an uncaught exception on any rank ends all
-    of them.
+    Every rank checks that the launcher started as many ranks as the communicator has. From here on an uncaught
+    exception on any rank ends all of them.
     """
     mpi = _load()
     library = " ".join(mpi.Get_library_version().partition(",")[0].split()[:4])
@@ -180,10 +180,10 @@ def threads_share(comm: MPI.Intracomm) -> int:
 
 
 def threads(comm: MPI.Intracomm, asked: int = 0) -> int:
-    """Return the number of threads of this rank: ``asked`` if not 0, else OMP_NUM_THREADS, else its share.
+    """Return the number of this rank's threads: ``asked`` if not 0, else OMP_NUM_THREADS, else its share.
 
-    Raises InputError if OMP_NUM_THREADS is neither a number nor a list of numbers, whose first counts here. Collective
-    at the first call.
+    If OMP_NUM_THREADS is a list of numbers, the first one counts. Raises InputError if it is neither a number
+    nor such a list. Collective at the first call.
     """
     share = threads_share(comm)  # collective, so it is called also where ``asked`` is given
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
@@ -285,13 +285,15 @@ def sum_in_rank_order(comm: MPI.Intracomm, array: np.ndarray) -> None:
 
 
 class SharedWindow:
-    """Shared memory that all ranks of a node read and write through pointers: a block of zeros for each rank, or one.
+    """Shared memory of the ranks of a node, which all of them read and write through pointers.
 
-    Collective over ``node``, a communicator of one node, to make and to free. Views of it (`buffer`, or tensors over
-    `address`) may not be used once it is freed.
+    It is a block of zeros for each rank, or one block for the node. Creating and freeing it are collective over
+    ``node``, the communicator of one node. Views of it (`buffer`, or tensors over `address`) must not be used
+    once it is freed.
 
-    nbytes: of a block. one: make a single block for the whole node; `address` and `buffer` are the same for any rank
-    then. A page of it lies near the rank that writes it first. Raises InputError where the node has no room.
+    nbytes: size of a block. one: make a single block for the whole node; `address` and `buffer` then return the
+    same for each rank, and each page lies near the rank that writes it first. Raises InputError if the node has
+    too little memory.
     """
 
     def __init__(self, node: MPI.Intracomm, nbytes: int, *, one: bool = False) -> None:

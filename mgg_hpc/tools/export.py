@@ -16,7 +16,7 @@ from .terminal import phases
 
 
 def process_export(graph: Path, output: Path, *, force: bool, memory: int | None) -> None:
-    """Write a graph file in the format that the name of the output implies, in the numbering of the import."""
+    """Write a graph in the format that the output's ending tells, with the node numbers of the import."""
     write = WRITERS.get(output.suffix.lower())
     if write is None:
         raise InputError(

@@ -43,7 +43,7 @@ NODE_BYTES = 48  # held for each node: an order, its inverse, ids, offsets of ro
 
 @dataclass(frozen=True)
 class Request:
-    """The rows and ranges that a user wants.
+    """What a user wants: how rows are renumbered, and the row ranges that are added.
 
     Args:
         parts: number of ranks to add ranges for, or None for no ranges.
@@ -67,7 +67,7 @@ class Request:
 
     @property
     def needs_pattern(self) -> bool:
-        """Whether the edges are searched, by a partitioner or for an order."""
+        """Whether the edges are needed, to partition the graph or to find an order of its rows."""
         return self.renumbering in ("rcm", "community") or self.method in partitioners.FOUND
 
 
@@ -233,9 +233,9 @@ def _by_visits(opened: GraphFile, present: Numbers, request: Request, memory: in
 
 
 def user_ids(opened: GraphFile) -> Numbers | None:
-    """Return the user's id of each row, int64 [N]; None if these are the row numbers.
+    """Return the user's id of each row, int64 [N]; None if ids are the row numbers.
 
-    Raises InputError unless each id comes once.
+    Raises InputError unless each id occurs once.
     """
     if schema.PERMUTATION not in opened.contents.datasets:
         return None

@@ -312,9 +312,9 @@ def offset_runs(indptr: Array, total: int) -> Iterator[tuple[int, NDArray[np.int
 
 
 def in_range(array: Array, ids: NDArray[Any], low: int, limit: int) -> NDArray[np.int64]:
-    """Return ids as int64.
+    """Return ids as int64, checked to be integers in 0 .. limit - 1. Raises InputError for another one.
 
-    Raises InputError for an id outside 0 .. limit - 1. low: entry of ids[0] in ``array``.
+    array: where the ids were read, and low: position of ids[0] in it; both are for messages.
     """
     ids = whole_ids(f"{array.where}: entry", low, ids, " is")
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= limit):

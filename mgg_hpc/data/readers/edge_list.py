@@ -528,7 +528,7 @@ class LineRules:
 def _fits_numbers(dialect: Dialect, words: Words) -> bool:
     """Return True if words, divided as ``dialect`` says, may be an edge between numbers.
 
-    The delimiter tab is refused, as the delimiter blank includes it.
+    It is False for the delimiter tab, since the delimiter blank divides at tabs as well.
     """
     ids_are_whole = not any("," in word for word in words[:2])
     return (
@@ -539,8 +539,8 @@ def _fits_numbers(dialect: Dialect, words: Words) -> bool:
 def _fits_names(dialect: Dialect, words: Words) -> bool:
     """Return True if words, divided as ``dialect`` says, may be an edge between names.
 
-    With the delimiter blank, the edge must have a weight. Blanks next to a comma, semicolon or bar are not
-    delimiters.
+    If the delimiter is blank, the edge must have a weight. If it is blank or tab, no name begins or ends with a
+    comma, semicolon or bar: these would be the delimiter, with blanks next to it.
     """
     comma = replace(dialect, decimal=",")
     return (

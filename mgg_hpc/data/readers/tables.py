@@ -40,10 +40,10 @@ ID = re.compile("((node|vertex)?[ _-]?(id|index))|node|vertex|.*[ _-]id")  # nam
 class Head(NamedTuple):
     """The dialect, columns and header of a table, found in its first lines.
 
-    Fields: dialect: with its delimiter. columns: their number. offset, line: of `text_blocks` that begin with the first
-    row. first: words of the first row, unless a header is above it. note: what was passed over, kept or taken for a
-    header, to print; "" for nothing. comments: their number before the first row. truth: rows are the words true and
-    false. hint: ends messages about words that are no numbers.
+    Fields: dialect: with its delimiter. columns: their number. offset, line: arguments of `text_blocks` to
+    begin with the first row. first: words of the first row, unless a header is above it. note: what was passed
+    over, kept or taken for a header, to print; "" for nothing. comments: their number before the first row.
+    truth: rows are the words true and false. hint: ends messages about words that are no numbers.
     """
 
     dialect: Dialect
@@ -75,13 +75,13 @@ class Head(NamedTuple):
 def open_table(
     path: Path, rows: int | None = None, head: Head | None = None, notes: list[str] | None = None
 ) -> Rows:
-    """Open a text as numbers, float64 [rows, columns], or bool where its words are true and false.
+    """Open a text as numbers, float64 [rows, columns], or as bool if its words are true and false.
 
-    Args: rows: expected number of rows. [default: they are counted] head: from `table_head`. [default: of any dialect]
-    notes: takes lines to print.
+    Args: rows: expected number of rows. [default: they are counted] head: from `table_head`. [default: found
+    for any dialect] notes: list to which lines to print are added.
 
-    Raises InputError for a file that cannot be read; passes raise it, with the line, for a row that is wrong, and for
-    another number of rows.
+    Raises InputError for a file that cannot be read. Reading the rows raises it, with the line, for a wrong
+    row, and for another number of rows.
     """
     head = head or table_head(path, Dialect())
     if rows is None:
@@ -119,7 +119,8 @@ def open_table(
 def table_head(path: Path, dialect: Dialect, *, mask: bool = False, hint: str = "") -> Head:
     """Read the first lines of a table.
 
-    mask: true and false are values; with a header, numbers in the first line are. hint: of `Head`.
+    mask: the table is a mask: the words true and false are values, and numbers in the first line are values
+    even if a header is expected. hint: as in `Head`.
 
     Raises InputError for a first line that may be a header or not, and for a header without all names.
     """
@@ -163,7 +164,7 @@ def table_head(path: Path, dialect: Dialect, *, mask: bool = False, hint: str = 
 
 
 def _check_names(where: str, names: Sequence[str]) -> None:
-    """Raise InputError for a table whose first column has ids, by its name."""
+    """Raise InputError if the name of the first of several columns says that it holds ids of nodes."""
     if len(names) > 1 and ID.fullmatch(names[0].lower()):
         raise InputError(
             f"{where}: the column {shown(names[0])} would be a feature; leave it out: rows are in the order of nodes"
@@ -193,9 +194,10 @@ def _parsed(path: Path, head: Head) -> Iterator[tuple[NDArray[np.float64], int]]
 
 
 def _check_gaps(path: Path, block: TextBlock, dialect: Dialect, gap: int) -> int:
-    """Return the number of the first blank line after the last row so far, 0 without one; ``gap`` of the block before.
+    """Return the line of the first blank line after the last row so far, or 0. gap: that of the block before.
 
-    Raises InputError if a row follows: each line is a node's, and all further ones would belong to the node before.
+    Raises InputError if a row follows: each line is a node's, and all further ones would belong to the node
+    before.
     """
     if not gap and native.load().count_rows(block.text) == block.lines:
         return 0
@@ -236,10 +238,12 @@ def _parse_lines(path: Path, block: TextBlock, head: Head, values: NDArray[np.fl
 
 
 def open_parquet(path: Path, notes: list[str] | None = None) -> Rows:
-    """Open a table whose columns are numbers, or lists of as many numbers in each row, as numbers [rows, columns].
+    """Open a Parquet table as numbers [rows, columns].
 
-    A null is NaN. The index of pandas is left out. notes: takes lines to print. Raises InputError for a file that
-    cannot be read, other types of columns, and where pyarrow is missing; passes raise it for lists of several lengths.
+    Its columns hold numbers, or lists of numbers of the same length in all rows. Nulls become NaN; the index of
+    pandas is left out. notes: list to which lines to print are added. Raises InputError for a file that cannot
+    be read or has columns of other types, and if pyarrow is missing. Reading the rows raises it for lists of
+    several lengths.
     """
     with _parquet(path) as file:
         rows, index = file.metadata.num_rows, _index_columns(file.schema_arrow)

@@ -204,7 +204,7 @@ class BatchRun(Run):
         return tree_map(functools.partial(self._cut, number + 1), out)
 
     def _levels(self, tensors: Iterable[Tensor]) -> set[int]:
-        """Return the levels of the rows of tensors."""
+        """Return the levels whose rows the dimensions of tensors have."""
         level = self.lists.level
         return {
             level[entry.domain] for each in tensors for entry in dims(each) if entry and entry.domain in level
@@ -224,7 +224,11 @@ class BatchRun(Run):
         return _of_depth(put(part, Layout(tuple(entries), layout(value).numbers)), self._depth(value))
 
     def before(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return arguments with rows of one level. Raises Refused if numbers of an earlier one take them."""
+        """Return an operation's arguments, with tensors cut to the rows of the latest level among them.
+
+        Raises Refused if an argument has numbers of rows of an earlier level as values, or if the operation
+        would change rows of an earlier level in place.
+        """
         tensors = tensors_in((args, kwargs))
         levels = self._levels(tensors) if len(tensors) > 1 else set()
         if not levels:
@@ -247,7 +251,7 @@ class BatchRun(Run):
         return found
 
     def _given(self, value: Any) -> Any:
-        """Return what a layer gets of an argument."""
+        """Return an argument of a layer, with edges of the layer's block in place of those of all blocks."""
         if not isinstance(value, _OfBlocks):
             return value
         mine, lists = value.of[self.block], self.lists
@@ -273,7 +277,11 @@ class BatchRun(Run):
         return _of_depth(over(out, self.lists.levels[self.block + 1]), self.block + 1)
 
     def _depth(self, tensor: Tensor) -> int:
-        """Return the level whose rows of a tensor are right; one more than the last, if that is not known."""
+        """Return the depth of a tensor: the level whose rows have the right values in it.
+
+        It is 0 for a tensor without rows of nodes or edges. If it is unknown, it is one more than the last
+        level, which no layer accepts.
+        """
         if layout(tensor) is PLAIN:
             return 0
         base, unknown = tensor._base, len(self.blocks) + 1

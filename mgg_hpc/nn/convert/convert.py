@@ -33,9 +33,9 @@ OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, w
 
 
 class Conversion:
-    """What a converted model knows of its graph.
+    """The graph that a converted model runs over, and what is kept between its calls.
 
-    lists: the graph's nodes and edges as domains. last: the last call.
+    lists: the graph's nodes and edges as `Domain` objects. last: the `Run` of the last call, or None.
     """
 
     def __init__(self, graph: DistGraph, check: bool) -> None:
@@ -71,7 +71,7 @@ class Conversion:
         return out
 
     def _on_batch(self, run: BatchRun, call: Any, args: Any, kwargs: Any) -> Any:
-        """Return the rows of a model that are the batch's own."""
+        """Call a model on a batch, and return the rows of its result that are the batch's own."""
         args, kwargs = run.taken(args, kwargs)
         with _own_caches(run.modules, {}), run.layers(), Below(run), Above(run):
             out = call(*args, **kwargs)
@@ -80,7 +80,10 @@ class Conversion:
         return run.leave(out)
 
     def _check(self, model: Module, call: Any, args: Any, kwargs: Any) -> None:
-        """Compare rows with the model's own. Collective. Raises InputError if they differ."""
+        """Compare some rows of the result, in evaluation, with those of the unconverted model. Collective.
+
+        Raises InputError if they differ.
+        """
 
         def alone(*args: Any, **kwargs: Any) -> Any:
             with _own_caches(dict(model.named_modules()), {}):
@@ -206,7 +209,7 @@ def _is_key(name: Any) -> bool:
 
 
 def _tensors(named: Mapping[Any, Any]) -> Iterator[tuple[Any, Tensor]]:
-    """Yield tensors with their names, those in lists, Data and, as (name, key), dictionaries among them."""
+    """Yield all tensors with their names, also those in lists and Data, and in dictionaries, as (name, key)."""
     left = list(named.items())
     while left:
         name, each = left.pop(0)
@@ -227,7 +230,7 @@ def _tensors(named: Mapping[Any, Any]) -> Iterator[tuple[Any, Tensor]]:
 
 
 def _leave(run: Run, out: Any) -> None:
-    """Refuse a result whose backward would see this rank's rows alone."""
+    """Raise InputError for a result whose backward would see gradients of this rank's rows alone."""
     for _, each in _tensors({"": out}):
         for entry in dims(each):
             if entry is not None and entry.domain.parts:
@@ -298,7 +301,7 @@ def original(model: Any) -> Any:
 
 
 def _over(kind: type, model: Any) -> Any:
-    """Return an object of a class with the attributes of a model, which they share."""
+    """Return an object of class ``kind`` that shares all attributes with ``model``."""
     made: Any = object.__new__(kind)
     object.__setattr__(made, "__dict__", model.__dict__)
     return made

@@ -176,7 +176,11 @@ def _shared(ours: GATConv, conv: Any, run: Run) -> None:
 
 
 def _unchanged(conv: Any) -> None:
-    """Raise _NotFused for a layer that is not as its class says."""
+    """Raise _NotFused if a PyG layer may behave differently from the class that the fused layer replaces.
+
+    That is if its methods were overridden, it has hooks on its messages, its messages flow from targets to
+    sources, it is explained or decomposed, or it aggregates in another way.
+    """
     hooked = any(each for key, each in vars(conv).items() if key[-6:] == "_hooks" and "forward" in key[8:])
     changed, kind = _CHANGED & vars(conv).keys(), type(conv)
     of_class = kind.forward.__module__ == kind.__module__

@@ -25,7 +25,7 @@ _REDUCES = {"SumAggregation": "sum", "MeanAggregation": "mean", "MaxAggregation"
 
 
 class _Alone(TorchFunctionMode):
-    """Refuses rows that a traced message reads beside its arguments, even their number: they are this rank's alone."""
+    """Refuses that a traced message reads rows beside its arguments, of which each rank has only some."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [each for each in (*args, *(kwargs or {}).values()) if issubclass(type(each), Tensor)]
@@ -40,9 +40,9 @@ OTHERS = "its messages read rows of nodes or edges that are not their arguments"
 class Program(Layer):
     """The messages of a layer of PyG.
 
-    constants, read: numbers and tensors of the last call's operations, which all ranks shall share. parts: by the
-    names of its message's arguments, what they are of an edge: None, a number, (end, first and last column), or a name
-    of data.
+    constants, read: numbers and tensors of the last call's operations, which must be the same on all ranks.
+    parts: the value of each argument of the message, by name: a constant, the name of edge data, or (end, first
+    column, last column) of rows of nodes.
     """
 
     def __init__(self, message: Callable[..., Tensor], accumulator: str) -> None:
@@ -89,7 +89,11 @@ def messages(conv: Any) -> str:
 
 
 def propagated(run: Run, conv: Any, index: Any, given: dict[str, Any]) -> Tensor | str:
-    """Return the reduced messages of a layer as a program, or why they are not one. Collective if it is one."""
+    """Return the reduced messages of a PyG layer, computed by a program, or the reason why that is impossible.
+
+    conv: the layer. index: its edges. given: arguments of its ``propagate`` by name. Collective if a program
+    runs.
+    """
     lists, nodes = run.lists, Divided(run.lists.nodes)
     if layout(index).numbers != layout(lists.index).numbers or dims(index) != dims(lists.index):
         return "its edges are not the graph's as they are"
@@ -125,7 +129,7 @@ def propagated(run: Run, conv: Any, index: Any, given: dict[str, Any]) -> Tensor
 def _run(run: Run, program: Program, x: Tensor, form: str) -> Tensor | str:
     """Return a program's result for rows of nodes, or why it does not fuse. Collective if it does.
 
-    form: of what it reads, for which it does not fuse again if it did not before.
+    form: describes what the program reads; a form that has not fused once is not tried again.
     """
     if form not in program.refused:
         with without_functions(), without_dispatch():

@@ -287,7 +287,11 @@ def expand(call: Call) -> Layout:
 
 
 def _part(x: Tensor, dim: int, part: Any) -> Held:
-    """Return what a part of the indices of a dimension counts. part: an index or a slice."""
+    """Return what the values count (`Layout.numbers`) in a selection of indices along a dimension of x.
+
+    part: an index or a slice along ``dim``. Only a tensor whose first dimension has an entry per index, such as
+    an edge_index, gives another result than for the whole tensor.
+    """
     numbers = layout(x).numbers
     return numbers[part] if dim == 0 and isinstance(numbers, tuple) else numbers
 

@@ -94,7 +94,7 @@ class Lists:
         return any(each is domain for each in given)
 
     def concatenated(self, parts: Sequence[Domain]) -> Domain:
-        """Return the list that has the items of lists, one after another on each rank."""
+        """Return the list (`Domain`) of the items of all ``parts``, one after another on each rank. Cached."""
         key = ("+", *map(id, parts))
         if (made := self._made.get(key)) is None:
             made = Domain(

@@ -134,7 +134,7 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
                 rows.fill(partial(of, limit=count**-0.5), start, start + count, new=True)
 
     def plan(self, features: Any) -> Planned:
-        """Return a batch that `forward` takes, with the plans of a backward. For any thread; not collective."""
+        """Return a batch for `forward`, with the plans of its backward. For any thread; not collective."""
         return Planned(self, {dim: bags.plan() for dim, bags in self._bags(features).items()})
 
     @collective(NAME)
@@ -171,7 +171,7 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
         }
 
     def _bags(self, features: Any) -> dict[int, Bags]:
-        """Return the bags of each width, by feature. Raises InputError."""
+        """Return a batch's bags by embedding width. Raises InputError for missing or malformed features."""
         given = features if isinstance(features, Mapping) else _of_jagged(features)
         if given.keys() != set(self.features):
             missing, other = set(self.features) - given.keys(), given.keys() - set(self.features)
@@ -288,7 +288,7 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
 def _scores(
     held: list[tuple[TableConfig, int]], score: Mapping[str, Score], first: int, last: int
 ) -> NDArray[Any]:
-    """Return the scores of rows first .. last - 1 of all. held: tables, and the number of each one's first row."""
+    """Return scores of rows first .. last - 1 of a width. held: its tables and their first rows' numbers."""
     found = [np.zeros(0, np.int8)]
     for table, start in held:
         low, high = max(first - start, 0), min(last - start, table.num_embeddings)
@@ -298,7 +298,7 @@ def _scores(
 
 
 def _checked(table: Any) -> TableConfig:
-    """Return a table with its pooling as a word. Raises InputError."""
+    """Return a table as a TableConfig with its pooling as a word. Raises InputError for an invalid table."""
     missing = [each.name for each in fields(TableConfig) if not hasattr(table, each.name)]
     if missing:
         raise InputError(f"{NAME}: a table is a {type(table).__name__} without {', '.join(missing)}")
@@ -335,7 +335,7 @@ def _joined(tensors: list[Tensor], what: Callable[[int], str]) -> NDArray[np.int
 
 
 def _of_jagged(features: Any) -> dict[str, tuple[Tensor, ...]]:
-    """Return the features of a KeyedJaggedTensor: values and lengths lie by feature. Raises InputError."""
+    """Return a KeyedJaggedTensor as {feature: (values, lengths[, weights])}. Raises InputError for others."""
     names = ("keys", "values", "lengths", "weights_or_none")
     if not all(callable(getattr(features, name, None)) for name in names):
         kind = type(features).__name__

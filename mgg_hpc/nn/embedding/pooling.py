@@ -70,12 +70,12 @@ TRIALS = 5  # of each way, the fastest of which counts
 
 
 class Pooling:
-    """Sums, means and maxima of bags over sharded rows.
+    """Computes sums, means and maxima of bags over sharded rows.
 
-    way: "distinct" gathers each row of a batch once; "direct" copies a row for each entry through pointers, and needs
-    no plan where bags have one entry each. "auto" measures both with the first batch that trains, and with the first
-    that does not, and takes the faster one. Both give the same bits; without pointers, with weights and for maxima it
-    is always distinct.
+    way: "distinct" gathers each distinct row of a batch once; "direct" copies a row for every entry of a bag
+    through pointers, and needs no plan if every bag has one entry. "auto" times both on the first batch in
+    training, and on the first in evaluation, and then uses the faster one. Both give bitwise equal results.
+    Without pointers, with weights and for maxima, "distinct" is used in any case.
     """
 
     def __init__(self, rows: ShardedRows, way: str = "auto") -> None:

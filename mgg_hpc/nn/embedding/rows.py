@@ -121,7 +121,7 @@ class ShardedRows:
         self.kept = torch.zeros(self.last - self.first, columns, dtype=wide, device=there)
 
     def _place(self, columns: int, near: int | str, folder: str | Path | None, score: Score | None) -> None:
-        """Place the own rows, initially zeros, in tiers. Collective. columns: of what the optimiser keeps of each."""
+        """Place the own rows, initially zeros, in tiers. Collective. columns: of a row's optimiser state."""
         wide, alone = accumulator(self.dtype), None
         cores.return_freed_memory(RETURNED)
         self._folder = Path(folder or tempfile.gettempdir())
@@ -155,9 +155,10 @@ class ShardedRows:
         self._address = self.weight.data_ptr()
 
     def publish(self) -> None:
-        """Make the rows as they are now readable by all ranks. Collective; before `read`.
+        """Make the current values of the rows readable by all ranks, before `read`. Collective.
 
-        Raises InputError if torch has moved the rows, as bags.half() does: they would not be the ones that are read.
+        Raises InputError if torch has moved the rows, as bags.half() does: they would not be the ones that are
+        read.
         """
         if self._closed:
             raise InputError("embedding rows are closed, and can no longer be read")
@@ -169,7 +170,11 @@ class ShardedRows:
             self.backend.publish(self._rows)
 
     def read(self, ids: NDArray[np.int64]) -> Tensor:
-        """Return rows by number, [n, dim]; collective, and ``ids`` ascending, where no pointer reaches them."""
+        """Return the rows with these numbers, [n, dim].
+
+        ids: int64 [n], numbers among the rows of all ranks. If pointers do not reach the rows of all ranks
+        (``pointers`` is False), the call is collective and ``ids`` must be ascending.
+        """
         out = self.workspace.rows(len(ids), self.dim, self.dtype)
         if self.pointers:
             self.backend.gather(self._table, ids, as_array(out))
@@ -190,9 +195,10 @@ class ShardedRows:
         return mine
 
     def collect(self, ids: NDArray[np.int64], gradient: Tensor) -> tuple[NDArray[np.int64], Tensor]:
-        """Return the own rows that any rank has a gradient of, ascending, counted from 0, and the sums. Collective.
+        """Return own rows with a gradient on any rank, ascending and counted from 0, and its sum over ranks.
 
-        ids: int64 [n], ascending and distinct. gradient: [n, dim]. Ranks' gradients are added in the order of ranks.
+        ids: int64 [n], ascending and distinct. gradient: [n, dim]. Ranks' gradients are added in the order of
+        ranks. Collective.
         """
         gradient = gradient.to(accumulator(self.dtype))
         if self.comm is None:
@@ -228,7 +234,7 @@ class ShardedRows:
         return None
 
     def _step(self, at: Tensor, gradient: Tensor, weight: Tensor, kept: Tensor) -> None:
-        """Have the optimiser change rows ``at`` of weight [n, dim], and of what it keeps of them, [n, columns]."""
+        """Have the optimiser update rows ``at`` of weight [n, dim], and its state of them in ``kept``."""
         assert self.optimizer is not None
         wide = gradient.dtype
         step = max(64, CACHED // (self.dim * wide.itemsize)) if self.device == "cpu" else max(1, len(at))
@@ -240,11 +246,11 @@ class ShardedRows:
                 kept.index_copy_(0, here, held)
 
     def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return views of rows of `tiers`: the rows [n, dim], and what the optimiser keeps of them."""
+        """Return views of rows of `tiers`: the rows [n, dim], and the optimiser's state of them."""
         return rows[:, self._ahead :][:, : self.dim], rows[:, : self._ahead].view(accumulator(self.dtype))
 
     def _crossing(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return how many of these rows, ascending, each rank owns, and of how many own rows each one asks."""
+        """Return how many rows ``ids``, ascending, each rank owns, and how many own ones each asks for."""
         counts = np.diff(np.searchsorted(ids, self.bounds))
         return counts, send(self.comm, counts, np.ones(len(counts), np.int64))
 
@@ -252,9 +258,10 @@ class ShardedRows:
     def fill(
         self, of: Callable[[int, int], Tensor], first: int = 0, last: int | None = None, *, new: bool = False
     ) -> None:
-        """Set rows first .. last - 1 to ``of(low, high)``, which returns those that a rank owns by number. Collective.
+        """Set rows first .. last - 1, each rank those that it owns. Collective.
 
-        new: nothing is kept of them yet.
+        of: of(low, high) returns the new values of rows low .. high - 1. new: the optimiser has no state of the
+        rows yet.
         """
         self.publish()  # no rank reads the former rows any more
         with agreed(self.comm):
@@ -270,7 +277,10 @@ class ShardedRows:
                 self.tiers.update(np.arange(own.start, own.stop), every)
 
     def whole(self, first: int = 0, last: int | None = None) -> Tensor:
-        """Return rows of all ranks, on the CPU. Collective."""
+        """Return rows first .. last - 1 as a tensor on the CPU, whichever ranks own them. Collective.
+
+        last: [default: the number of rows]
+        """
         self.publish()
         return torch.cat([self.read(np.arange(*each)).cpu() for each in self._blocks(first, self._end(last))])
 
@@ -283,10 +293,10 @@ class ShardedRows:
         return ((at, min(at + step, last)) for at in range(first, last, step))
 
     def parts(self, *, writes: bool = False) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """Yield the bounds of own rows, and what a checkpoint holds of these by name: rows, what the optimiser keeps.
+        """Yield (first, last, tensors by name) for parts of the own rows, with the optimiser's state of them.
 
-        All rows at once, in place; with near some at a time, in copies. writes: these are written back when the next
-        ones are asked for.
+        Without near there is one part, which is not copied; with near there are several, in copies. writes:
+        write a copy back when the next part is asked for.
         """
         if self.tiers is None:
             assert self.kept is not None
@@ -301,7 +311,7 @@ class ShardedRows:
                 self.tiers.update(numbers, every)
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """Return a copy of what a checkpoint holds of the own rows, by name: in scratch files, where rows are."""
+        """Return copies of own rows and the optimiser's state by name; in scratch files if the rows are."""
         out, opened = dict[str, NDArray[Any]](), dict[str, Any]()
         with ExitStack() as files:
             for first, last, held in self.parts():
@@ -354,7 +364,7 @@ def check_memory(
 
 
 def rank_bytes(tables: Shapes, optimizer: RowOptimizer | None, dtype: torch.dtype, ranks: int) -> int:
-    """Return the bytes of a rank's part of tables (rows, columns), and of what the optimiser keeps of it."""
+    """Return the bytes of a rank's part of tables (rows, columns), with the optimiser's state of it."""
     wide, need = accumulator(dtype).itemsize, 0
     for count, dim in tables:
         kept = optimizer.columns(dim) * wide if isinstance(optimizer, RowOptimizer) else 0

@@ -328,7 +328,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _at(how: Attention, plan: Plan) -> Attention:
-    """Return the attention with the node ids of a plan's destinations only."""
+    """Return ``how`` with its node ids cut to those of a plan's destinations."""
     return how if how.ids is None else replace(how, ids=how.ids[: plan.destinations])
 
 
@@ -338,7 +338,11 @@ def _edge_scores(values: Tensor, weight: Tensor) -> Tensor:
 
 
 def _published(graph: GraphView, layout: TailedRows, rows: list[Tensor], tail: list[Tensor | None]) -> Rows:
-    """Return the next symmetric rows with the columns of ``rows`` [n, any], then of ``tail`` [n, H], then node ids."""
+    """Fill the next symmetric rows of the graph, which the caller publishes, and return them.
+
+    A row has the columns of ``rows`` [n, any], in the graph's dtype, then those of ``tail`` [n, H], in the
+    accumulator's type, without the Nones, then the node id if ``layout`` has one.
+    """
     published, local = graph.exchange(layout.format.dim, backward=len(rows[0]) != graph.rows)
     at = 0
     for part in rows:
@@ -375,7 +379,7 @@ def _head_products(a: Tensor, b: Tensor, how: Attention) -> Tensor:
 
 
 def _values(graph: GraphView, count: int, columns: int) -> Tensor:
-    """Allocate [count, columns] of the accumulator, uninitialised."""
+    """Return an uninitialised tensor [count, columns] of the accumulator's type."""
     return torch.empty(count, columns, dtype=accumulator(graph.dtype), device=graph.device)
 
 

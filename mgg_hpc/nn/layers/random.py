@@ -116,7 +116,8 @@ def manual_seed(seed: int) -> None:
 class _Dropout(torch.autograd.Function):
     """Dropout of rows; the backward repeats the draws instead of keeping them.
 
-    For the output of a ReLU none are needed: where the result is 0, ReLU or dropout lets no gradient pass.
+    For the output of a ReLU the backward needs no draws: where the result is 0, ReLU or dropout lets no
+    gradient pass.
     """
 
     @staticmethod
@@ -168,9 +169,9 @@ class Dropout(torch.nn.Module):
     ) -> Input:
         """Return this rank's rows x [n, F] after dropout, of x's type.
 
-        rectified: x is the output of a ReLU, which makes the backward cheaper. in_blocks: allow HostFeatures as the
-        result for a tensor x, contiguous on the host, that needs no gradient. It is not copied then; each product
-        applies dropout block by block, with the same draws in forward and backward.
+        rectified: x is the output of a ReLU, which makes the backward cheaper. in_blocks: for a tensor x that
+        is contiguous on the host and needs no gradient, return HostFeatures over it without a copy: each
+        product with them applies dropout block by block, with the same draws in forward and backward.
         """
         key = self.key()
         if key is None:

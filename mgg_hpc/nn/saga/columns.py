@@ -223,7 +223,11 @@ def by_column(stage: Staged, weight: WeightParts, accumulator: str) -> ColumnPro
 
 
 def _operands(end: str, moved: Moved, program: Expressions, columns: int, *, scaled: bool) -> Operands:
-    """Return the operands of one end, as nodes of the program. scaled: the factor of an edge's weight comes last."""
+    """Return what the program reads of one end of an edge: its operand nodes and their widths.
+
+    moved: the values of this end, in order. scaled: append this end's factor of the normalised weight, one
+    column.
+    """
     known = {node.index: node for node in program.nodes if node.op == end}
     nodes = [known[i] for i in range(len(moved.values))]
     scale = [Node(end, index=WEIGHT, wide=columns == 1)] * scaled

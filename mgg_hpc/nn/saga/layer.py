@@ -102,7 +102,10 @@ class Layer(Stages):
     # ---- how it runs
 
     def _program(self, x: Tensor, graph: GraphView) -> tuple[Program, Traced | None]:
-        """Run `apply_edge` and return its operations, and how they run; None if they depend on values of edges."""
+        """Trace `apply_edge`, and return the program that runs, with the trace.
+
+        The trace is None if `apply_edge` cannot be traced, as when what it does depends on values of edges.
+        """
         if self.accumulator not in ACCUMULATORS:
             raise ValueError(f"accumulator is {self.accumulator!r}; known are {', '.join(ACCUMULATORS)}")
         if self.kind not in KINDS:

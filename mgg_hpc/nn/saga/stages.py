@@ -52,12 +52,12 @@ class Staged:
 
     @property
     def left(self) -> list[fx.Node]:
-        """The operations that remain on the edges."""
+        """The operations that are still computed for each edge, in the order of the program."""
         return computed(self.traced, [self.traced.result], [*self.src.values, *self.dst.values])
 
 
 def computed(traced: Traced, values: Sequence[fx.Node], operands: Sequence[fx.Node] = ()) -> list[fx.Node]:
-    """Return the nodes that ``values`` are computed from, in order, with ``operands`` known."""
+    """Return the nodes that compute ``values`` from ``operands``, in the order of the program."""
     found: set[fx.Node] = set()
     open_nodes = list(values)
     while open_nodes:
@@ -92,7 +92,7 @@ def staged(traced: Traced) -> Staged:
 def at_vertices(stage: Staged, end: str, tensors: Sequence[Tensor], x: Tensor) -> list[Tensor]:
     """Return the values that moved to one end, [n, width] each, computed from rows x [n, F].
 
-    tensors: the call's (`Traced`).
+    tensors: those that the trace of this call has found (`Traced`).
     """
     moved, values = stage.src if end == SRC else stage.dst, dict[fx.Node, Any]()
 
@@ -138,7 +138,7 @@ def linear(stage: Staged, accumulator: str) -> Linear | None:
 
 
 def _weight_of(factor: Any) -> Linear | None:
-    """Return a factor of a message as the weight of edges that it is, or None if it is no column of edge data."""
+    """Return which weight of edges a factor of a message is, or None if it is no column of edge data."""
     if attribute(factor, "weight"):
         return Linear("")
     if not isinstance(factor, fx.Node) or factor.meta["shape"] is None or factor.meta["shape"][1:] != (1,):

@@ -54,7 +54,7 @@ class Block(GraphView):
     out. A mean is over the sampled edges; attention and maxima use these alone. GCNConv divides by the degrees of
     the whole graph.
 
-    numbers: int64 [rows], of the rows in the whole graph. ids: int64 [rows], of the user's nodes.
+    numbers: int64 [rows], of the rows in the whole graph. ids: int64 [rows], original ids of their nodes.
     """
 
     ranks = 1
@@ -327,7 +327,8 @@ class Batches:
     def epoch(self, epoch: int, first: int = 0) -> Generator[Batch]:
         """Yield the batches of an epoch, counted from 1, from batch ``first`` on; threads sample the next ones.
 
-        Where a second stream gathers rows, those of the next batch are on their way before one is yielded.
+        If a second stream gathers input rows, it has begun with those of the next batch when a batch is
+        yielded.
         """
         stream, beside = self._source.backend.stream, self._source.gathers_beside and self._how.prefetch > 0
         end: list[Any] = [None]  # after the last batch
@@ -339,7 +340,10 @@ class Batches:
                 yield batch
 
     def _made(self, epoch: int, first: int, *, beside: bool) -> Generator[tuple[Batch, Any]]:
-        """Yield batches with stamps of their input rows. beside: these are gathered on the second stream."""
+        """Yield batches, each with a stamp that tells when its input rows have been gathered.
+
+        beside: gather them on the second stream; otherwise the stamps are None.
+        """
         sample, source, stream = self.sampling(epoch), self._source, self._source.backend.stream
         ahead = self._how.prefetch - beside  # the rows of one are there
         with ThreadPoolExecutor(max(1, min(ahead, source.backend.options.threads)), "sample") as pool:
@@ -404,8 +408,8 @@ class Batches:
     ) -> Batch:
         """Return the `Batch` of sampled blocks, with its labels and input rows.
 
-        blocks, rows, x: what `sampling`'s function has returned; input rows are gathered now if ``x`` is None.
-        epoch, number: as in `Batch`.
+        blocks, rows, x: as returned by the function of `sampling`; input rows are gathered now if ``x`` is
+        None. epoch, number: as in `Batch`.
         """
         size, y = self._how.batch_size, self._y
         return Batch(

@@ -52,7 +52,7 @@ class SharedEdges:
 
     @contextmanager
     def used(self) -> Iterator[SharedGraph]:
-        """Yield the shared arrays; `close` waits for the end of the context. For any thread."""
+        """Yield the shared arrays; `close` waits for the end of the context. Any thread may use it."""
         with self._changed:
             if self._closed:
                 raise ValueError("the graph is closed, and its batches with it")
@@ -84,10 +84,11 @@ class SharedEdges:
     ) -> Sampler:
         """Return a sampler, to be called within `used`, by any thread. weighted: draw edges by their weights.
 
-        It draws on the backend's GPU, if there is one and it has room; else its ``place`` says why not. near_bytes: of
-        edges in its memory, at most what fits; others are read from the host's. [default: a share of what is free]
-        score: [N], by which rows' edges are chosen for it. [default: out-degrees] Raises InputError if it is weighted
-        and the graph has no weights, or negative ones.
+        It draws on the backend's GPU if there is one with enough room; else its ``place`` says why not.
+        near_bytes: bytes of edges to keep in the GPU's memory, at most as many as fit; others are read from the
+        host's memory. [default: a share of the free memory] score: [N]; the edges of the rows with the highest
+        scores are kept there. [default: out-degrees] Raises InputError if it is weighted and the graph has no
+        weights, or negative ones.
         """
         with self.used() as held:
             if weighted and held.weight is None:
@@ -115,7 +116,7 @@ class SharedEdges:
             return made
 
     def ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the original ids of rows."""
+        """Return the original ids of rows. numbers: of the rows in the whole graph."""
         with self.used() as held:
             return numbers if held.ids is None else held.ids[numbers]
 
@@ -143,7 +144,7 @@ class SharedEdges:
 
 
 def _out_degrees(graph: SharedGraph) -> NDArray[np.int64]:
-    """Return the number of edges from each row, [N]: in how many lists of in-edges batches meet it."""
+    """Return the number of edges from each row, [N]: in how many lists of in-edges it occurs."""
     found = np.zeros(len(graph.indptr) - 1, np.int64)
     for first in range(0, len(graph.indices), COUNTED):
         found += np.bincount(graph.indices[first : first + COUNTED], minlength=len(found))
@@ -182,13 +183,13 @@ def _structure(comm: Any, part: Part, *, names: frozenset[str], kind: str) -> Sh
 class Source:
     """The edges of a whole graph and the input rows of all ranks. Collective to make and to close.
 
-    edges: of the graph; closed with the source. x: this rank's input rows [n, F], or None. kind: of adjacency that
-    blocks are planned for at first. reserve: called with a number of bytes before as much symmetric memory is
-    allocated. [default: the backend's] Raises InputError, the same on all ranks, for rows that batches cannot use, or
-    that do not fit in a node's memory.
+    edges: of the graph; closed with the source. x: this rank's input rows [n, F], or None. kind: kind of
+    adjacency that blocks are planned for from the start. reserve: called with a number of bytes before as much
+    symmetric memory is allocated. [default: the backend's] Raises InputError, the same on all ranks, for rows
+    that batches cannot use, or that do not fit in a node's memory.
 
-    Attributes: x, the input rows, perhaps copied to where other ranks read them; the caller can drop its own. kinds, of
-    the adjacencies that layers have requested, for which threads plan new blocks ahead.
+    Attributes: x: the input rows, perhaps copied to where other ranks read them; the caller can drop its own.
+    kinds: kinds of adjacencies that layers have requested so far; threads plan new blocks for these ahead.
     """
 
     def __init__(
@@ -255,15 +256,16 @@ class Source:
 
     @property
     def gathers_beside(self) -> bool:
-        """Whether a second stream may gather input rows: those of tiers, which nothing writes, by a GPU.
+        """Whether a second stream may gather input rows: a GPU does, from tiers, and reads all rows by itself.
 
-        Not where a transport fetches some, through a buffer that evaluations use on the other stream.
+        Rows in tiers are never written. If a transport fetched some of them, it would use a buffer that
+        evaluations use on the other stream at the same time.
         """
         reads_host, reaches = self.backend.memory.holds_stores, self.backend.capabilities.reaches_peers
         return isinstance(self.x, TieredFeatures) and reaches and not reads_host
 
     def ahead(self, numbers: NDArray[np.int64]) -> Input | None:
-        """Return what `input` does where any thread may read the rows, as those of a file; else None."""
+        """Return what `input` returns, if any thread may gather (`TieredFeatures.by_pointers`), else None."""
         if isinstance(self.x, TieredFeatures) and self.x.by_pointers:
             with self.edges.used():
                 return self.x.gather(numbers, self.workspace)
@@ -296,12 +298,12 @@ class Source:
                 return out
 
     def gather_on_host(self, numbers: NDArray[np.int64]) -> Tensor | None:
-        """Return rows for `sent`, where a device shall train on them that holds none of them; else None."""
+        """Return input rows on the host for `sent`, if a GPU trains but holds none of them, else None."""
         with self.edges.used():
             return self.x.gather_on_host(numbers) if isinstance(self.x, TieredFeatures) else None
 
     def sent(self, rows: Tensor) -> Tensor:
-        """Return a copy on the device of a batch's input rows: of `gather_on_host`, or of `input` on CPUs."""
+        """Return a copy on the device of input rows from `gather_on_host` or, on CPUs, from `input`."""
         if isinstance(self.x, TieredFeatures) and not self.backend.memory.holds_stores:
             return self.x.sent(rows, self.workspace)
         copied = self.workspace.rows(len(rows), rows.shape[1], rows.dtype)

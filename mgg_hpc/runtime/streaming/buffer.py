@@ -78,7 +78,10 @@ class ChunkBuffer:
             self._memory.release(self._signals)
 
     def _slots_of(self, rank: int) -> int:
-        """Return the address of a rank's slots: shared memory has the same offset in its page on every rank."""
+        """Return the address in this process of a rank's slots: the first page boundary in its memory.
+
+        Shared memory is mapped by whole pages, so all processes find the same boundary.
+        """
         return _up(int(self._rows.addresses[rank]))
 
 

@@ -36,7 +36,7 @@ PROBES, PROBED = 5, 512  # calls, and rows of each, that measure the cost of a r
 
 @dataclass(frozen=True)
 class Zeros:
-    """Rows [count, dim] of zeros, which are nowhere yet."""
+    """Rows [count, dim] of zeros, which are not stored anywhere yet."""
 
     count: int
     dim: int
@@ -69,7 +69,7 @@ def bytes_of(name: str, size: int | str) -> int:
 def rows_of(given: Mapping[str, int | str], format: RowFormat) -> dict[str, int]:
     """Return how many rows fit into the bytes of each tier, by name; -1 for AUTO.
 
-    given: bytes, or sizes as "4G". Raises InputError for a size that is none.
+    given: bytes, or sizes as "4G". Raises InputError for another size.
     """
     return {
         name: -1 if name == PEERS and size == AUTO else bytes_of(name, size) // max(1, format.row_bytes)
@@ -108,8 +108,8 @@ class Placed:
     these rows stay in the source] Raises InputError, the same on all ranks, for tiers that do not fit in memory, and
     rows that cannot be read.
 
-    rows: number of slots of each tier, by name. table: to be read by ``backend``. pool_bytes: of private memory that
-    NEAR and PEERS take of this rank.
+    Attributes: rows: number of slots of each tier, by name. table: the rows, for ``backend`` to read.
+    pool_bytes: bytes of this rank's private memory that NEAR and PEERS take.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Placed:
             self.table = TieredRows(count, self._format, tiers, file, slots=slots, first=first)
 
     def _shared(self, nbytes: int) -> tuple[NDArray[np.uint8], Callable[[], None]]:
-        """Return memory that the ranks of a node share, and what makes their writes readable. Both are collective."""
+        """Return memory shared by a node's ranks, and a function to make writes readable. Both collective."""
         if self._node is None:
             return aligned_zeros(nbytes), lambda: None
         with agreed(self._comm):
@@ -212,7 +212,8 @@ class Placed:
     ) -> tuple[Rows, dict[str, int]]:
         """Return this rank's rows for NEAR and PEERS, and the number of slots of each tier. Collective.
 
-        reads: by descending score, on the first rank.
+        reads: expected reads of rows by descending score, on the first rank. mapped: the table needs a slot for
+        each row.
         """
         ranks, auto = self._ranks, room[PEERS] < 0
         near = min(room[NEAR], count)
@@ -266,7 +267,7 @@ class Placed:
             )
 
     def _costs(self, pool: Rows, comm: Any) -> dict[str, float]:
-        """Return the seconds of a row of each tier, of the slowest rank. Collective."""
+        """Measure the seconds to read a row of each tier, on the slowest rank. Collective."""
         rng, format, rank = np.random.default_rng(self._rank), self._format, self._rank
         rows = int(pool.counts[self._rank])
         probe = padded(min(max(rows, 1), 1 << 16), format)
@@ -301,7 +302,11 @@ class Placed:
         return dict(zip((NEAR, PEERS, HOST, FILE), slowest.tolist(), strict=True))
 
     def _filled(self, pool: Rows, places: Slots) -> list[Tier]:
-        """Copy rows into their tiers; return these. places: [kept], in the source. Collective."""
+        """Copy rows of the source into the tiers, and return these. Collective.
+
+        pool: this rank's rows for NEAR and PEERS. places: [kept], place in the source of each row that is
+        copied.
+        """
         near, peers, host = (self.rows[name] for name in (NEAR, PEERS, HOST))
         rank, ranks = (0, 1) if self._node is None else (self._node.rank, self._node.size)
         format = self._format
@@ -343,13 +348,13 @@ class Placed:
         return ((first, min(first + step, count)) for first in range(0, count, step))
 
     def _read(self, places: Slots, out: Any = None) -> NDArray[Any]:
-        """Return rows of the source. out: in this array. [default: a new one]"""
+        """Return rows of the source. out: array to fill. [default: a new one]"""
         out = np.empty((len(places), self._format.dim), self._format.dtype) if out is None else out
         self._host.gather(self._whole, np.ascontiguousarray(places, np.int64), out)
         return out
 
     def _copy(self, places: Slots, out: Any) -> None:
-        """Copy rows of the source into rows of any memory, which is new."""
+        """Copy rows of the source into ``out``: new memory, all zeros, of the host or a device."""
         for first, last in self._steps(0 if self._zeros else len(places)):
             to = out[first:last]
             if isinstance(to, np.ndarray):
@@ -361,7 +366,7 @@ class Placed:
             to.view(torch.uint8).copy_(torch.from_numpy(rows.view(np.uint8)))
 
     def _lock(self, rows: NDArray[Any]) -> None:
-        """Have rows of the host's memory read by a device, until `close`."""
+        """Lock rows in the host's memory, so that a device can read them, until `close`."""
         if rows.size:
             nbytes = (len(rows) - 1) * rows.strides[0] + rows.shape[1] * rows.itemsize
             self._ends.append(self._backend.memory.lock(rows.ctypes.data, nbytes))
@@ -378,7 +383,7 @@ def agreed(comm: Any) -> AbstractContextManager[None]:
 
 
 def _tier(name: str, pool: Rows, first: int, slots: int, ranks: NDArray[np.int64]) -> Tier:
-    """Return a tier of slots that lie on these ranks in turn, from row ``first`` of each one's rows on."""
+    """Return a tier of slots that lie on these ranks in turn, from each one's row ``first`` on."""
     row_bytes = pool.format.row_bytes
     offset, start = np.uint64(first * row_bytes), pool.addresses[ranks]
     mine = int(pool.addresses[pool.rank] + offset) if pool.symmetric else 0
@@ -398,5 +403,5 @@ def placed(order: NDArray[np.int64], kept: int, places: Slots | None = None) -> 
 
 
 def slot_type(slots: int) -> type[np.integer]:
-    """Return the type that holds the numbers of so many slots."""
+    """Return the integer type, int32 or int64, that can hold the numbers of ``slots`` slots."""
     return np.int64 if slots >= SMALL_SLOTS else np.int32

@@ -32,9 +32,9 @@ LEARNED = "input.rows"  # name of a rank's learned rows among the weights
 
 @dataclass(frozen=True)
 class Fitted:
-    """Facts of the graph that a run's weights were trained on.
+    """The graph that a run's weights were trained on, as far as prediction needs it.
 
-    uuid: "" to accept any graph with as many features.
+    run: name of the run, for messages. uuid: identifies the graph; "" accepts any graph with as many features.
     """
 
     run: str
@@ -84,7 +84,7 @@ def _digest(state: Mapping[str, torch.Tensor], texts: Mapping[str, str]) -> str:
 
 
 def fitted(folder: Path) -> Fitted:
-    """Return the facts of the graph that a run was trained on, from its weights file. Raises InputError."""
+    """Return the facts of a run's graph from its weights file. Raises InputError if it cannot be read."""
     path = folder / CHECKPOINTS / WEIGHTS
     with _reading(path, "no weights", "does not tell what it was trained on"):
         with safetensors.safe_open(path, "pt") as file:
@@ -97,7 +97,7 @@ def fitted(folder: Path) -> Fitted:
 
 
 def load_weights(folder: Path, model: torch.nn.Module) -> None:
-    """Load a run's chosen weights into a model built from the run's settings. Raises InputError."""
+    """Load a run's chosen weights into a model of its settings. Raises InputError if they do not fit."""
     path = folder / CHECKPOINTS / WEIGHTS
     with _reading(path, "no weights", "not a safetensors file"):
         with safetensors.safe_open(path, "pt") as file:
@@ -110,9 +110,10 @@ def load_weights(folder: Path, model: torch.nn.Module) -> None:
 
 
 def load_state(path: Path, model: torch.nn.Module) -> None:
-    """Load a state_dict that was written elsewhere, by safetensors or torch, into a model. Raises InputError.
+    """Load a state_dict that was written elsewhere, by safetensors or torch, into a model.
 
-    Of torch's files tensors alone are read, never code.
+    Only tensors are read from torch's files, never code. Raises InputError if the file is damaged or does not
+    fit.
     """
     try:
         if path.suffix == ".safetensors":
@@ -137,7 +138,10 @@ def load_state(path: Path, model: torch.nn.Module) -> None:
 
 
 def load_rows(folder: Path, ids: NDArray[np.int64], nodes: int, rows: torch.nn.Parameter) -> None:
-    """Copy a run's learned rows of nodes ``ids`` [n] into ``rows`` [n, F]. nodes: of the graph. Raises InputError."""
+    """Copy a run's learned input rows of nodes ``ids`` [n] into ``rows`` [n, F].
+
+    nodes: number of nodes of the graph. Raises InputError if the run has no such rows, or they do not fit.
+    """
     path, wanted = folder / CHECKPOINTS / ROWS, (nodes, rows.shape[1])
     with _reading(path, "no learned input", "not a NumPy array"):
         found = npy.load(path)
@@ -164,7 +168,7 @@ def _reading(path: Path, absent: str, damaged: str) -> Iterator[None]:
 def fit_to(part: Part, fitted: Fitted) -> None:
     """Remove the labels of a graph, for prediction by a model that was trained on it or another graph.
 
-    Raises InputError if the graph has replaced the one that was trained on, or has another number of features.
+    Raises InputError if the graph has another uuid than ``fitted`` asks for, or another number of features.
     """
     if fitted.uuid and part.uuid != fitted.uuid:
         raise InputError(

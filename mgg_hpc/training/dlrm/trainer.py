@@ -123,9 +123,11 @@ class DlrmTrainer:
             saver.save(at, copy)
 
     def resume(self, folder: Path, run: Path) -> int:
-        """Take the state of a run's checkpoint, of any number of ranks; return the bytes of metrics.csv. Collective.
+        """Restore the training state from a checkpoint, which any number of ranks may have written. Collective.
 
-        Raises InputError, also where the clicks are others than those that the run was training on.
+        folder: the checkpoint. run: run folder, for messages. Returns the length in bytes that metrics.csv had
+        then. Raises InputError if the checkpoint is not of such a job, or was written while training on another
+        click file.
         """
         with mpi.agree(self.job.comm):
             at, kept = self._restore(folder, run)

@@ -38,7 +38,10 @@ OPERATOR = list(OF_PHASE)  # by number
 
 
 class Activity(NamedTuple):
-    """A call of an operator for a batch, of an overlap counted from 0. thread: its name. begin, end: s of the run."""
+    """A call of an operator for a batch.
+
+    overlap: that of the batch, counted from 0. thread: its name. begin, end: seconds since the run began.
+    """
 
     operator: tuple[str, str]
     number: int
@@ -49,7 +52,7 @@ class Activity(NamedTuple):
 
 
 class Run:
-    """An epoch's batches on their way: as many as the plan has, from number ``first`` on.
+    """Prepares the batches of an epoch as a plan says: as many as it has, from number ``first`` on.
 
     began: time.perf_counter() at the begin. seconds: duration, once it has ended.
     """
@@ -67,7 +70,7 @@ class Run:
         self.began = self.seconds = 0.0
 
     def activities(self) -> Iterator[Activity]:
-        """Yield what operators did, once a GPU has finished."""
+        """Yield all calls of operators. To be called once the GPU, if any, has finished."""
         ends = list(itertools.accumulate(sum(each) for each in self._plan.each()))
         for operator, number, thread, begin, end in self._settled().tolist():
             overlap, name = bisect.bisect(ends, number - self._first), list(self._threads)[int(thread)]
@@ -78,7 +81,7 @@ class Run:
         return np.array(self._calls).reshape(-1, 5)
 
     def _settle(self, trained: int | None = None) -> None:
-        """Keep the times of calls in numbers: of batches before ``trained``, which a GPU has finished, or of all."""
+        """Store times of calls as numbers: of batches before ``trained``, which a GPU has finished, or all."""
         for _ in range(len(self._begun)):
             operator, number, thread, begin, end = call = self._begun.popleft()
             if trained is None or number < trained:
@@ -122,7 +125,7 @@ class Run:
 
     @contextlib.contextmanager
     def _counted(self, operator: tuple[str, str], number: int) -> Iterator[None]:
-        """Keep when a call begins and ends: by the clock on the CPU, others by the device's stream."""
+        """Store when a call begins and ends: by the clock on the CPU, else by the device's stream."""
         begin = self._now(operator)
         try:
             yield
@@ -152,7 +155,7 @@ class Run:
             self._moved.notify()
 
     def _begin(self, places: Iterable[int]) -> None:
-        """Have batches in these places among the CPU's made and copied. Called by the link alone, so in order."""
+        """Begin to prepare and copy the CPU's batches at these places. Only the link's thread calls it."""
         for place in (each for each in places if each < len(self._of_cpu)):
             made = self._pool.submit(self._prepare, self._of_cpu[place])
             self._copies.append(self._link.submit(self._copy, place, made))
@@ -179,7 +182,7 @@ class Run:
                 self._moved.wait()
 
     def _whole(self, arrived: Batch | Prepared) -> Batch:
-        """Return a batch with its input rows, which only this thread may gather if they are missing."""
+        """Return a batch with its input rows; missing ones are gathered by this thread, which trains."""
         if isinstance(arrived, Batch):
             return arrived
         batch: Batch = self._call(DIRECT, arrived.number, arrived)

@@ -27,7 +27,11 @@ from ...runtime.exit_code import FailedElsewhere
 
 
 class Prepared(NamedTuple):
-    """A batch on its way: its number, and what `Batches.batch` takes. x: input rows, where they are there already."""
+    """A batch that was sampled but not trained on yet.
+
+    number: its number. blocks, rows, x: arguments of `Batches.batch`; x is None if the input rows are not
+    gathered yet.
+    """
 
     number: int
     blocks: list[Block]

@@ -17,10 +17,10 @@ from .tape_kernels import TapeKernels
 
 @contextlib.contextmanager
 def nothing_freed() -> Iterator[None]:
-    """Keep Python from collecting garbage inside.
+    """Disable Python's garbage collector within the context.
 
-    Freeing device memory waits for the kernels that run; of ranks that share a GPU they wait for those still to be
-    launched.
+    A collection may free device memory, which waits for running kernels. If ranks share a GPU, these kernels
+    may in turn wait for kernels of other ranks that have not been launched yet.
     """
     was = gc.isenabled()
     gc.disable()
@@ -42,7 +42,7 @@ class DeviceArrays:
         self._beside: Copies | None = None
 
     def begin(self, device: int) -> None:
-        """Use this GPU from now on, on a stream of its own. Raises InputError where that is impossible."""
+        """Use this GPU from now on, on a stream of its own. Raises InputError if torch finds no GPU."""
         cuda = self._torch.cuda
         if not cuda.is_available():
             raise InputError(
@@ -69,15 +69,16 @@ class DeviceArrays:
             return self._torch.empty(nbytes, dtype=self._torch.uint8, device="cuda")
 
     def uploaded(self, array: NDArray[Any]) -> Any:
-        """Return a copy of a NumPy array."""
+        """Return a copy of a NumPy array on the GPU."""
         if array.dtype.name == "bfloat16":  # unknown to torch.from_numpy
             return self._torch.from_numpy(array.view(np.uint16)).cuda().view(self._torch.bfloat16)
         return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
     def sent(self, array: NDArray[Any]) -> Any:
-        """Return a copy of a NumPy array, without waiting for the GPU.
+        """Return a copy of a NumPy array on the GPU, without waiting for the GPU.
 
-        The array may change at once, unless it is page-locked (`pinned`); then it may only be dropped.
+        The array may be changed at once, unless it is page-locked (`pinned`): then it may be freed, but not
+        changed.
         """
         host = self._torch.from_numpy(np.ascontiguousarray(array))
         return host.pin_memory().cuda(non_blocking=True)
@@ -110,7 +111,7 @@ class DeviceArrays:
         return lambda: runtime.cudaHostUnregister(address)
 
     def copies(self, *, own: bool = False) -> Copies:
-        """Return a stream of copies that is not the current one. own: that no other caller has."""
+        """Return a stream for copies, other than the current one. own: not one that other callers share."""
         if own:
             return Copies(self._torch)
         # One for all passes: torch hands out 32 streams in turn, and one of these is the current one.
@@ -119,7 +120,7 @@ class DeviceArrays:
         return self._copies
 
     def aside(self) -> contextlib.AbstractContextManager[Any]:
-        """Launch on another stream of this GPU inside, also from a thread that has not begun to use it."""
+        """Return a context in which launches go to another stream of this GPU, in any thread."""
         stream: contextlib.AbstractContextManager[Any] = self._torch.cuda.stream(self.copies().stream)
         return stream
 
@@ -155,13 +156,17 @@ class DeviceArrays:
         return lambda: stamp.elapsed_time(now) / 1e3
 
     def beside(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which the current stream of this thread is a second one."""
+        """Return a context in which this thread launches on a second stream, other than that of `aside`."""
         assert self._beside is not None  # once `begin` has made it
         found: contextlib.AbstractContextManager[Any] = self._torch.cuda.stream(self._beside.stream)
         return found
 
     def wait(self, stamp: Any, made: Iterable[Any]) -> None:
-        """Make the current stream wait for a stamp, and the allocator for its use of tensors made before the stamp."""
+        """Make the current stream wait for a stamp.
+
+        made: tensors made on another stream before the stamp; torch's allocator keeps their memory until the
+        current stream has used them.
+        """
         stream = self._torch.cuda.current_stream()
         stream.wait_event(stamp)
         for tensor in made:
@@ -189,7 +194,7 @@ class DeviceArrays:
         return total.float()
 
     def running_sums(self, counts: Any) -> Any:
-        """Return the sums of int64 values up to each, [n], of bytes [8 n]."""
+        """Return the cumulative sums [n] of int64 values, given as bytes [8 n]."""
         return self._torch.cumsum(counts.view(self._torch.int64), 0)
 
     def total(self, values: Any) -> float:
@@ -202,7 +207,7 @@ class DeviceArrays:
 
 
 class Copies:
-    """A second stream, of copies from the host's memory; launches go to the current one."""
+    """A stream for copies from the host's memory. Kernels are launched on the current stream beside it."""
 
     def __init__(self, torch: Any) -> None:
         self._torch, self.stream = torch, torch.cuda.Stream()
@@ -212,29 +217,29 @@ class Copies:
     def upload(self, rows: NDArray[np.uint8], to: Any) -> None:
         """Begin to copy bytes [n] to an array of the device, after all earlier copies.
 
-        They must not change until the copy has ended.
+        The bytes must not change until the copy has ended.
         """
         with self._torch.cuda.stream(self.stream):
             to.copy_(self._torch.from_numpy(rows), non_blocking=True)
 
     def mark(self) -> Any:
-        """Return an event after all copies so far."""
+        """Return an event that occurs once all copies so far have ended."""
         return self.stream.record_event()
 
     def launched(self) -> Any:
-        """Return an event after all launches so far."""
+        """Return an event that occurs once all launches on the current stream so far have ended."""
         return self._torch.cuda.current_stream().record_event()
 
     def after(self, mark: Any) -> None:
-        """Make later copies wait for an event of `launched`."""
+        """Make later copies wait for an event that `launched` returned."""
         self.stream.wait_event(mark)
 
     def before(self, mark: Any) -> None:
-        """Make later launches wait for an event of `mark`."""
+        """Make later launches on the current stream wait for an event that `mark` returned."""
         self._torch.cuda.current_stream().wait_event(mark)
 
     def finish(self, mark: Any) -> None:
-        """Wait for an event of `mark` on the host."""
+        """Make the host wait for an event that `mark` returned."""
         mark.synchronize()
 
 

@@ -164,7 +164,7 @@ class RankBackend(DeviceBackend):
 
     @property
     def records(self) -> bool:
-        """Whether launches can be recorded. Barriers between ranks of one GPU are the host's."""
+        """Whether launches can be recorded: not if ranks share a GPU, as the host then makes them wait."""
         return not self.gpu.shared and self.device != "cpu"
 
     @property
@@ -268,7 +268,7 @@ class RankMemory(DeviceMemory):
 
 
 class RankCollectives(DeviceCollectives):
-    """All ranks of a job."""
+    """Collective operations of all ranks of a job: on the GPUs, or by MPI on the host."""
 
     def __init__(self, backend: RankBackend) -> None:
         super().__init__(backend.rank, backend.size)

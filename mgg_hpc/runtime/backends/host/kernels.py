@@ -174,7 +174,8 @@ class HostBackend(Backend):
     def called(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[Any]:
         """Yield the native Reach by which a call finds a plan's rows, and meter the call.
 
-        Raises ValueError for a plan with rounds that is not prepared, and for a grid's over rows that do not stream.
+        Raises ValueError for a plan with rounds that is not prepared, and for a plan of a grid if the rows are
+        not streamed, or the other way round.
         """
         exchange = self._exchanges.get(plan)
         if plan.transfer == "halo" and exchange is None:
@@ -216,7 +217,7 @@ class HostBackend(Backend):
         )
 
     def transfer_only(self, plan: Plan, src: Rows) -> None:
-        """Exchange the halo of a prepared plan, which `aggregate` with ``arrived`` sums. Collective."""
+        """Exchange the halo of a prepared plan, which `_aggregate` with ``arrived`` sums later. Collective."""
         address = int(src.addresses[self.collectives.rank])
         self._exchanges[plan].native.transfer(address, src.format.row_bytes)
 
@@ -240,11 +241,11 @@ class HostBackend(Backend):
             raise src.fault(slot, error)
 
     def update(self, src: TieredRows, ids: NDArray[np.int64], rows: Any) -> None:
-        """Row ids[i] of a table = rows[i], of equal numbers the last. Not collective.
+        """Set row ids[i] of a table to rows[i]; of equal ids the last one counts. Not collective.
 
-        src: all of whose rows may be written through pointers or to its file. ids: int64 [n]. rows: as in `gather`.
-        Raises IndexError for a number outside the table, before anything is written, and InputError for a row of the
-        file that cannot be written.
+        src: a table of which all rows can be written, through pointers or to its file. ids: int64 [n]. rows:
+        [n, dim], laid out as ``out`` of `gather`. Raises IndexError for an id outside the table, before
+        anything is written, and InputError if a row of the file cannot be written.
         """
         slot, error = self._table(src).update(ids, _bits(rows))
         if slot >= 0:

@@ -46,7 +46,7 @@ def stream_rows(
 
 
 def _source(native: Any, place: Place, count: int) -> Any:
-    """Return the native source of a store's rows."""
+    """Return the native object that reads a store's ``count`` rows from memory or a file."""
     if place.file < 0:
         return native.memory_source(place.address, count, place.row_bytes, place.pace)
     return native.file_source(
