@@ -185,6 +185,8 @@ def small_job(model: str, batches: int, device: str = "cpu") -> Iterator[Trainer
             "train": {"mode": "sampled", "fanouts": fanouts, "batch_size": rows},
             "run": {"threads": 1, "backend": "serial"} if device == "cpu" else {"backend": device},
         }
+        if device != "cpu":  # where features lie on a GPU, its CPU only draws batches
+            tree["features"] = {"host": "8G"}
         job = build(config.from_tree(tree, "benchmarks/hybrid.py"), mpi.world())
         yield Trainer(job, job.graph())
         job.close()

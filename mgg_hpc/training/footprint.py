@@ -240,8 +240,10 @@ def _ring(job: Job, rows: int, degree: int) -> Graph:
     return Graph("ring", indptr, indices, x=x, y=y, directed=False, classes=classes, **split)
 
 
-def measure_batches(job: Job) -> tuple[int, tuple[int, int]]:
-    """Return the peak bytes of a step on a batch and of the batches that are held, and `Estimate.held`. Collective.
+def measure_batches(job: Job) -> tuple[int, tuple[int, int], int]:
+    """Return the peak bytes of a step on a batch and of the batches that are held. Collective.
+
+    Also `Estimate.held`, and the bytes of page-locked rows that hold these batches on the host, for a GPU.
 
     Steps on the first batches are run on a copy of the model. Counted are tensors, rows of the workspace, which keeps
     them for the next batches, blocks, as often as they are held at a time, with a margin for larger batches, and what a
@@ -251,7 +253,7 @@ def measure_batches(job: Job) -> tuple[int, tuple[int, int]]:
     assert sampled is not None
     source, counted = sampled.source, cast(Any, _CountedBackend(job.backend))
     model = deepcopy(job.model).to(job.backend.capabilities.device).train()
-    held, sizes, peaks = (source.backend, source.workspace), [], []
+    held, sizes, peaks, rows = (source.backend, source.workspace), [], [], 0
     source.backend, source.workspace = counted, Workspace(counted, varying=True)
     number, keeps_rows = sampled.held(job.settings.train, job.backend.options.threads)
     try:
@@ -265,6 +267,7 @@ def measure_batches(job: Job) -> tuple[int, tuple[int, int]]:
                 model.zero_grad()
                 sizes.append(sum(_block_bytes(block, model.kind) for block in batch.blocks))
                 sizes[-1] += batch.x.nbytes if keeps_rows else 0
+                rows = max(rows, batch.x.nbytes)
                 peaks.append(allocated.peak.most)
     finally:
         source.backend, source.workspace = held
@@ -274,8 +277,11 @@ def measure_batches(job: Job) -> tuple[int, tuple[int, int]]:
     one, ahead = (max(each) + MARGIN * (max(each) - min(each)) for each in (peaks, sizes))
     threads = min(number, job.backend.options.threads)
     drawing = threads * TABLES * sampled.batches.sampler.scratch_bytes
-    return int(one + counted.peak.most + number * ahead + drawing), (
-        (number, int(ahead)) if keeps_rows else (0, 0)
+    on_host = keeps_rows and isinstance(job.x, TieredFeatures) and job.x.read_by_host
+    return (
+        int(one + counted.peak.most + number * ahead + drawing),
+        (number, int(ahead)) if keeps_rows else (0, 0),
+        number * rows if on_host else 0,
     )
 
 

@@ -256,9 +256,12 @@ def check(job: Job, need: Estimate, *, trains: bool = True) -> None:
                 f"and {left / 2**30:.1f} GiB are {'available' if free is None else 'free'}; {advice}"
             )
     on_host = int(mpi.node(job.comm).allreduce(need.on_host))
+    advice = (
+        "name a plan.scratch, or use narrower layers (model.hidden)" if job.streamed else "lower train.buffer"
+    )
     with mpi.agree(job.comm):
         if on_host > (left := cores.memory_available()):
             raise InputError(
                 f"{what} needs {on_host / 2**30:.1f} GiB of the host's memory for rows of all ranks of this node, and "
-                f"{left / 2**30:.1f} GiB are available; name a plan.scratch, or use narrower layers (model.hidden)"
+                f"{left / 2**30:.1f} GiB are available; {advice}"
             )

@@ -366,8 +366,8 @@ def _estimate(job: Job, *, profile: bool) -> memory.Estimate:
             # count.
             memory.check(job, need)
             dog.step("running steps to estimate the memory")
-            nbytes, held = footprint.measure_batches(job)
-            need = replace(memory.estimate(job, batches=nbytes), held=held)
+            nbytes, held, on_host = footprint.measure_batches(job)
+            need = replace(memory.estimate(job, batches=nbytes), held=held, on_host=on_host)
     if profile:
         need = replace(need, profile=memory.PROFILE)
     if job.opened is not None and (why := job.model.unmeasured) and job.comm.rank == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -61,6 +62,26 @@ def test_batches_carry_the_rows_features_labels_and_edges_of_their_nodes(graph, 
             np.testing.assert_array_equal(
                 np.ravel(block.edge_data("weight")), np.ravel(matrix[destination, source])
             )
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_rows_of_a_batch_are_free_for_the_next(graph, monkeypatch, beside):
+    """Of two batches, where a second stream gathers one ahead."""
+    batches = mgg.NeighborLoader(graph, [4, 3], batch_size=16, prefetch=1)._batches
+    monkeypatch.setattr(type(batches._source), "gathers_beside", beside)
+    gather, alive, most = batches._source.input, weakref.WeakSet(), []
+
+    def gathered(numbers):
+        x = gather(numbers)
+        alive.add(x)
+        most.append(len(alive))
+        return x
+
+    monkeypatch.setattr(batches._source, "input", gathered)
+    epoch = batches.epoch(1)
+    while next(epoch, None) is not None:
+        pass
+    assert len(most) == batches.steps and max(most) == 1 + beside
 
 
 def fingerprint(batch) -> list[list[int]]:

@@ -492,7 +492,7 @@ def test_buffers_that_do_not_fit_are_refused_with_their_batches(tmp_path, monkey
 
     def measured_batches(job):
         number, hybrid = job.sampled.held(job.settings.train, 1)
-        return number << 20, ((number, 1 << 20) if hybrid else (0, 0))
+        return number << 20, ((number, 1 << 20) if hybrid else (0, 0)), 0
 
     monkeypatch.setattr("mgg_hpc.training.footprint.measure_batches", measured_batches)
     monkeypatch.setattr("mgg_hpc.runtime.cores.memory_available", lambda: 20 << 20)

@@ -105,7 +105,7 @@ from mgg_hpc.training.trainer import Trainer
 
 cores.return_freed_memory()
 job = build(config.load(Path(sys.argv[1]), tuple(sys.argv[2:])), mpi.world())
-batches, _ = footprint.measure_batches(job) if job.sampled else (0, None)
+batches = footprint.measure_batches(job)[0] if job.sampled else 0
 need, peak = memory.estimate(job, batches=batches), memory.Peak()
 graph = job.graph()
 trainer = Trainer(job, graph, records=False)

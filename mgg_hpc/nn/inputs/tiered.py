@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -162,7 +162,8 @@ class TieredFeatures(HostFeatures):
         backend = self._backend
         if not backend.memory.holds_stores and all(each.on_host for each in self._table.tiers):
             world = World(backend.collectives.size)
-            self._host = SerialBackend(backend.collectives.rank, world, backend.options)
+            options = replace(backend.options, threads=1)  # several threads gather, each a batch
+            self._host = SerialBackend(backend.collectives.rank, world, options)
             self._host.stream.meter = backend.stream.meter
 
     @property
@@ -207,6 +208,11 @@ class TieredFeatures(HostFeatures):
         found = workspace.rows(len(numbers), self.shape[1], self._stored)
         self._backend.gather(self._table, numbers, as_array(found))
         return self._finished(found, workspace)
+
+    @property
+    def read_by_host(self) -> bool:
+        """Whether `gather_on_host` reads rows, since no device holds any."""
+        return self._host is not None
 
     def gather_on_host(self, numbers: NDArray[np.int64]) -> Tensor | None:
         """Return rows as they are stored, page-locked and padded, if no device holds any; else None. For any thread."""

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -330,22 +330,37 @@ class Batches:
         If a second stream gathers input rows, it has begun with those of the next batch when a batch is
         yielded.
         """
-        stream, beside = self._source.backend.stream, self._source.gathers_beside and self._how.prefetch > 0
-        end: list[Any] = [None]  # after the last batch
-        with closing(self._made(epoch, first, beside=beside)) as made:
-            if not beside:
-                yield from (batch for batch, _ in made)
-            for (batch, stamp), _ in pairwise(chain(made, end)) if beside else ():
-                stream.wait(stamp, batch.x)
-                yield batch
+        beside = self._source.gathers_beside and self._how.prefetch > 0
+        with closing(self._gathered(epoch, first, beside=beside)) as gathered:
+            begun = deque(islice(gathered, int(beside)))
+            while True:
+                begun.extend(islice(gathered, 1))
+                if not begun:
+                    return
+                yield self._arrived(*begun.popleft())  # not a variable, which would keep its rows
 
-    def _made(self, epoch: int, first: int, *, beside: bool) -> Generator[tuple[Batch, Any]]:
+    def _arrived(self, batch: Batch, stamp: Any) -> Batch:
+        """Return the batch; the training stream waits until the second stream has gathered its input rows."""
+        if stamp is not None:
+            self._source.backend.stream.wait(stamp, batch.x)
+        return batch
+
+    def _gathered(self, epoch: int, first: int, *, beside: bool) -> Generator[tuple[Batch, Any]]:
         """Yield batches, each with a stamp that tells when its input rows have been gathered.
 
         beside: gather them on the second stream; otherwise the stamps are None.
         """
         sample, source, stream = self.sampling(epoch), self._source, self._source.backend.stream
-        ahead = self._how.prefetch - beside  # the rows of one are there
+        ahead = max(1, self._how.prefetch - 1) if beside else self._how.prefetch  # one more has been gathered
+
+        def gathered(drawn: Future[Drawn], number: int) -> tuple[Batch, Any]:
+            with span("sample"):
+                blocks, rows, x = drawn.result()
+            with stream.beside() if beside else nullcontext():
+                x = source.input(blocks[0].numbers) if x is None else x
+                stamp = stream.stamp() if beside else None
+            return self.batch(blocks, rows, x, epoch, number), stamp
+
         with ThreadPoolExecutor(max(1, min(ahead, source.backend.options.threads)), "sample") as pool:
             waiting: deque[Future[Drawn]] = deque()
             try:
@@ -353,18 +368,12 @@ class Batches:
                     for later in range(number + len(waiting), min(self.steps, number + ahead + 1)):
                         waiting.append(pool.submit(sample, later))
                     try:
-                        with span("sample"):
-                            blocks, rows, x = waiting.popleft().result()
-                        with stream.beside() if beside else nullcontext():
-                            x = source.input(blocks[0].numbers) if x is None else x
-                            stamp = stream.stamp() if beside else None
-                        batch = self.batch(blocks, rows, x, epoch, number)
+                        yield gathered(waiting.popleft(), number)
                     except InputError as error:
                         if source.comm.size == 1:
                             raise
                         # It is this rank's own: ranks in the middle of a step cannot agree on one.
                         raise RuntimeError(f"batch {number} of epoch {epoch}: {error}") from error
-                    yield batch, stamp
             finally:
                 for future in waiting:
                     future.cancel()

@@ -151,7 +151,9 @@ class Placed:
                 return rows if lies is None or not scored else lies[rows]
 
             reads = score if reads is None else reads
-            by_score = reads[order] if reads is not None and scored and self._leads else reads
+            by_score = reads
+            if reads is not None and room[PEERS] < 0 and scored and self._leads:  # to divide NEAR's bytes
+                by_score = reads[order]
             pool, self.rows = self._divided(room, count, by_score, reserve, mapped=scored)
             self.pool_bytes = 0 if pool.symmetric else len(pool.buffer)
             kept, before = sum(self.rows.values()), len(self._ends)

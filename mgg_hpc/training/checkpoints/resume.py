@@ -39,7 +39,7 @@ from .weights import LEARNED
 # Keys that a resumed run may change. Graphs and click files are identified by content, not by path.
 FREE = {f"train.{key}" for key in ("epochs", "patience", "prefetch", "prepare", "buffer")}
 FREE |= {"dlrm.data", "dlrm.memory", "dlrm.scratch"}  # where rows lie changes no bit
-FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
+FREE_SECTIONS = {"graph", "run", "plan", "checkpoint", "features"}
 
 ADVICE = 'put it back, or begin another run (mgg train, run.resume = "never")'
 

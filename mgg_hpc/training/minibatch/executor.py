@@ -131,7 +131,8 @@ class Run:
             yield
         finally:
             thread = threading.current_thread().name
-            line = self._threads.setdefault(thread, len(self._threads))
+            with self._moved:
+                line = self._threads.setdefault(thread, len(self._threads))
             self._begun.append((OPERATOR.index(operator), number, line, begin, self._now(operator)))
 
     def _now(self, operator: tuple[str, str]) -> Callable[[], float]:
@@ -152,7 +153,7 @@ class Run:
     def _advance(self, trained: int, *, ended: bool = False) -> None:
         with self._moved:
             self._trained, self._ended = trained, ended
-            self._moved.notify()
+            self._moved.notify_all()
 
     def _begin(self, places: Iterable[int]) -> None:
         """Begin to prepare and copy the CPU's batches at these places. Only the link's thread calls it."""

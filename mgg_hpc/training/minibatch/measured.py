@@ -28,7 +28,7 @@ from .operators import OPERATORS
 STEPS, WARM_UP = 20, 2  # batches of each phase that are measured, and those before them
 # Keys of [train] that change what a batch or a step on one takes.
 TRAIN_KEYS = ("dtype", "recompute", "fanouts", "batch_size", "optimizer", "clip_norm")
-FORMAT, VERSION = "mgg-phases", 1
+FORMAT, VERSION = "mgg-phases", 2
 
 
 @dataclass(frozen=True)

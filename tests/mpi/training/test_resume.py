@@ -131,7 +131,8 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop,
     assert len(metrics(other)) == at.epoch
     assert [each.name for each in (other / "checkpoints").glob("epoch*")] == [folders.name_of(*at)]
     folders.verify(other / "checkpoints" / folders.name_of(*at), *at)
-    resumed = mgg("resume", folder / "parts")
+    tiers = ("--set", "features.near=1K") if at.batch and model == "gat" else ()  # rows may lie elsewhere
+    resumed = mgg("resume", folder / "parts", *tiers)
     assert resumed.codes == {0}
     assert f"going on after {at} of" in resumed.out[0] and "rounding" not in resumed.out[0]
     assert assert_same_runs(one, other, epochs) >= 1
