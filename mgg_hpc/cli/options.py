@@ -19,16 +19,16 @@ ENDINGS = {"graph": ".h5", "job": ".toml", "jobs": ".toml"} | dict.fromkeys(("ru
 
 
 class _Existing(click.Path):
-    """A path that exists, or whose command says that it does not."""
+    """A path of an existing file or folder. Commands themselves report one that is missing."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         return completed(incomplete, ENDINGS.get(param.name or "", ""))
 
 
 def completed(incomplete: str, ending: str) -> list[Any]:
-    """Return the files of an ending that begin so; where there are none, what tells the shell to offer all paths.
+    """Return the shell's completions of a path: the files with an ending, or if there are none, any paths.
 
-    ending: "/" tells it to offer folders.
+    incomplete: the beginning of the path. ending: such as ".h5"; "/" for folders.
     """
     from click.shell_completion import CompletionItem
 
@@ -79,7 +79,7 @@ class Fanouts(click.ParamType):
 
 
 class Choice(click.Choice[str]):
-    """A choice of words that knows misspelt ones."""
+    """A choice of words that suggests the right one for a misspelt word."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
@@ -100,9 +100,9 @@ class Finite(click.FloatRange):
 
 
 class Verbs(click.Group):
-    """A group that lists its verbs in the order of their definition, below headings, and knows misspelt ones.
+    """A group that lists its commands in the order of definition, below headings, and suggests similar names.
 
-    headings: of the verbs that follow the named one, by that one's name.
+    headings: the heading above a command and those after it, by the name of the command.
     """
 
     headings: ClassVar[Mapping[str, str]] = {}

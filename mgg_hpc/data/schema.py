@@ -48,7 +48,7 @@ TOGETHER = {
 
 @dataclass(frozen=True)
 class Csr:
-    """Paths of the datasets of a CSR. kind: noun for its ids in messages."""
+    """Paths of the datasets that store a CSR matrix. kind: noun for its column ids, for messages."""
 
     indptr: str
     indices: str
@@ -130,7 +130,7 @@ class Contents:
 
 
 def direction(directed: bool) -> str:
-    """Return what messages say of the direction of a graph's edges."""
+    """Return the text that describes a directed or an undirected graph in messages."""
     return "directed" if directed else "undirected, both directions stored"
 
 
@@ -210,7 +210,7 @@ def _validate_edge_data(where: str, held: Contents) -> None:
 
 
 def _expected(held: Contents) -> dict[str, tuple[tuple[np.dtype, ...], tuple[int, ...]]]:
-    """Return (types, shape) of the datasets that a graph of this many nodes and edges may have."""
+    """Return the allowed dtypes and the shape of each dataset, by path, for this many nodes and edges."""
     found, nodes = held.datasets, held.nodes
     edges = found[INDICES].shape[0] if found[INDICES].shape else 0
     text, entries = (found[path].shape[:1] if path in found else () for path in (NAME_TEXT, X_INDICES))

@@ -62,7 +62,7 @@ def parameters_of(loss: Tensor, where: str) -> list[Parameter]:
 
 
 def form_of(parameters: Sequence[Tensor]) -> int:
-    """Return a number below 2^20 for the shapes of parameters but their first dimensions."""
+    """Return a hash below 2^20 of the shapes of parameters, without their first dimensions."""
     shapes = [(each.dim(), *each.shape[1:]) for each in parameters]
     return xxhash.xxh3_64_intdigest(str(shapes).encode()) % 2**20
 
@@ -107,11 +107,11 @@ def check_alike(where: str, state: Mapping[str, Any], comm: Any) -> None:
 def shared(
     parameters: Sequence[Parameter], rows: int, collectives: Collectives, comm: Any, where: str, *, new: bool
 ) -> list[Parameter]:
-    """Return the parameters of a loss that are the same on all ranks, without those of a rank's own rows. Collective.
+    """Return the parameters of a loss that all ranks share, without those that hold a rank's rows. Collective.
 
-    The latter have dimensions [rows, ...] on every rank, and other values on another one. Parameters are compared if
-    ``new``, and at the calls 1, 2, 4, 8 and so on. rows: number of this rank's rows. where: begins messages. Raises
-    InputError, the same on all ranks, if parameters that shall be the same differ.
+    The latter have the shape [rows, ...] on every rank, and values that differ between ranks. Parameters are
+    compared if ``new``, and at the calls 1, 2, 4, 8 and so on. rows: number of this rank's rows. where: begins
+    messages. Raises InputError, the same on all ranks, if parameters that must be the same differ.
     """
     _losses[collectives] = number = _losses.get(collectives, 0) + 1
     if new or not number & (number - 1):
@@ -198,7 +198,7 @@ class Backward:
     collectives: Collectives
 
     def begin(self) -> None:
-        """Set gradients aside until the backward ends, when those of this backward are summed and added to them."""
+        """Set earlier gradients aside; when the backward ends, the ranks' sum of its own is added to them."""
         before = [(each.grad, _kinds.get(each, LOCAL)) for each in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None

@@ -294,7 +294,7 @@ class TieredTensor:
 
     @contextmanager
     def _of_this_rank(self) -> Iterator[None]:
-        """Note an error of a file, which the other ranks need not have."""
+        """Record a file error within the context as an error of this rank, which other ranks need not have."""
         try:
             yield
         except InputError:
@@ -386,9 +386,10 @@ def backend_for(comm: Any, device: str, *, shared: bool) -> Backend:
 
 
 def _check_writable(ranks: int, of_node: int, device: str, room: Mapping[str, int]) -> None:
-    """Raise InputError for tiers whose rows could not be written, or would be copies of each other.
+    """Raise InputError for tiers that `update` cannot write to, or that hold copies of rows on several ranks.
 
-    ranks: number of all ranks. of_node: and of those of this node.
+    ranks: number of all ranks. of_node: number of ranks on this node. room: number of rows by tier, -1 for
+    "auto".
     """
     if device != "cpu":
         raise InputError(f'writable=True is for device="cpu", and it is "{device}"')
@@ -402,7 +403,7 @@ def _check_writable(ranks: int, of_node: int, device: str, room: Mapping[str, in
 
 
 def _check_rows(source: NDArray[Any]) -> None:
-    """Raise InputError for anything but an array of numbers [N, dim], each row's in one piece."""
+    """Raise InputError unless ``source`` is an array of numbers [N, dim] with contiguous rows."""
     if not isinstance(source, np.ndarray) or isinstance(source, np.ma.MaskedArray):
         raise InputError(f"rows are a {type(source).__name__}; expected an array [N, dim]")
     if source.ndim != 2:
@@ -433,9 +434,10 @@ def _scores(score: ArrayLike, count: int) -> NDArray[Any]:
 
 
 def _numbers(ids: Any, count: int) -> NDArray[np.int64]:
-    """Return numbers of rows, int64 [n], of anything that indexes a tensor. Raises TypeError for anything else.
+    """Convert an index to numbers of rows, int64 [n]. Raises TypeError for what cannot index rows.
 
-    count: number of rows. Raises IndexError for numbers where there are no rows, or that int64 does not hold.
+    count: number of rows. Raises IndexError for any number if there are no rows, and for one that exceeds
+    int64.
     """
     if isinstance(ids, slice):
         return np.arange(*ids.indices(count))

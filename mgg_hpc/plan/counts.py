@@ -191,7 +191,7 @@ def count_reversed(bounds: NDArray[np.int64], read: Callable[[int], Slice], forw
 
 
 def _local_uses(edges: SplitEdges) -> NDArray[np.int64]:
-    """Return how many edges read each of the rank's own rows, without rows that no edge reads, int64."""
+    """Return how many edges read each of the rank's own rows, int64; rows that no edge reads are left out."""
     often = np.bincount(edges.indices[: edges.local_edges])
     return often[often > 0]
 

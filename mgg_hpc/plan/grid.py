@@ -104,7 +104,7 @@ def cell_plans(
 
 
 def over_held_rows(plan: Plan, rank: int) -> Plan:
-    """Return a plan of at most one chunk as a plan over the chunk's rows, which ``rank`` holds."""
+    """Return a plan of at most one streamed chunk, changed to read the chunk's rows in ``rank``'s memory."""
     segments = plan.segments[np.argsort(plan.segments["destination"], kind="stable")]
     segments["chunk"] = 0
     rows = int(plan.chunks["rows"].sum())
@@ -119,7 +119,7 @@ def chunks_of(plan: Plan) -> NDArray[np.int64]:
 
 
 def with_chunks(plan: Plan, sources: NDArray[np.int64], order: NDArray[np.int64]) -> Plan:
-    """Return a plan of `grid_plan` with the chunks ``order``, which contain its own, in the same order.
+    """Extend a plan of `grid_plan` to the chunks ``order``, which contain its own in the same order.
 
     It has no edges from the additional chunks, but loads them nevertheless, for other ranks. Raises ValueError
     if its own are not among them.
@@ -198,7 +198,7 @@ def swaps(target: Sequence[int], edges: Sequence[int], *, together: bool = False
 def joint_calls(calls: Sequence[Sequence[NDArray[np.int64]]]) -> list[NDArray[np.int64]]:
     """Return the chunks of each call of a joint pass of several ranks. calls: the chunks of each rank's calls.
 
-    A rank with fewer destination intervals makes calls without destinations in the end.
+    A rank with fewer destination intervals than others makes calls without destinations at the end.
     """
     found = []
     for target in range(max(map(len, calls))):
@@ -289,8 +289,9 @@ def _evenly(rows: int, most: int) -> tuple[int, int]:
 class RowBytes:
     """Bytes of memory that each row takes.
 
-    source: of a row that streams past; 0 if sources are read in place, as one chunk. target: of a destination, while
-    its interval is worked on. cell: of plans, for each destination and chunk, if each chunk has a plan.
+    source: bytes of a streamed source row; 0 if sources are read in place, as one chunk. target: bytes of a
+    destination row, while its interval is worked on. cell: bytes of plans per destination and chunk, if each
+    chunk has a plan.
     """
 
     source: int

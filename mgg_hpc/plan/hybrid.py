@@ -61,7 +61,11 @@ class Phases:
 
 
 class Overlap(NamedTuple):
-    """Numbers of batches of one overlap: of the CPU, of the device, and of the device while it waits for the CPU."""
+    """Numbers of batches in one overlap, the unit of a plan (see above).
+
+    cpu: prepared by the CPU. device: prepared by the device in the first stage. extra: prepared and trained on
+    by the device in the second stage, while the CPU's batches are not ready.
+    """
 
     cpu: int
     device: int
@@ -288,7 +292,11 @@ def dual(phases: Phases, batches: int, buffers: tuple[int, int]) -> Plan:
 
 
 def _halved(ours: int, theirs: int, buffers: tuple[int, int]) -> list[tuple[int, Overlap]]:
-    """Return overlaps of half of the CPU's (``ours``) and the device's batches, half of the rest, and so on."""
+    """Divide the last batches into overlaps: one takes half of them, the next one half of the rest, and so on.
+
+    ours, theirs: numbers of batches for the CPU and for the device. buffers: their sizes, the most in one
+    overlap. Returns (how often it is repeated, overlap) pairs.
+    """
     found = []
     while ours or theirs:
         overlap = Overlap(min(buffers[0], -(-ours // 2)), min(buffers[1], -(-theirs // 2)))

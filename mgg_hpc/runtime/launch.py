@@ -111,7 +111,7 @@ def run(
 
 
 def _settings(found: find_mpi.Library, ranks: int) -> dict[str, str]:
-    """Return variables for ranks and launcher; the user's own settings of them come first."""
+    """Return environment variables for ranks and launcher; variables that the user has set take precedence."""
     settings = find_mpi.launcher_environment(found)
     settings["OMP_NUM_THREADS"] = str(max(1, cores.available() // ranks))
     if sys.stderr.isatty():
@@ -122,7 +122,10 @@ def _settings(found: find_mpi.Library, ranks: int) -> dict[str, str]:
 
 
 def _all_listen(status: Path, ranks: int, saves: bool, process: subprocess.Popen[bytes]) -> bool:
-    """Wait until all ranks listen to signals; return False where they will not, or the job has ended."""
+    """Wait until all ranks have installed signal handlers; return False if the job ends or time runs out.
+
+    status: the job's status file. saves: False if ranks install no handlers, for which there is no wait.
+    """
     deadline = time.monotonic() + (_START_SECONDS if saves else 0.0)
     while process.poll() is None:
         if len(list(status.parent.glob(f"{status.name}{signals.LISTENS}*"))) >= ranks:
@@ -145,7 +148,7 @@ def _run(
 ) -> int:
     """Run the launcher until it ends or a signal comes, remove what remains, and return the exit code.
 
-    silenced: stop the launcher before a signal ends ranks, on which it would print a banner. It leaves no files.
+    silenced: pause the launcher before ranks are ended, on which it would print a banner. It leaves no files.
     """
     start = time.time()
     code = caught = 0
@@ -252,7 +255,7 @@ def _signal(processes: Iterable[int], number: int) -> None:
 
 
 def _kill(processes: Iterable[int]) -> None:
-    """End processes that this job started, and wait until they hold nothing."""
+    """Kill processes that this job started, and wait until the kernel has freed their memory."""
     _signal(processes, signal.SIGKILL)
     deadline = time.monotonic() + _KILL_SECONDS
     while time.monotonic() < deadline and any(_alive(number) for number in processes):
@@ -278,7 +281,7 @@ def _alive(number: int) -> bool:
 
 
 def _ranks(status: Path) -> list[int]:
-    """Return the job's processes that are ranks, and no launchers."""
+    """Return the process ids of the job's ranks, without its launchers."""
     # In a script of Slurm the launcher itself has such a variable, of the step that the script is.
     names = tuple(f"{name}=".encode() for name in exit_code.RANK_VARIABLES if name not in os.environ)
     processes = leftovers.job_processes(status)

@@ -29,7 +29,10 @@ _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")
 
 
 def process_clean(folder: Path | None, dry_run: bool) -> int:
-    """Remove leftovers and print their names; with ``dry_run`` only print them."""
+    """Remove what killed jobs and interrupted writes left on this machine, and print the names of the files.
+
+    folder: where to look for unfinished files too, or None. dry_run: True to print the names only.
+    """
     if folder is not None and not folder.is_dir():
         raise InputError(f"{folder}: not a folder")
     found, builds = leftovers.stale(), list[Path]()

@@ -39,7 +39,7 @@ _TIME = re.compile(
 
 @dataclass(frozen=True)
 class Request:
-    """Options of a submission. gpus, ranks: numbers a node. memory: bytes of each node. at_once: array jobs at once."""
+    """Options of a submission. gpus, ranks, memory (bytes): per node. at_once: most array jobs at once."""
 
     nodes: int = 1
     gpus: int | None = None
@@ -142,7 +142,7 @@ def _minutes(text: str) -> float:
 
 
 def _check_job(path: Path, settings: Settings, asked: Request) -> None:
-    """Raise InputError for a job that cannot run on what is asked of Slurm."""
+    """Raise InputError for a job that cannot run on the resources that are requested from Slurm."""
     backend = settings.run.backend
     key, name = (
         ("dlrm.data", settings.dlrm.data) if settings.dlrm.data else ("graph.file", settings.graph.file)
@@ -214,7 +214,7 @@ def _check_apart(paths: Sequence[Path], every: Sequence[Settings], asked: Reques
 
 
 def _script(paths: Sequence[Path], asked: Request) -> str:
-    """Return the name of the script for what is asked."""
+    """Return the name of the Slurm script for a request."""
     if len(paths) > 1:
         return "array.sbatch"
     if asked.requeue:
@@ -223,7 +223,7 @@ def _script(paths: Sequence[Path], asked: Request) -> str:
 
 
 def _options(paths: Sequence[Path], every: Sequence[Settings], asked: Request) -> list[str]:
-    """Return the options of sbatch; those that are not given are left to the script and the site."""
+    """Return the options of sbatch. The script and the site set those that the user has not."""
     memory = asked.memory
     if memory is None and all(settings.dlrm.data for settings in every):
         memory = max(_memory(settings.dlrm, asked) for settings in every)
@@ -259,13 +259,13 @@ def _memory(dlrm: DlrmSettings, asked: Request) -> int:
 
 
 def _scored(dlrm: DlrmSettings) -> int:
-    """Return how many rows of a DLRM job are for tests. Raises InputError, as training, for clicks that do not fit."""
+    """Return the number of test samples of a DLRM job. Raises InputError for clicks that do not fit."""
     with open_clicks(Path(dlrm.data)) as file:
         return file.rows - file.split(dlrm.test) % file.rows
 
 
 def _name(paths: Sequence[Path], asked: Request) -> str:
-    """Return the job's name, which begins the name of its output: as it was given, or made of the job file's."""
+    """Return the job's name, with which its output's name begins: --name, or made from the job file's."""
     if asked.name is not None:
         return asked.name
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", paths[0].stem).strip("_.-")
@@ -273,7 +273,7 @@ def _name(paths: Sequence[Path], asked: Request) -> str:
 
 
 def _argument(path: Path) -> str:
-    """Return a path so that it is not taken for an option."""
+    """Return a path in a form that is not taken for an option."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
@@ -289,7 +289,7 @@ def _scripts() -> Path:
 
 
 def _site_environment(folder: Path) -> dict[str, str]:
-    """Return this process's environment as the site's file changes it. Raises InputError where the file fails."""
+    """Return the environment after the site's file has been sourced. Raises InputError if the file fails."""
     site = folder / _SITE
     read = ["bash", "-c", '. "$1" >&2 && exec env --null', "bash", str(site)]
     done = subprocess.run(read, capture_output=True, check=False)

@@ -118,12 +118,12 @@ class UserModel:
         return []
 
     def widest(self, sparse: bool) -> int:
-        """Return the columns of the widest rows that cross, as `footprint.measure` found them; 1 before that."""
+        """Return the columns of the widest exchanged rows, as `footprint.measure` sets them; 1 before that."""
         return self.columns
 
     @property
     def crossing(self) -> int:
-        """Columns of the widest rows that crossed in the last call."""
+        """Columns of the widest rows that ranks exchanged in the last call."""
         return max((columns for *_, columns in self._converted._conversion.last.exchanges), default=1)
 
     def layers(self, x: Tensor, graph: DistGraph) -> list[Tensor]:
@@ -157,7 +157,10 @@ class UserModel:
 
 
 class _Steps(Draws):
-    """Draws of a step. inside: of the dropouts within it, which count on."""
+    """Draws whose `begin` also sets torch's generator for a step, so that each step can be repeated.
+
+    inside: draws of the model's dropouts, whose numbers count up from DRAWS_A_STEP times the step's number.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -184,7 +187,7 @@ _told = set[str]()  # modules of which the user was told
 def load(settings: Settings, say: Callable[[str], None]) -> UserModel:
     """Import the class of model.module and make it with model.arguments. Raises InputError.
 
-    say: called with a line before code of the user's runs.
+    say: called with a line to print before the user's code runs.
     """
     where, _, name = settings.model.module.rpartition(":")
     if settings.train.dtype not in ("float32", "float64"):
@@ -231,7 +234,7 @@ def load(settings: Settings, say: Callable[[str], None]) -> UserModel:
 
 
 def _file(path: Path) -> ModuleType:
-    """Import a file, which may import its neighbours."""
+    """Import a Python file, which may import other files of its folder."""
     if not path.is_file():
         raise InputError(f"model.module: there is no file {path}; it is found relative to the job file")
     spec = importlib.util.spec_from_file_location(f"mgg_user_{path.stem}", path)

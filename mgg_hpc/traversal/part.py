@@ -57,7 +57,7 @@ class Part:
     comm: Any
 
     def find(self, node: int) -> Source:
-        """Return the slot and the row of a node on this rank, by its original id."""
+        """Return a node's slot and row on this rank, by its original id; each is -1 if there is none."""
         slots = np.flatnonzero(self.names == node)
         rows = np.flatnonzero(self.ids == node)
         return Source(int(slots[0]) if len(slots) else -1, int(rows[0]) if len(rows) else -1)
@@ -67,7 +67,7 @@ class Part:
         return values if self.out_place is None else values[self.out_place]
 
     def out_weight(self, weight: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the sum of the weights of the edges of all ranks out of each of this rank's rows, [n]. Collective.
+        """Return the total weight of the out-edges of each of this rank's rows, [n], on all ranks. Collective.
 
         weight: [E] in the order of ``graph.indices``.
         """
@@ -90,9 +90,9 @@ class Part:
 def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edges: str = "device") -> Part:
     """Read and check this rank's part of a graph file. Collective.
 
-    weights: read the edges' weights, or be ready for lengths. edges: the memory for edges on GPUs, "device" or "host".
-    Raises InputError, the same on all ranks, that names what is wrong with the file, or a graph that does not fit in
-    memory.
+    weights: True to read the edges' weights, and to prepare for traversals with edge lengths. edges: memory
+    that holds the edges of a GPU's rank, "device" or "host". Raises InputError, the same on all ranks, for a
+    file that is damaged or unsuitable, and for a graph that does not fit in memory.
     """
     with mpi.agree(comm):
         kernels = backend.traversal
@@ -211,7 +211,7 @@ def _in_edges(
 def _with_out_edges(
     graph: LocalGraph, *, shared: bool, places: bool
 ) -> tuple[LocalGraph, NDArray[np.int64] | None]:
-    """Return the graph with its out-edges, and `Part.out_place`, or [0] without ``places``.
+    """Return the graph with its out-edges, and `Part.out_place`, which has no entries without ``places``.
 
     shared: whether all sources are rows and each edge has a reverse, so that out-edges are the in-edges.
     """
@@ -224,7 +224,7 @@ def _with_out_edges(
 
 
 def _out_degree(comm: Any, edges: SplitEdges, rows: int) -> NDArray[np.int32]:
-    """Return the number of edges of all ranks out of each of this rank's rows. Collective."""
+    """Return the number of out-edges of each of this rank's rows, on all ranks together. Collective."""
     degree = np.bincount(edges.indices[: edges.local_edges], minlength=rows)
     counts = np.diff(edges.halo_bounds)
     np.add.at(degree, exchange.send(comm, edges.halo, counts), exchange.send(comm, halo.uses(edges), counts))
@@ -234,7 +234,7 @@ def _out_degree(comm: Any, edges: SplitEdges, rows: int) -> NDArray[np.int32]:
 def _hot(comm: Any, degree: NDArray[np.int32], low: int) -> NDArray[np.int64]:
     """Return the HOT rows of all ranks with the most out-edges, by descending number, then row. Collective.
 
-    They have more than the mean.
+    Rows with no more out-edges than the mean are left out.
     """
     mine = np.argsort(-degree, kind="stable")[:HOT]
     total, count = comm.allreduce(int(degree.sum(dtype=np.int64))), comm.allreduce(len(degree))

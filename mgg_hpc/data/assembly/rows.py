@@ -264,9 +264,9 @@ class SortedRows:
 
 
 def _counts(runs: Sequence[Run], keys: int) -> tuple[int, NDArray[np.int64]]:
-    """Return the largest shift of any run, and the number of edges of all runs in each bucket of 2**shift keys.
+    """Return (shift, counts): the largest shift of the runs, and the number of edges in each bucket.
 
-    keys: number of keys that the runs cover.
+    A bucket is 2**shift keys wide. counts: summed over the runs. keys: number of keys that the runs cover.
     """
     shift = max((run.shift for run in runs), default=0 if keys <= MOST_EDGES else keys.bit_length() - 24)
     buckets = -(-keys >> shift)
@@ -277,9 +277,9 @@ def _counts(runs: Sequence[Run], keys: int) -> tuple[int, NDArray[np.int64]]:
 
 
 def _fitting(counts: NDArray[np.int64], bucket: int, capacity: int, most: int) -> int:
-    """Return the end of the buckets from ``bucket`` on that together have at most ``capacity`` edges.
+    """Return the end of the longest range of buckets from ``bucket`` on with at most ``capacity`` edges.
 
-    These are at least one bucket, even if it has more edges, and at most ``most``.
+    The range has at least one bucket, even if that one has more edges, and at most ``most`` buckets.
     """
     sums = np.cumsum(counts[bucket : bucket + most])
     return bucket + max(1, int(np.searchsorted(sums, capacity, side="right")))

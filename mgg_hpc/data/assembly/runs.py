@@ -119,7 +119,7 @@ class Run:
 
 
 def described(work: WorkFolder, facts: Mapping[str, Any]) -> Run:
-    """Return the run of an entry of the manifest (`Run.describe`)."""
+    """Return the run in a file from ``facts``, its entry in the manifest, which `Run.describe` made."""
     offsets = np.array(facts["offsets"], dtype=np.int64)
     return Run(facts["shift"], offsets, np.dtype(facts["dtype"]), facts["width"], work.file(facts["file"]))
 
@@ -275,7 +275,7 @@ class Gatherer:
 
 
 def _plain(*ends: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Return contiguous arrays of ids of the same dtype, one that the native module takes."""
+    """Return ids as contiguous arrays of one dtype that the native module supports: int32, int64 or uint32."""
     kind = ends[0].dtype
     same = all(ids.dtype == kind for ids in ends) and kind in (np.int32, np.int64, np.uint32)
     return tuple(np.ascontiguousarray(ids, kind if same else np.int64) for ids in ends)

@@ -61,7 +61,7 @@ class TextBlock:
 
     @property
     def end(self) -> dict[str, int]:
-        """Arguments of `text_blocks` with which it goes on after this block."""
+        """The arguments ``offset`` and ``line`` with which `text_blocks` begins after this block."""
         return {"offset": self.offset + len(self.text), "line": self.line + self.lines}
 
 
@@ -77,11 +77,12 @@ def text_size(path: Path) -> int:
 def text_blocks(
     path: Path, *, offset: int = 0, line: int = 1, words: bool = False
 ) -> Generator[TextBlock, None, None]:
-    """Yield a file's text from byte ``offset`` on, which is in ``line``; a newline is added to a last line without one.
+    """Yield blocks of a file's text from byte ``offset`` on; a newline is added to a last line without one.
 
-    words: blocks end after any blank, since lines may be long. A byte order mark of UTF-8 is made blanks. Raises
-    InputError for a file that cannot be read, is damaged, unpacks to too much, has a line (or word) of more than
-    LONGEST_LINE bytes, or a carriage return within a line.
+    line: number of the line at ``offset``. words: True to end blocks after any blank, since lines may be long.
+    Blanks replace a byte order mark of UTF-8. Raises InputError for a file that cannot be read, is damaged,
+    unpacks to too much, has a line (or word) of more than LONGEST_LINE bytes, or a carriage return within a
+    line.
     """
     buffer = bytearray(BLOCK_BYTES + LONGEST_LINE + 1)
     view, held, done = memoryview(buffer), 0, 0
@@ -128,7 +129,7 @@ def _check_returns(where: str, text: bytearray, end: int, line: int) -> None:
 
 
 def lines_of(text: NDArray[np.uint8], number: int = 0) -> Iterator[tuple[int, int, str]]:
-    """Yield number, byte after it, and text of each line of whole lines, the first of which has this number."""
+    """Yield (number, byte after the line, text) for each line in a block. number: number of the first line."""
     begin, data = 0, text.tobytes()
     while begin < len(data):
         end = data.index(b"\n", begin)
@@ -137,10 +138,10 @@ def lines_of(text: NDArray[np.uint8], number: int = 0) -> Iterator[tuple[int, in
 
 
 def head_lines(path: Path) -> Iterator[tuple[dict[str, int], int, str]]:
-    """Yield the lines of a file that is read again later, without the blanks around them.
+    """Yield (arguments, number, text) for each line of a file that is read again later.
 
-    With each line come the arguments of `text_blocks` that begin after it, and its number. Raises InputError as
-    `text_blocks` does, and for a pipe or a device, which can be read only once.
+    arguments: those with which `text_blocks` begins after the line. text: without the blanks around it. Raises
+    InputError as `text_blocks` does, and for a pipe or a device, which can be read only once.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError(f"{path} is a pipe or a device, and a pipe cannot be read twice; give a file")
@@ -207,7 +208,7 @@ def _filling(pieces: Iterator[Piece], offset: int) -> Fill:
 
 
 def _ahead(thread: ThreadPoolExecutor, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Yield pieces, of which a thread makes the next ones meanwhile."""
+    """Yield pieces, while a thread produces the next ones."""
     waiting = deque(thread.submit(next, pieces, None) for _ in range(PIECES))
     while (piece := waiting.popleft().result()) is not None:
         waiting.append(thread.submit(next, pieces, None))
@@ -242,7 +243,7 @@ def _pieces(path: Path, raw: BinaryIO, kind: str) -> Iterator[Piece]:
 
 
 class _Counted:
-    """A file whose bytes are counted as they are read; a pipe cannot tell."""
+    """A file that counts the bytes read from it, since a pipe cannot tell its position."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw, self.bytes = raw, 0

@@ -50,7 +50,7 @@ class CsrParts:
 
 
 def _number_type(code: Any, *flags: Any) -> np.dtype:
-    """Replace numpy.dtype: only types of numbers."""
+    """Stand in for numpy.dtype. Raises UnpicklingError for a dtype other than bool, integers and floats."""
     dtype = np.dtype(code if isinstance(code, str) else "O")
     if dtype.kind not in "biuf":
         raise pickle.UnpicklingError(f"an array of type {shown(code)}")
@@ -58,14 +58,14 @@ def _number_type(code: Any, *flags: Any) -> np.dtype:
 
 
 def _csr(kind: Any, base: Any, state: Any) -> CsrParts:
-    """Replace Python 2's _reconstructor: only of CSR matrices."""
+    """Stand in for Python 2's _reconstructor. Raises UnpicklingError for a class other than a CSR matrix."""
     if kind is not CsrParts:
         raise pickle.UnpicklingError(f"an object of {shown(kind)}")
     return CsrParts()
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    """Replace codecs.encode, by which Python 3 writes bytes for Python 2: only as latin1."""
+    """Stand in for codecs.encode, with which Python 3 pickles bytes for Python 2. Only latin1 is allowed."""
     if encoding not in ("latin1", "latin-1") or not isinstance(text, str):
         raise pickle.UnpicklingError(f"text encoded as {shown(encoding)}")
     return text.encode("latin1")
@@ -113,7 +113,7 @@ COPIES = 32  # times the file's size that calls may make of its texts
 
 
 def _count(data: bytes) -> None:
-    """Raise UnpicklingError for instructions that no pickle of arrays has, or more of them, or for larger ones."""
+    """Raise UnpicklingError for instructions that no pickle of arrays has, and for too many or large ones."""
     counts = {"instructions": 0, "calls": 0, "tuples": 0}
     longest = 0
     for code, argument, _ in pickletools.genops(data):
@@ -137,10 +137,10 @@ def _count(data: bytes) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the names in KNOWN and no others. None of them calls, imports or changes anything else.
+    """An unpickler that finds the names in KNOWN only. None of these calls, imports or changes anything else.
 
-    A pickle may also set the state of the objects that it names, of which only one kind can be changed: CsrParts' own
-    ``__setstate__`` keeps the class from it, and the others have no attributes to set.
+    A pickle may also set attributes of the objects that it names. Only those of the class CsrParts could be set,
+    but its ``__setstate__`` is called instead, and fails for the class.
     """
 
     def find_class(self, module: str, name: str) -> Any:

@@ -172,7 +172,7 @@ def _check_names(where: str, names: Sequence[str]) -> None:
 
 
 def _fits(dialect: Dialect, words: Words) -> bool:
-    """Return whether words may be a row."""
+    """Return whether ``words`` may be a row of a table of several columns."""
     return len(words) > 1 and all(not word or dialect.is_number(word) for word in words)
 
 
@@ -194,10 +194,10 @@ def _parsed(path: Path, head: Head) -> Iterator[tuple[NDArray[np.float64], int]]
 
 
 def _check_gaps(path: Path, block: TextBlock, dialect: Dialect, gap: int) -> int:
-    """Return the line of the first blank line after the last row so far, or 0. gap: that of the block before.
+    """Return the line of the first blank line after the last row so far, or 0.
 
-    Raises InputError if a row follows: each line is a node's, and all further ones would belong to the node
-    before.
+    gap: the result for the block before. Raises InputError if a row follows a blank line: each line is a
+    node's, and the rows after it would be off by one.
     """
     if not gap and native.load().count_rows(block.text) == block.lines:
         return 0
@@ -212,7 +212,7 @@ def _check_gaps(path: Path, block: TextBlock, dialect: Dialect, gap: int) -> int
 
 
 def _parse_lines(path: Path, block: TextBlock, head: Head, values: NDArray[np.float64]) -> tuple[int, int]:
-    """Fill the first rows of ``values`` [rows, columns] with a block; return their number and that of comments."""
+    """Fill ``values`` [rows, columns] from a block; return the numbers of rows filled and of comments."""
     dialect, columns, row, left_out = head.dialect, values.shape[1], 0, list[int]()
     for line in dialect.lines(block.text, block.line, left_out):
         where = f"{path}:{line.number}"
@@ -331,7 +331,10 @@ def _matrix(path: Path, batch: Any, row: int) -> NDArray[Any]:
 
 
 def _column(path: Path, column: Any, row: int) -> NDArray[Any]:
-    """Return a column as numbers [rows, length of its lists, or 1]."""
+    """Return a Parquet column as numbers [rows, L]; L is the length of its lists, or 1 if it has none.
+
+    row: number of the column's first row in the file. Raises InputError for lists of several lengths.
+    """
     from pyarrow import compute
 
     if not _is_list(column.type):

@@ -186,9 +186,10 @@ class GNN(torch.nn.Module):
         return max(sources), max(targets)
 
     def _widths(self, sparse: bool, *, of_input: bool = False) -> list[tuple[int, int]]:
-        """Return the (forward, backward) widths of the rows that each layer exchanges.
+        """Return the (forward, backward) widths of the rows that each layer exchanges; 0 for none.
 
-        of_input: True to count as if the gradient of the input were needed. Evaluation exchanges these widths.
+        sparse: as in `exchanged`. of_input: True to assume that the gradient of the input is needed; the
+        forward widths are then those of evaluation.
         """
         wants = of_input or self.chosen.input == "learned"
         return [

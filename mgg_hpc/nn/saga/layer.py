@@ -151,7 +151,10 @@ class Layer(Stages):
         return Program("", stage, columns=columns)
 
     def _columns(self, stage: Staged, dtype: torch.dtype, parts: WeightParts) -> ColumnProgram:
-        """Return the operations that remain on the edges. Raises NotByColumnError if edges need rows in memory."""
+        """Return the program, run column by column, of the operations that must be computed for each edge.
+
+        Raises NotByColumnError if each edge needs a row in memory instead.
+        """
         if not self.fuse:
             raise NotByColumnError("fuse is False")
         if self.accumulator == "concat":

@@ -1,4 +1,4 @@
-"""Sums over the edges of a graph that is streamed, an interval at a time: of rows, or by a tape (fused.py)."""
+"""Reductions over a streamed graph's edges, an interval at a time: of rows, or of what a tape computes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from .tracing import SRC, attribute
 
 
 class Sums(ABC):
-    """Reductions of the messages of one layer over the edges.
+    """The sum, mean or maximum of one layer's messages over a streamed graph's edges, forward and backward.
 
-    grid: of the graph. width: number of columns of the result. source_widths: of the values of sources that edges read.
-    target_width: number of columns of the rows of destinations that sources read in the backward. reads_rows: whether
-    edges read the layer's input itself at sources. has_sources: whether edges read values of sources. reads_sources:
-    whether `to_sources` needs these values. keeps_sums: whether `backward` needs the reduced messages.
+    grid: the graph's intervals and plans. width: columns of the reduced messages. source_widths: columns of
+    each value that edges read at their sources. target_width: columns of the rows that destinations write in
+    the backward, for edges to read. reads_rows: True if edges read the layer's input itself at sources.
+    has_sources: True if edges read any values at sources. reads_sources: True if `to_sources` needs these
+    values. keeps_sums: True if `backward` needs the reduced messages.
     """
 
     grid: Grid
@@ -46,10 +47,14 @@ class Sums(ABC):
 
     @abstractmethod
     def scaled(self, end: str, values: list[Tensor], low: int, high: int) -> list[Tensor]:
-        """Return the operands at rows low .. high - 1 of one end: values that moved there, then factors of weights."""
+        """Return what edges read at rows low .. high - 1 of their sources or destinations (``end``).
+
+        values: what apply_edge computes for these rows. A normalised matrix's factors are multiplied in, or
+        follow.
+        """
 
     def shared(self) -> list[Tensor]:
-        """Return values that all edges read."""
+        """Return the values that are the same for all edges."""
         return []
 
     @abstractmethod
@@ -98,10 +103,11 @@ class Sums(ABC):
     def backward(
         self, low: int, high: int, gradient: Tensor, kept: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the rows of destinations low .. high - 1 that sources read, and gradients of values.
+        """Return the rows that destinations low .. high - 1 write for `to_sources`, and gradients of values.
 
-        gradient: [n, width], of the reduced messages. kept: results of `forward`, with keeps_sums the first too. The
-        gradients are of the values that moved to destinations, [n, width] each, then of `shared`.
+        gradient: [n, width], of the reduced messages. kept: results of `forward`, the first only with
+        keeps_sums. The gradients are of the values that edges read at destinations, [n, width] each, then of
+        `shared`.
         """
 
     @abstractmethod
@@ -167,7 +173,7 @@ class LinearSums(Sums):
 
 
 class TapeSums(Sums):
-    """Reductions of messages that are computed column by column. Raises InputError for one that cannot be streamed."""
+    """Reductions of messages computed column by column. Raises InputError for those that cannot be streamed."""
 
     def __init__(
         self,

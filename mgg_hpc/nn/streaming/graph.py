@@ -78,9 +78,10 @@ class StreamedGraph(DistGraph):
     """A rank's part of a graph whose rows stay in stores (`mgg.open(..., streaming=...)`).
 
     Layers are programs (`nn.saga`) that run in one pass over the edges. Their inputs, as ``x``, and outputs are
-    `StreamedRows`. Labels, masks, losses and the rest are as in `DistGraph`. normalize: train.normalize_features of a
-    job. block_rows: number of rows that are computed at a time. grids: of the layers so far. swapped: bytes of sums
-    that left memory or returned. pace: counts the bytes of all stores.
+    `StreamedRows`. Labels, masks, losses and the rest are as in `DistGraph`. normalize:
+    train.normalize_features of a job. block_rows: number of rows that are computed at a time. grids: the grids
+    of the layers called so far. swapped: bytes of partial sums that were written out of memory and read back.
+    pace: counts the bytes of all stores.
     """
 
     streams = True
@@ -197,13 +198,11 @@ class StreamedGraph(DistGraph):
 
     @property
     def store_row_bytes(self) -> int:
-        """Bytes of a row of all stores that `new_store` has made."""
+        """Bytes per row, summed over all stores that `new_store` has made."""
         return self._stores.row_bytes
 
     def drop(self, store: Store) -> None:
-        """Return a store of `new_store` to the pool, from which a later `new_store` takes it; do nothing for other
-        stores. Collective.
-        """
+        """Give a store of `new_store` back to be reused; do nothing for other stores. Collective."""
         self._stores.give(store)
 
     def _free(self) -> None:

@@ -41,7 +41,7 @@ class StorePool:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of all stores, used and free."""
+        """Bytes per row, summed over all stores, used and free."""
         return sum(store.format.row_bytes for store in (*self._taken, *self._free))
 
     def give(self, store: Store) -> None:

@@ -256,7 +256,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def stream(self) -> Stream:
-        """Order, time and recording of this rank's launches."""
+        """This rank's queue of kernel launches."""
 
     @property
     @abstractmethod

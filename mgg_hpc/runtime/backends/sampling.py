@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class SamplingKernels(ABC):
-    """Makes samplers that draw on a GPU what `runtime.sampler.Sampler` draws on a core, bit for bit."""
+    """Creates samplers on a GPU, with the same results as `runtime.sampler.Sampler` on a CPU, bit for bit."""
 
     @abstractmethod
     def bind(self, host: Sampler, near_bytes: int, hottest: NDArray[np.int64] | None = None) -> Sampler:
-        """Return a sampler of the graph of ``host``, whose arrays may not change.
+        """Return a GPU sampler of the graph of ``host``, whose arrays may not change afterwards.
 
-        near_bytes: of edges, with their weights, that are copied to the GPU. hottest: int64, distinct rows, in the
-        order in which theirs are chosen. [default: all, by their numbers] The other edges are read where they lie in
-        the host's memory, whose pages are locked until the sampler is closed or freed. Raises InputError where the GPU
-        cannot hold so much, a row has 2^31 edges or more, or pages cannot be locked.
+        near_bytes: most bytes of edges and their weights to copy to the GPU. hottest: int64, distinct rows
+        whose edges are copied, the first ones first. [default: all rows, ascending] The GPU reads all other
+        edges from the host's memory, whose pages are locked until the sampler is closed or freed. Raises
+        InputError if the GPU cannot hold so much, a row has 2^31 edges or more, or pages cannot be locked.
         """

@@ -107,7 +107,7 @@ def read(traces: Mapping[int, Path], timelines: int) -> Timeline | None:
 
 
 def _events(path: Path) -> list[Event]:
-    """Return the events of a trace that last, by this machine's clock in microseconds."""
+    """Return the events of a trace that have a duration, in microseconds of this machine's clock."""
     found = content(path)
     base = float(found.get("baseTimeNanoseconds", 0)) / 1e3  # each rank's own
     events = (each for each in found["traceEvents"] if each.get("ph") == "X" and "cat" in each)
@@ -217,10 +217,10 @@ def _uses(rank: int, events: Sequence[Event], origin: float, view: tuple[float, 
 
 
 def _held(spans: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean number of spans [n, 2] that hold between each two edges."""
+    """Return the mean number of spans (begin, end) [n, 2] that are active between consecutive edges."""
 
     def passed(times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the integral, up to each edge, of the number of times that have passed."""
+        """Return, for each edge, the sum of (edge - time) over the times before it."""
         count = np.searchsorted(np.sort(times), edges)
         sums: NDArray[np.float64] = count * edges - np.concatenate([[0], np.cumsum(np.sort(times))])[count]
         return sums

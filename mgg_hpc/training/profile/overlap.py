@@ -21,8 +21,9 @@ TURNS = 7  # the fastest counts, as other work on a machine only adds time
 def measure(job: Job, graph: GraphHandle, dog: Watchdog) -> list[dict[str, Any]]:
     """Return an entry of the profile's summary.json for each exchange of a training step. Collective.
 
-    It has the ms of the slowest rank in the fastest turn for the whole aggregation, its sums alone and its transfer
-    alone, and the hidden share; or the reason why that is unknown.
+    It has the times in ms of the whole aggregation, of its sums alone and of its transfer alone, and the share
+    of the transfer that is hidden; or the reason why the share is unknown. A time is the slowest rank's, in the
+    fastest of TURNS repetitions.
     """
     known: dict[tuple[int, int], dict[str, Any]] = {}
     found = []
@@ -71,7 +72,7 @@ def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
 
 
 def _has_room(job: Job, each: Exchange) -> bool:
-    """Return whether this rank's GPU has room for the arrays of the parts."""
+    """Return whether this rank's GPU has room for the arrays that time the sums and the transfer separately."""
     free = job.backend.memory.free()
     rows = each.plan.destinations + overlap.held_here(each.plan)[1]
     return free is None or 2 * each.plan.nbytes + 2 * rows * each.format.row_bytes < free

@@ -44,10 +44,10 @@ def _clocks() -> float:
 
 
 class Recorder:
-    """Profiles a few epochs of a run, if possible after those that allocate and load libraries.
+    """Runs torch's profiler in a few epochs, after WARM others that allocate memory, if the run has so many.
 
     Attributes:
-        first, last: the profiled epochs; last is smaller in a run that ends earlier.
+        first, last: first and last profiled epoch; last is smaller in a run that ends earlier.
         content: this rank's trace as JSON.
     """
 

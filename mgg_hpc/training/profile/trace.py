@@ -61,7 +61,7 @@ class Cost:
 
 @dataclass
 class Digest:
-    """Summary of one rank's trace. spans: by path from the epoch down. waits: number of waiting calls in a span."""
+    """Summary of one rank's trace. spans: costs by path from the epoch down. waits: calls by (path, name)."""
 
     spans: dict[Path, Cost] = field(default_factory=dict)
     waits: Counter[tuple[Path, str]] = field(default_factory=Counter)
@@ -116,7 +116,10 @@ def _counts(event: Mapping[str, Any]) -> bool:
 
 
 def slowest(digests: Sequence[Digest]) -> list[dict[str, Any]]:
-    """Return the spans for summary.json in an epoch's order: means over epochs, of the slowest rank."""
+    """Return the spans for summary.json, in the order in which an epoch runs them.
+
+    Calls and times are means over the epochs of a rank, each from the rank where it is largest.
+    """
     paths = list(dict.fromkeys(path for each in digests for path in each.spans))
     first = {path: at for at, path in enumerate(paths)}
 

@@ -20,7 +20,11 @@ BUFFERS = 2
 
 
 class FileReads:
-    """Reads of a table's file for one stream of launches, which waits for the copies of a gather once."""
+    """Reads rows from the file of a table for gathers on one CUDA stream.
+
+    A thread fills page-locked buffers while others are copied to the GPU. The stream waits once per gather, for
+    the last copy.
+    """
 
     def __init__(self, context: DeviceContext, src: TieredRows) -> None:
         file, self._format = src.file, src.format
@@ -36,7 +40,7 @@ class FileReads:
         self._used: Any = None  # an event after the last launch that reads the rows that have arrived
 
     def begin(self, context: DeviceContext, slots: NDArray[np.int64]) -> None:
-        """Begin to read rows. slots: [n], ascending, counted from the file's first."""
+        """Begin to read rows. slots: int64 [n], ascending, from 0 for the first row that only the file has."""
         while self._reading:  # of a gather that failed
             self._reading.popleft().cancel()
         self._slots, count, format = slots, len(slots), self._format
@@ -50,7 +54,7 @@ class FileReads:
             self._reading.append(self._thread.submit(self._read, first))
 
     def _read(self, first: int) -> float:
-        """Read the buffer's worth of rows from one on; return the seconds."""
+        """Fill a buffer with the rows of slots ``first`` and following; return the seconds that this takes."""
         slots, which = self._slots[first : first + self._rows], first // self._rows % BUFFERS
         if self._copied[which] is not None:
             self._copies.finish(self._copied[which])
@@ -60,7 +64,7 @@ class FileReads:
         return time.perf_counter() - began
 
     def finish(self) -> tuple[TieredRows, float]:
-        """Copy what is read; return a table that begins with the rows, for launches from now on, and the seconds."""
+        """Copy the rows to the GPU; return a table of them for later launches, and the seconds of reading."""
         assert self._arrived is not None
         seconds, row_bytes, kept = 0.0, self._format.row_bytes, self._arrived.tiers[0].kept
         assert kept is not None
@@ -80,5 +84,5 @@ class FileReads:
         return self._arrived, seconds
 
     def used(self) -> None:
-        """Keep the rows until the launches so far have read them."""
+        """Note that the launches so far read the rows, which are kept until these have ended."""
         self._used = self._copies.launched()

@@ -40,7 +40,7 @@ class DeviceSampling(SamplingKernels):
 class DeviceSampler(Sampler):
     """Draws in-edges of a graph on a GPU. Results are in the host's memory, where blocks are planned.
 
-    Calls of several threads share a stream, which is not the one that trains.
+    Calls from several threads share one CUDA stream, which is not the stream that trains.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DeviceSampler(Sampler):
         near_bytes: int,
         hottest: NDArray[np.int64] | None,
     ) -> None:
-        """Place a graph's edges as `SamplingKernels.bind` says. free: bytes of the GPU's memory."""
+        """Copy or lock a graph's edges, as in `SamplingKernels.bind`. free: bytes free on the GPU."""
         vars(self).update(vars(host))  # which draws what is too large for a GPU's kernels
         indptr, indices, weight, ids = self.indptr, self.indices, self.weight, self.ids
         degree = np.diff(indptr)
@@ -110,9 +110,10 @@ class DeviceSampler(Sampler):
             return Sampled(self._context.arrays.downloaded(nodes)[: 8 * count].view(np.int64), hops)
 
     def _hop(self, call: NDArray[Any], nodes: Any, count: int, *, edges: bool) -> tuple[Hop, Any, int]:
-        """Return the edges of one hop, and all rows so far, with their number.
+        """Draw the edges of one hop; return them, all rows of the batch so far, and the number of these rows.
 
-        call: HOP with the graph and its draws. nodes: int64 [count], of the batch so far.
+        call: a HOP with the addresses of the graph's arrays, the seed and the fanout. nodes: int64 [count], the
+        batch's rows before this hop.
         """
         context, arrays, made = self._context, self._context.arrays, dict[str, Any]()
 
