@@ -58,9 +58,8 @@ def main(names: tuple[str, ...], models: list[str], bench: Comparison, **sizes: 
 def measure(bench: Comparison, graph: Graph, shape: Shape) -> None:
     """Add the rows of one case, in new processes, since a process's peak of memory does not fall again."""
     with bench.started() as (processes, folder):
-        accept = partial(
-            accepted, dict[str, float](), folder
-        )  # mgg is the first, and writes the initial weights
+        # MGG is the first, and writes the initial weights.
+        accept = partial(accepted, dict[str, float](), folder)
         inputs = inputs_of(graph, shape, folder)
         runs = bench.prepared(f"{shape}, {graph.name}", processes, "epoch", inputs, accept)
         ms = workers.in_turns(runs, bench.turns)

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import mgg_hpc as mgg
-from mgg_hpc.data.readers.limits import numbers_of
 from mgg_hpc.runtime import mpi
+from mgg_hpc.sizes import numbers_of
 
 F, OUT, NODES, EDGES, TYPES = 8, 6, 61, 420, 3
 NEAR = 1e-5  # of the largest value

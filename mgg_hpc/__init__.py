@@ -1,4 +1,4 @@
-"""Full-graph GNN training over many GPUs and CPUs (an implementation of MGG, OSDI '23).
+"""GNN training on whole graphs or mini-batches, over many GPUs and CPUs (implements MGG, OSDI '23).
 
 For training loops of one's own: `open` and `from_pyg`, `from_dgl`, `from_networkx`, `from_scipy` give this rank's part
 of a graph, `nn` has the layers, `NeighborLoader` makes mini-batches for them, `Streaming` says how graphs stream that

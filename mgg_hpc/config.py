@@ -91,9 +91,8 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefetch: Count = 2  # batches that are sampled ahead
     # What prepares batches: threads of the CPU, the device, both by a plan, or what is fastest by measured times.
     prepare: Literal["cpu", "device", "hybrid", "auto"] = "cpu"
-    buffer: Annotated[int, msgspec.Meta(ge=1, le=1024)] = (
-        10  # batches that wait on each side, at most; not with "cpu"
-    )
+    # Batches that wait on each side, at most; not with "cpu".
+    buffer: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 10
 
     @property
     def plain_adam(self) -> bool:
@@ -152,9 +151,8 @@ class DlrmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: list[Category] = []  # categories, counted from 1; []: all
     rows: Annotated[int, msgspec.Meta(ge=2, le=2**40)] = 100_000  # of each table; words are hashed by modulo
     dim: Positive = 16  # columns of the tables, and of the bottom MLP's output
-    bottom: list[Width] = msgspec.field(
-        default_factory=lambda: [512, 256]
-    )  # columns of the MLPs' hidden layers
+    # Columns of the MLPs' hidden layers.
+    bottom: list[Width] = msgspec.field(default_factory=lambda: [512, 256])
     top: list[Width] = msgspec.field(default_factory=lambda: [512, 256])
     optimizer: Literal["sgd", "adagrad", "rowwise_adagrad"] = "rowwise_adagrad"
     learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 0.01

@@ -1,4 +1,4 @@
-"""The errors that a user can mend, and the exit codes of section "Commands" of the documentation."""
+"""Errors that a user can mend, words of their messages, and the exit codes of docs/install.md."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ DONE = 0
 FAILED = 1
 WRONG_INPUT = 2
 STOPPED = 3
+SHOWN = 40  # characters of a file's own words in a message
 
 
 class InputError(Exception):
@@ -16,6 +17,12 @@ class InputError(Exception):
 
     Every command turns it into that line on stderr and exit code 2.
     """
+
+
+def shown(text: object) -> str:
+    """Return a file's own words for a message: quoted, printable, and no longer than 40 characters."""
+    quoted = repr(text if isinstance(text, str | int | float | bool | None) else type(text).__name__)
+    return quoted if len(quoted) <= SHOWN + 2 else f"{quoted[:SHOWN]}...{quoted[-1]}"
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from .errors import InputError
+from .errors import shown as quoted
+
 PATTERN = r"^\s*(\d+(?:\.\d+)?)\s*([KkMmGgTt]?)(?:i?[Bb])?\s*$"
 
 
@@ -27,3 +30,13 @@ def shown(nbytes: float) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun: "1 rank", "2 ranks"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def numbers_of(option: str, words: str, largest: int = 2**16) -> list[int]:
+    """Return the numbers in a comma-separated list. Raises InputError for anything but 1 .. ``largest``."""
+    found = [word.strip() for word in words.split(",")]
+    for word in found:
+        if not (word.isascii() and word.isdecimal() and len(word) < 20 and 1 <= int(word) <= largest):
+            given = f"--{option} {quoted(words)[1:-1]}"
+            raise InputError(f"{given}: {quoted(word)}; expected numbers of 1 .. {largest}")
+    return [int(word) for word in found]

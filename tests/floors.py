@@ -11,5 +11,6 @@ FLOORS: list[str | set[str]] = [
     "plan",
     "data",
     "config",
-    {"errors", "sizes"},
+    "sizes",
+    "errors",
 ]

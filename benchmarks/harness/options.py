@@ -11,7 +11,7 @@ import click
 
 from harness import graphs
 from harness.results import words_of
-from mgg_hpc.data.readers.limits import numbers_of
+from mgg_hpc.sizes import numbers_of
 
 WIDTH = click.IntRange(1, 65536)  # columns of rows
 

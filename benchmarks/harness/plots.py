@@ -15,13 +15,8 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.tools.plots import COLOURS, INK, MAIN, MARKS, MUTED, OTHER, WIDTH, load
 
 LONGEST = 1.3  # times the longest bar: where whiskers end
-UNITS = {
-    "ms": " ms",
-    "mb": " MB",
-    "percent": "%",
-    "time": "×",
-    "speedup": "×",
-}  # by the ends of columns' names
+# By the ends of columns' names.
+UNITS = {"ms": " ms", "mb": " MB", "percent": "%", "time": "×", "speedup": "×"}
 SLOWEST = 2.0  # times the fastest: where shades of a map end
 
 

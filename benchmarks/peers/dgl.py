@@ -73,9 +73,8 @@ def _state(task: nets.Task, model: str) -> dict[str, Tensor]:
         renamed = name
         for theirs, here in NAMES[model].items():
             renamed = renamed.replace(theirs, here)
-        found[renamed] = (
-            value.t() if model == "gcn" and value.dim() == 2 else value
-        )  # GraphConv's is [in, out]
+        # GraphConv's is [in, out].
+        found[renamed] = value.t() if model == "gcn" and value.dim() == 2 else value
     return found
 
 

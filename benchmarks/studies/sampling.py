@@ -27,9 +27,9 @@ from harness.processes import LATEST, train
 from harness.results import Results, output_files
 
 from mgg_hpc import config
-from mgg_hpc.data.readers.limits import numbers_of
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
+from mgg_hpc.sizes import numbers_of
 from mgg_hpc.training import sampled
 from mgg_hpc.training.run_folder import METRICS
 

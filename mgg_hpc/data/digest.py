@@ -8,9 +8,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-BLOCK = (
-    64 << 10
-)  # bytes of a block in new files; a slice reads up to two blocks more of each dataset than it needs
+# Bytes of a block in new files; a slice reads up to two blocks more of each dataset than it needs.
+BLOCK = 64 << 10
 LARGE_BLOCK = 4 << 20  # the same in files without the attribute digest_block, and in digests for the uuid
 PIECE = 4 << 20  # bytes that are read or written at a time
 

@@ -208,7 +208,7 @@ def split_per_class(
         if len(members) <= train + val:
             raise InputError(
                 f"a split per class of {train} training and {val} validation nodes needs more than "
-                f"{train + val} nodes a class; class {label} has {len(members)}"
+                f"{train + val} nodes a class; class {label} has {len(members)}: use --split-random 0.6 0.2"
             )
         for split, nodes in zip(chosen, np.split(members, [train, train + val]), strict=True):
             split.append(nodes)

@@ -20,10 +20,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, shown
 from . import hdf5, schema
 from .digest import LARGE_BLOCK
-from .readers.limits import shown
 from .schema import Contents, Layout, bounds_path
 
 UINT64 = np.dtype("<u8")

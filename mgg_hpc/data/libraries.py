@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import sizes
-from ..errors import InputError
+from ..errors import InputError, shown
 from .export import in_imported_order, whole
 from .graph import SPLITS, Graph, SparseRows, from_edges
 from .readers import FORMATS
 from .readers.array_edges import count_rounded, rounding
-from .readers.limits import memory, shown
+from .readers.limits import memory
 from .readers.node_arrays import label_fields
 from .readers.npy import NUMBERS
 from .verify import undirected_if_symmetric

@@ -93,10 +93,8 @@ class CheckedFile:
             return
         span, block, digests = self.spans[path], self.digest_block, BlockDigests(self.digest_block)
         start, end = lo * span.layout.row_bytes, hi * span.layout.row_bytes
-        number, stop = (
-            start // block,
-            -(-end // block),
-        )  # the next digest block to compare, and after the last
+        # The next digest block to compare, and after the last.
+        number, stop = start // block, -(-end // block)
         expected = iter(self.read(schema.DIGEST + path, number, stop))
         position = number * block  # of the next byte
 

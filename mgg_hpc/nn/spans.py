@@ -50,9 +50,8 @@ def first_order(backward: Callable[..., _Result]) -> Callable[..., _Result]:
             raise RuntimeError(
                 "layers of mgg_hpc have first gradients alone: call backward or grad without create_graph=True"
             )
-        if torch.is_autocast_enabled(
-            device := gradients[0].device.type
-        ):  # the caller's; layers compute without
+        # The caller's autocast; layers compute without.
+        if torch.is_autocast_enabled(device := gradients[0].device.type):
             with torch.autocast(device, enabled=False):
                 return checked(ctx, *gradients)
         with layer(getattr(ctx, "layer", "")), calling("backward"):

@@ -96,9 +96,8 @@ def share(
             bounds, {key: part.astype(kinds[key][0], copy=False) for key, part in parts.items()}, None
         )
     edge_bounds = prefix_sum(np.array([count for count, _ in described], dtype=np.int64))
-    cuts = {
-        key: edge_bounds if _by_edge(key) else bounds for key in kinds
-    }  # of each array, between ranks' parts
+    # Bounds of each array between ranks' parts.
+    cuts = {key: edge_bounds if _by_edge(key) else bounds for key in kinds}
     cuts[_INDPTR] = bounds + 1
     parts[_INDPTR] = indptr[1:] + edge_bounds[comm.rank]
     return _filled(comm, node or mpi.node(comm), bounds, kinds, cuts, parts)
@@ -140,11 +139,8 @@ def _filled(
     parts: dict[_Key, NDArray[Any]],
 ) -> SharedGraph:
     """Return the graph in a window of this node, filled with the parts of all ranks. Collective."""
-    starts, end, page = (
-        {},
-        0,
-        mmap.PAGESIZE,
-    )  # in bytes; each array has pages of its own, to be locked for a GPU
+    # In bytes; each array has pages of its own, to be locked for a GPU.
+    starts, end, page = {}, 0, mmap.PAGESIZE
     for key, (dtype, shape) in kinds.items():
         starts[key] = end
         end += -(-int(cuts[key][-1]) * dtype.itemsize * math.prod(shape) // page) * page

@@ -1,1 +1,1 @@
-"""Commands around training: files, partitions, doctor, clean, benchmarks."""
+"""Commands around training: files, partitions, doctor, clean."""

@@ -19,11 +19,10 @@ from rich.table import Table
 
 from ..config import ModelSettings
 from ..data import generate, store, writer
-from ..data.readers.limits import numbers_of
 from ..errors import DONE, InputError
 from ..plan.cost_model import TRANSFERS, RowCost, System
 from ..runtime import calibration, cores
-from ..sizes import counted
+from ..sizes import counted, numbers_of
 from ..training.screen import console
 from . import estimate
 from .doctor import LAUNCH
@@ -58,9 +57,8 @@ from mgg_hpc.__main__ import main
 sys.exit(max(main(["train", job, "--no-progress"]) for job in sys.argv[1:]))
 """
 
-Observed = tuple[
-    list[float], float
-]  # seconds that a training takes for a second of each cost, and that it took
+# Seconds that a training takes for a second of each cost, and that it took.
+Observed = tuple[list[float], float]
 
 
 def process_calibrate(ranks: str) -> int:

@@ -18,7 +18,6 @@ from .. import sizes
 from ..config import ModelSettings
 from ..data import schema
 from ..data.atomic_write import check_output, replacement
-from ..data.readers.limits import numbers_of
 from ..data.store import GraphFile, GraphSlice, open_graph
 from ..errors import InputError
 from ..nn.graph.loading import weighted_edges
@@ -30,6 +29,7 @@ from ..plan.cost_model import Cluster, Hosts, Layer, Predicted, System, find_sys
 from ..plan.counts import Traffic
 from ..plan.row_ranges import edge_balanced
 from ..runtime import calibration
+from ..sizes import numbers_of
 from ..training.screen import console
 from .terminal import waiting
 

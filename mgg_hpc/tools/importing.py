@@ -89,7 +89,7 @@ def process_import(
     for note in [] if isinstance(found, Graph) else [*found.notes, *notes]:
         print(note)
     if schema.Y in held.datasets and not _has_training_rows(output):
-        print("there are no training nodes; to train on this graph, import it with --split-per-class")
+        print("there are no training nodes; to train on this graph, import it with --split-random 0.6 0.2")
 
 
 def _check_options(format_: str, options: Options) -> None:

@@ -324,7 +324,7 @@ def _labels(settings: Settings, comm: Any, part: Part, device: str, *, trains: b
     labels = metrics.labels(comm, part.slice.y, masks, device)
     if labels.totals["train"] == 0 and trains:
         raise InputError(
-            f"{part.path}: has no training nodes (/node/train); import it with --split-per-class, or "
+            f"{part.path}: has no training nodes (/node/train); import it with --split-random 0.6 0.2, or "
             "write bool [n] masks into the file"
         )
     weights = np.array(settings.train.class_weights)

@@ -22,10 +22,8 @@ from .metrics import Scores
 # Classes that need what a job file cannot give: closures, sparse gradients, functions, other schedulers.
 OTHERS = ("Optimizer", "LBFGS", "SparseAdam")
 OTHER_SCHEDULERS = ("LRScheduler", "LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
-BY_MATRIX = (
-    "Adafactor",
-    "Muon",
-)  # their update of a row depends on other rows, so that a rank cannot compute it from its own rows
+# Their update of a row depends on other rows, so that a rank cannot compute it from its own rows.
+BY_MATRIX = ("Adafactor", "Muon")
 KEYS = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}
 
 

@@ -205,9 +205,8 @@ def stay_on_host(base: Base, plans: int) -> bool:
     widest = row_format(base.model.widest(sparse=False), dtype).row_bytes
     others += 2 * int((part.bounds[1:] - part.bounds[:-1]).max()) * widest
     mine = asked == "host" or (asked == "auto" and features + others > free)
-    if not any(
-        base.comm.allgather(mine)
-    ):  # all ranks do the same, as the widths of exchanged rows depend on it
+    # All ranks do the same, as the widths of exchanged rows depend on it.
+    if not any(base.comm.allgather(mine)):
         return False
     total = int(mpi.node(base.comm).allreduce(features))
     with mpi.agree(base.comm):

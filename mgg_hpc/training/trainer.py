@@ -177,9 +177,8 @@ class Trainer:
         self.step(self._number(batch.epoch))
         loss, finite = float(self._flat[-1]), bool(self._weights_are_finite())  # the host waits here
         so_far = self.so_far
-        so_far.moved.add(
-            self.job.backend.stream.meter.taken()
-        )  # the meter would keep the plans of all blocks
+        # The meter would keep the plans of all blocks.
+        so_far.moved.add(self.job.backend.stream.meter.taken())
         so_far.batches += 1
         so_far.loss += loss * self._divisor
         self.counts.add(batch)

@@ -216,9 +216,8 @@ def _check_range(part: Part, node: int, lengths: NDArray[np.float32], distance: 
     mine = float(distance.max(initial=0, where=np.isfinite(distance))), float(lengths.max(initial=0))
     if sum(map(max, *part.comm.allgather(mine), (0.0, 0.0))) <= largest:
         return
-    beyond = np.repeat(
-        np.isinf(distance), np.diff(graph.indptr)
-    )  # edges from a reached node to one that seems not
+    # Edges from a reached node to one that seems not.
+    beyond = np.repeat(np.isinf(distance), np.diff(graph.indptr))
     beyond &= np.isfinite(part.halo_of(distance))[graph.indices]
     with mpi.agree(part.comm):
         if beyond.any():

@@ -34,7 +34,7 @@ def test_counts_are_predicted_exactly(measured, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     costs = [1e-9] * len(calibrate.COSTS)
     calibration.save([calibrate.system(costs, ranks) for ranks in (1, 2)])
-    found = measured("model_accuracy", "rmat:8:4", "--widths=5", "--ranks=2", "--keep", picture=False)
+    found = measured("predictions", "rmat:8:4", "--widths=5", "--ranks=2", "--keep", picture=False)
     assert [row["transfer"] for row in found["rows"] if row["part"] == "epoch ms"] == list(TRANSFERS)
     for row in found["rows"]:
         error = 100 * (row["predicted"] / row["measured"] - 1)

@@ -6,8 +6,8 @@ import pytest
 from harness import graphs
 from harness.results import Results
 
-from mgg_hpc.data.readers.limits import numbers_of
 from mgg_hpc.errors import InputError
+from mgg_hpc.sizes import numbers_of
 
 
 def test_rows_are_compared_with_the_first_turn_by_turn():

@@ -52,6 +52,7 @@ SUBJECTS = [
     "generator",
     "layer",
     "transport for CPUs",
+    "transport for GPUs",
     "library to compare with",
     "benchmark",
 ]

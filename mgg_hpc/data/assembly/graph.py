@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import sizes
-from ...errors import InputError
+from ...errors import SHOWN, InputError, shown
 from .. import checks, schema
 from ..atomic_write import check_output
 from ..edge_stream import Imported, Rows
 from ..readers.array_edges import rounding
-from ..readers.limits import SHOWN, shown
 from ..readers.node_arrays import RowReader
 from ..readers.npy import whole
 from ..schema import Layout

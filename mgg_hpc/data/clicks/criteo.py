@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...sizes import counted
 from ..readers.compressed import TextBlock, lines_of, text_blocks
-from ..readers.limits import shown
 
 INTEGERS, WORDS = 13, 26
 FIELDS = 1 + INTEGERS + WORDS

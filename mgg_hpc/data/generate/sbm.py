@@ -17,9 +17,8 @@ from .drawn import DRAWN_AT_ONCE, Drawn, DrawnEdges, Draws, Ends, spans, split_r
 
 MOST_EDGES = 1 << 63
 BYTES_HELD = 40  # a node: labels, nodes by class, the split, and their sorting
-LABELS, SOURCES, COINS, POSITIONS, NOISE, MEANS, SPLIT = range(
-    7
-)  # steps, in the order in which they are drawn
+# Steps, in the order in which they are drawn.
+LABELS, SOURCES, COINS, POSITIONS, NOISE, MEANS, SPLIT = range(7)
 
 
 def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophily: float, seed: int) -> Drawn:

@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 SPLITS = ("split_per_class", "split_random", "seed")
-NODES = (
-    "name",
-    "features",
-    "feature_type",
-    "labels",
-    "masks",
-    *SPLITS,
-)  # options that add data of nodes to edges
+# Options that add data of nodes to edges.
+NODES = ("name", "features", "feature_type", "labels", "masks", *SPLITS)
 TEXT = ("delimiter", "decimal", "comment", "header")  # how texts of edges and of nodes are written
 EDGES = ("symmetric", "simple", "combine", "memory")  # options of the build of a file
 ENTRIES = "entries (i, j) are edges i -> j; --transpose reads them as j -> i"  # of matrices

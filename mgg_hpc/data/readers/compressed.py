@@ -30,18 +30,15 @@ RATIO = 250  # largest compression ratio that texts of edges reach; deflate has 
 FREE = 64 << 20  # bytes that are unpacked before the ratio counts
 BYTE_ORDER = b"\xef\xbb\xbf"
 ZSTD_INPUT = 4 << 10  # bytes that are unpacked at a time, of which each 4 may be 128 KiB of text
-PIECE_BYTES, PIECES = (
-    1 << 20,
-    8,
-)  # size of the pieces of unpacked text, and how many of them wait to be parsed
+# Size of the pieces of unpacked text, and how many of them wait to be parsed.
+PIECE_BYTES, PIECES = 1 << 20, 8
 
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 PACKED |= {bytes([kind]) + b"\x2a\x4d\x18": "zstd" for kind in range(0x50, 0x60)}  # frames to skip
 OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\3\4": "zip"}
 
-Fill = Callable[
-    [memoryview], tuple[int, int]
-]  # (buffer) -> bytes of text read into it, bytes of the file read so far
+# (buffer) -> bytes of text read into it, bytes of the file read so far.
+Fill = Callable[[memoryview], tuple[int, int]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,19 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from .compressed import TextBlock, lines_of
-from .limits import shown
 
 BLANKS = " \t\r"
 DELIMITERS = ",;\t|"  # characters that are tried, before blanks
-NAMES = {
-    "tab": "\t",
-    "\\t": "\t",
-    "blank": " ",
-    "blanks": " ",
-    "space": " ",
-}  # of delimiters on a command line
+# Names of delimiters on a command line.
+NAMES = {"tab": "\t", "\\t": "\t", "blank": " ", "blanks": " ", "space": " "}
 LINES = 100  # in which a delimiter is looked for
 QUOTED = re.compile('"([^"]*(?:""[^"]*)*)"')
 BLANK, RUN = re.compile(f"[{BLANKS}]"), re.compile(f"[{BLANKS}]+")

@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import sizes
-from ...errors import InputError
+from ...errors import InputError, shown
 from .. import native, schema
 from ..edge_stream import EdgeBlock, Imported, Rows
 from .array_edges import count_rounded
 from .compressed import TextBlock, lines_of, text_blocks, text_size
 from .dialect import Dialect, TextLine, Words, after, attempt, is_numbered, number
 from .headers import HINT, check_names, is_header, name_columns
-from .limits import check_memory, shown
+from .limits import check_memory
 from .node_arrays import of_array
 
 LARGEST_ID = 10**15  # below it, ids have 15 digits at most

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from itertools import combinations
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from .dialect import Dialect, Words, attempt, check_header
-from .limits import shown
 
 # Words that name columns, in small letters without marks between them; the last ones of sources and targets say little
 # of the direction.
@@ -57,9 +56,8 @@ def _have_roles(first: str, second: str, *, ordered: bool = False) -> bool:
     if any(re.fullmatch(sources, a[at]) and re.fullmatch(targets, b[at]) for at in (0, -1)):
         return True
     begin, end = re.match(sources, _letters(first)), re.match(targets, _letters(second))
-    return bool(
-        begin and end and _letters(first)[begin.end() :] == _letters(second)[end.end() :]
-    )  # srcip, dstip
+    # Such as srcip, dstip.
+    return bool(begin and end and _letters(first)[begin.end() :] == _letters(second)[end.end() :])
 
 
 def _sides(first: str, second: str) -> str:

@@ -1,4 +1,4 @@
-"""Limits of readers: lengths of names that messages show, and memory."""
+"""Counts in headers of files, and limits of memory."""
 
 from __future__ import annotations
 
@@ -9,28 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...errors import InputError
+from ...errors import InputError, shown
 
 # Memory limits of a container's control group, versions 2 and 1.
 _GROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-SHOWN = 40  # characters of a file's own words in a message
-
-
-def shown(text: object) -> str:
-    """Return a file's own words for a message: quoted, printable, and no longer than 40 characters."""
-    quoted = repr(text if isinstance(text, str | int | float | bool | None) else type(text).__name__)
-    return quoted if len(quoted) <= SHOWN + 2 else f"{quoted[:SHOWN]}...{quoted[-1]}"
-
-
-def numbers_of(option: str, words: str, largest: int = 2**16) -> list[int]:
-    """Return the numbers in a comma-separated list. Raises InputError for anything but 1 .. ``largest``."""
-    found = [word.strip() for word in words.split(",")]
-    for word in found:
-        if not (word.isascii() and word.isdecimal() and len(word) < 20 and 1 <= int(word) <= largest):
-            raise InputError(
-                f"--{option} {shown(words)[1:-1]}: {shown(word)}; expected numbers of 1 .. {largest}"
-            )
-    return [int(word) for word in found]
 
 
 def read_counts(where: str, line: str, names: Sequence[str]) -> tuple[int, ...]:

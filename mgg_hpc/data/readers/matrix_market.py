@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...sizes import counted
 from .. import checks
 from ..edge_stream import EdgeBlock, Imported
@@ -21,7 +21,7 @@ from . import ENTRIES
 from .compressed import TextBlock, head_lines, text_blocks, text_size
 from .dialect import Dialect
 from .edge_list import Edges, LineRules, graph_name
-from .limits import check_memory, read_counts, shown
+from .limits import check_memory, read_counts
 
 BANNER = "%%MatrixMarket matrix coordinate"
 FIELDS = {"pattern": 2, "integer": 3, "unsigned-integer": 3, "real": 3}  # and the columns of their entries

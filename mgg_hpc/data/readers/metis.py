@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...sizes import counted
 from .. import native
 from ..edge_stream import EdgeBlock, Imported
 from .compressed import head_lines, text_blocks, text_size
 from .edge_list import Edges, graph_name
-from .limits import check_memory, read_counts, shown
+from .limits import check_memory, read_counts
 
 MOST_WEIGHTS = 1000  # of a vertex
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...sizes import counted
 from .. import checks, schema
 from ..edge_stream import Rows
 from ..schema import Layout
 from .array_edges import count_rounded, in_range, offset_runs, rounding
 from .dialect import Dialect
-from .limits import check_memory, shown
+from .limits import check_memory
 from .npy import NUMBERS, PIECE, Archive, Array, open_array
 from .tables import Head, open_parquet, open_table, table_head
 

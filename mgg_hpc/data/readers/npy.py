@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from ..edge_stream import Rows
 from ..schema import Layout
-from .limits import check_memory, shown
+from .limits import check_memory
 
 LONGEST_HEADER = 1024  # characters; 32 dimensions of 20 digits take 704
 NUMBERS = "biuf"  # NumPy's kinds of types that are numbers

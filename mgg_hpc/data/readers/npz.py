@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from .. import schema
 from ..edge_stream import EdgeStream, Imported, Rows
 from ..graph import SPLITS, Graph, SparseRows, index_dtype
@@ -33,7 +33,7 @@ from ..schema import Layout
 from ..verify import undirected_if_symmetric
 from . import ENTRIES
 from .array_edges import CompressedEdges, PairedEdges, ends_of
-from .limits import check_memory, shown
+from .limits import check_memory
 from .node_arrays import check_nodes, feature_rows, label_rows, sparse_rows
 from .npy import Archive, Array, whole
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
-from .limits import shown
+from ...errors import InputError, shown
 
 PICKLED = (".pt", ".pth", ".pkl", ".pickle", ".bin")
 

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from ..graph import Graph, SparseRows, from_edges, masks
-from .limits import shown
 from .pickles import LARGEST, CsrParts, read_pickle
 
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")

@@ -19,14 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...sizes import counted
 from .. import checks, native
 from ..edge_stream import Rows
 from ..schema import BOOL, Layout
 from .compressed import TextBlock, lines_of, text_blocks
 from .dialect import BLANKS, MISSING, Dialect, Words, check_header, is_numbered, number
-from .limits import shown
 
 GAP = "an empty line between rows, each of which is a node's; write -1 where there is no label"
 FLOAT64 = np.dtype("<f8")

@@ -39,11 +39,8 @@ def check_classes(out: Tensor, labels: Tensor, where: str, at_least: int = 0) ->
 
 # torch's losses, by what they divide a sum by for the mean: weights of classes, the number of values, or of rows.
 OF_CLASSES = {nn.CrossEntropyLoss: F.cross_entropy, nn.NLLLoss: F.nll_loss}
-_OF_WEIGHTS = {
-    nn.MSELoss: F.mse_loss,
-    nn.L1Loss: F.l1_loss,
-    nn.HuberLoss: F.huber_loss,
-}  # where weights are given
+# Of these a loss may have weights.
+_OF_WEIGHTS = {nn.MSELoss: F.mse_loss, nn.L1Loss: F.l1_loss, nn.HuberLoss: F.huber_loss}
 OF_VALUES = _OF_WEIGHTS | {
     nn.SmoothL1Loss: F.smooth_l1_loss,
     nn.BCELoss: F.binary_cross_entropy,

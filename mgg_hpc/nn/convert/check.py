@@ -47,9 +47,8 @@ def check(model: Module, data: Any, ranks: int = 2, near: float = 1e-5) -> str:
     if mpi.launched():
         return _compared(copy.deepcopy(model), data, near, mpi.world())
     program = spawn.get_preparation_data("check")
-    program["authkey"] = bytes(
-        program["authkey"]
-    )  # tensors cross by descriptors; the folder is this user's alone
+    # Tensors cross by descriptors; the folder is this user's alone.
+    program["authkey"] = bytes(program["authkey"])
     with tempfile.TemporaryDirectory() as folder, Listener(str(Path(folder, "given")), "AF_UNIX") as listener:
         threading.Thread(target=_give, args=(listener, program, (model, data, near)), daemon=True).start()
         started = Path(folder, "check.py")

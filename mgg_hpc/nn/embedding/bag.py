@@ -12,8 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ...data.readers.limits import shown
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...runtime.tiers.place import agreed
 from ...runtime.watchdog import collective
 from ..tiered import ranks_of

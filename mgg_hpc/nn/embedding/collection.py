@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data.readers.limits import shown
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...runtime.tiers.place import NEAR, agreed, bytes_of
 from ...runtime.watchdog import collective
 from ..tiered import ranks_of

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ... import sizes
-from ...data.readers.limits import shown
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...runtime import backends, cores, mpi
 from ...runtime.backends.arguments import TieredRows
 from ...runtime.exchange import send, sent

@@ -384,7 +384,7 @@ class DistGraph(GraphHandle):
         if count == 0:
             raise InputError(
                 f"{self.part.path}: no rank has labelled nodes of the split {split!r} (/node/{split}) that count; "
-                "import the graph with --split-per-class, or set the mask"
+                "import the graph with --split-random 0.6 0.2, or set the mask"
             )
 
 

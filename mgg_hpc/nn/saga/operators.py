@@ -164,7 +164,6 @@ def keeps(node: fx.Node) -> bool:
     before, after = node.args[0].meta["shape"], node.meta["shape"]  # type: ignore[union-attr]
     given: Any = [*node.args[1:], *node.kwargs.values()]
     index = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
-    plain = all(
-        part is None or part is ... or type(part) in (int, slice) for part in index
-    )  # no lists, no types
+    # No lists, no types.
+    plain = all(part is None or part is ... or type(part) in (int, slice) for part in index)
     return plain and [size for size in before if size != 1] == [size for size in after if size != 1]

@@ -138,9 +138,8 @@ class _Run:
         if self.reads_rows:
             return self.x.store
         store = self.graph.new_store(sum(self.sums.source_widths))
-        self._drop_sources = drop_with(
-            self, self.graph, store
-        )  # now or, if no backward runs, with this object
+        # Now or, if no backward runs, with this object.
+        self._drop_sources = drop_with(self, self.graph, store)
         with torch.no_grad():
             for (low, high), x in self._blocks_of_x([(0, self.graph.rows)]):
                 write(store, self.graph.first + low, torch.cat(self._operands(SRC, x, low, high), 1))

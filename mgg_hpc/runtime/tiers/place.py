@@ -134,11 +134,8 @@ class Placed:
         self._host = SerialBackend(0, World(1), Options(backend.options.geometry, backend.options.threads))
         file = source if isinstance(source, FileRows) else None
         array = source if isinstance(source, np.ndarray) else None
-        held, count, scored = (
-            [] if array is None else [Tier.of_array(ARRAY, array)],
-            len(source),
-            score is not None,
-        )
+        held = [] if array is None else [Tier.of_array(ARRAY, array)]
+        count, scored = len(source), score is not None
         self._whole = TieredRows(count, self._format, held, file)
         self._ends: list[Callable[[], object]] = []
         with backends.closed_on_error(self.close):

@@ -34,10 +34,8 @@ DRAWN, COPIED, MADE, TRAINED, WAITING = USES = (
     "batches that wait",
 )
 SIZES = {POOL: " ({} at once)", HOST: " (up to {})", NEAR: " (up to {})"}
-MOST_POOLED, MOST_STEPS = (
-    4,
-    150,
-)  # ranks; heights of a lane, which are means over time where more would be needed
+# Ranks; heights of a lane, which are means over time where more would be needed.
+MOST_POOLED, MOST_STEPS = 4, 150
 SPAN, KERNELS = "user_annotation", ("kernel", "gpu_memcpy", "gpu_memset")  # categories of events
 
 Event = Mapping[str, Any]

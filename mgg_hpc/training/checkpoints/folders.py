@@ -24,8 +24,7 @@ import msgspec
 import xxhash
 
 from ...data.atomic_write import sync
-from ...data.readers.limits import shown
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...runtime.exit_code import write
 from ..run_folder import make_folders
 

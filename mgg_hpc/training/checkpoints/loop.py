@@ -149,9 +149,8 @@ class checkpointed:  # noqa: N801 - it is used as a function
             "extra": self.extra,
         }
         try:
-            facts = json.loads(
-                json.dumps(facts)
-            )  # a copy, since the loop changes its own while a thread writes
+            # A copy, since the loop changes its own while a thread writes.
+            facts = json.loads(json.dumps(facts))
         except TypeError as error:
             raise TypeError(
                 f"checkpointed: {error}; state.extra and groups of the optimizer hold numbers, texts and lists"

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ... import __version__, config
 from ...config import PlanSettings, Settings
-from ...data.readers.limits import shown
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...nn.graph.loading import Part
 from ...nn.workspace import as_array
 from ...runtime import mpi

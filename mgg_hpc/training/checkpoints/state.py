@@ -28,8 +28,7 @@ from torch import Tensor
 
 from ...data.digest import byte_slices
 from ...data.readers import npy
-from ...data.readers.limits import shown
-from ...errors import InputError
+from ...errors import InputError, shown
 
 FACTS, TENSORS = "state.json", "state.safetensors"
 IDS = "ids"

@@ -186,9 +186,8 @@ class DeviceEdges(EdgeKernels):
             "out": len(given.out),
         }
         self._launches.native.check_tape(**tape.native, **sizes)
-        return np.array(
-            [*words, *rows("near", given.near), 0, 0], np.uint64
-        )  # of no array where there is none
+        # Addresses; 0 of no array.
+        return np.array([*words, *rows("near", given.near), 0, 0], np.uint64)
 
     def _rows(self, plan: Plan, name: str, array: Any, dtype: str, columns: int) -> tuple[int, int]:
         """Return the address of rows of this rank's destinations, and the number of values between them."""

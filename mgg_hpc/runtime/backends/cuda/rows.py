@@ -22,9 +22,8 @@ from .context import THREADS, DeviceContext
 from .device_arrays import DeviceArrays
 from .reads import FileReads
 
-STAGED_BYTES = (
-    4 << 20
-)  # of symmetric memory (nvshmem.SMALL includes them), where rows that no pointer reaches arrive
+# Bytes of symmetric memory, where rows that no pointer reaches arrive; heap.SMALL includes them.
+STAGED_BYTES = 4 << 20
 CSR_LANES = 8  # dropout_csr_lanes
 
 
@@ -84,9 +83,8 @@ class Gathers:
     def __init__(self) -> None:
         self._tables: WeakKeyDictionary[TieredRows, _Table] = WeakKeyDictionary()
         self._staging: Rows | None = None
-        self._sent: dict[
-            int, list[Any]
-        ] = {}  # by stream, numbers of the last call, which launches may still read
+        # By stream, numbers of the last call, which launches may still read.
+        self._sent: dict[int, list[Any]] = {}
 
     def by_number(self, context: DeviceContext, src: TieredRows, ids: NDArray[np.int64], out: Any) -> None:
         """Implement `Backend.gather` for ids in a NumPy array, and count the rows read from each tier."""

@@ -147,9 +147,8 @@ class DeviceSampler(Sampler):
         else:
             launch("evenly", count, LANES)
             made["begin"], call["begin"] = made["slot"], call["slot"]
-        bits = max(
-            1, (2 * min(count + drawn, self._rows)).bit_length()
-        )  # of a table that is at most half full
+        # 2^bits slots: the table is at most half full.
+        bits = max(1, (2 * min(count + drawn, self._rows)).bit_length())
         call["edges"], call["shift"] = drawn, 64 - bits
         room(8 << bits, "row", "first")
         made["row"][:] = made["first"][:] = 0xFF

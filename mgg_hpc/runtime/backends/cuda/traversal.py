@@ -21,10 +21,8 @@ from . import crossing
 from .context import DeviceContext
 from .crossing import Crossing, Ranks
 
-PLACES = (
-    "device",
-    "host",
-)  # of edges: in the GPU's memory, or page-locked in the host's (EMOGI, Min et al., VLDB '20)
+# Where edges lie: in the GPU's memory, or page-locked in the host's (EMOGI, Min et al., VLDB '20).
+PLACES = ("device", "host")
 BYTES_PER_SOURCE = 72  # of values, offsets and numbers
 # A search goes bottom-up once the frontier has more than 1 / ALPHA of the edges that no frontier has had, until it is
 # less than 1 / BETA of all sources (Beamer, Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC '12).

@@ -1,7 +1,7 @@
 """How far predictions are from measurements: whole trainings by every transfer, and their rehearsals.
 
-    python benchmarks/model_accuracy.py
-    python benchmarks/model_accuracy.py rmat:16:16 --widths 16,128 --ranks 2 -o found.json
+    python benchmarks/predictions.py
+    python benchmarks/predictions.py rmat:16:16 --widths 16,128 --ranks 2 -o found.json
 
 A case is a graph, a width, a number of ranks and a transfer. Measured are the fastest epoch, the peak of memory on the
 largest rank, the symmetric heap and the bytes that cross; predicted is what `mgg train --dry-run --as-ranks` prints,
@@ -23,9 +23,9 @@ from harness.shapes import Shape, labelled
 
 from mgg_hpc import config
 from mgg_hpc.data import writer
-from mgg_hpc.data.readers.limits import numbers_of
 from mgg_hpc.plan.cost_model import TRANSFERS
 from mgg_hpc.runtime import calibration
+from mgg_hpc.sizes import numbers_of
 from mgg_hpc.tools import calibrate
 from mgg_hpc.tools.rehearse import rehearse
 
