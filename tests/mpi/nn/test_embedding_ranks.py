@@ -129,13 +129,13 @@ def renamed(features: str) -> mgg.nn.TableConfig:
 
 
 def test_rows_and_bytes_that_cross_are_those_of_the_batch(comm, rng):
-    ids = rng.integers(0, 50, (comm.size, 200))[comm.rank]
-    for way in ("distinct", "direct"):
-        bags = mgg.nn.ShardedEmbeddingBag(50, 4, mode="sum", way=way, comm=comm)
+    ids = rng.integers(0, embeddings.ROWS, (comm.size, 200))[comm.rank]
+    for way in (*WAYS, "tiers"):
+        bags = embeddings.opened(comm, torch.zeros(embeddings.ROWS, 4), way, mode="sum")
         meter = bags.rows.backend.stream.meter
         meter.taken()
         bags(torch.from_numpy(ids), torch.arange(200))
-        read = np.unique(ids) if way == "distinct" else ids
+        read = ids if way == "direct" else np.unique(ids)
         own = np.count_nonzero((read >= bags.rows.first) & (read < bags.rows.last))
         assert (meter.local_bytes, meter.remote_bytes) == (16 * own, 16 * (len(read) - own))
         bags.close()
