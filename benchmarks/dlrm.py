@@ -163,6 +163,8 @@ def on_ranks(function: Callable[..., None]) -> Any:
         if ranks > 1 and not mpi.launched():
             sys.exit(launch.process_launch(ranks, sys.argv))
         comm = mpi.world()
+        if given.get("batch", 0) % comm.size:
+            raise InputError(f"--batch {given['batch']} on {comm.size} ranks; give a multiple of {comm.size}")
         torch.set_num_threads(mpi.threads(comm))
         function(comm, **given)
 

@@ -382,6 +382,13 @@ def _named(weight: Tensor, kept: Tensor) -> dict[str, Tensor]:
     return {"weight": weight, **({"kept": kept} if kept.shape[1] else {})}
 
 
+def dense_shape(given: Any) -> list[int] | str:
+    """Return the shape of a dense tensor, or a word for anything else."""
+    if not isinstance(given, Tensor):
+        return "missing" if given is None else type(given).__name__
+    return list(given.shape) if given.layout == torch.strided else f"{given.layout}"
+
+
 def refuse_state(module: torch.nn.Module, rows: ShardedRows) -> None:
     """Have ``module.state_dict()`` raise InputError if it would lack the rows, since these are in tiers."""
 

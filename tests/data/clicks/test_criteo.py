@@ -234,14 +234,30 @@ def test_an_identity_depends_on_rows_and_days_alone(rng, tmp_path):
 
 def test_a_damaged_file_is_refused(tmp_path):
     write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 30)])
-    for name, value in (("days", None), ("days", [30]), ("days", [0, 20, 10, 30]), ("version", 2)):
+    for name, value in (
+        ("days", None),
+        ("days", [30]),
+        ("days", [0, 20, 10, 30]),
+        ("version", 2),
+        ("version", [1, 1]),
+    ):
         shutil.copy(tmp_path / "c.h5", tmp_path / "d.h5")
         with h5py.File(tmp_path / "d.h5", "r+") as file:
             del file.attrs[name]
             if value is not None:
                 file.attrs[name] = value
-        with refused("d.h5: (the attribute days|is no file of clicks)"), open_clicks(tmp_path / "d.h5"):
+        said = (
+            "the attribute days"
+            if name == "days"
+            else f"of version ('list'|{value}); this program reads version 1"
+        )
+        with refused(f"d.h5: .*{said}"), open_clicks(tmp_path / "d.h5"):
             pass
+    with h5py.File(tmp_path / "d.h5", "r+") as file:
+        file.attrs["version"] = 1
+        file["click/label"][7] = -3
+    with open_clicks(tmp_path / "d.h5") as clicks, refused("d.h5: row 7 has label -3; expected 0 or 1"):
+        clicks.read(5, 30)
     with h5py.File(tmp_path / "c.h5", "r+") as file:
         file["elsewhere"] = file["click/dense"][:20]
         del file["click/dense"]
