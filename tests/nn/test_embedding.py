@@ -248,7 +248,10 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
         ("embeddings are list; expected a dense tensor [rows, dim]", lambda: made([[1.0]])),
         ("embeddings are torch.sparse_coo; expected a dense tensor", lambda: made(torch.eye(2).to_sparse())),
         ("embedding rows are [10, 2.5]", lambda: mgg.nn.ShardedEmbeddingBag(10, 2.5)),
-        ("weight is [9, 3]; expected a dense tensor of all", lambda: bags.load_state_dict({"weight": torch.zeros(9, 3)})),
+        (
+            "weight is [9, 3]; expected a dense tensor of all",
+            lambda: bags.load_state_dict({"weight": torch.zeros(9, 3)}),
+        ),
         ("expected a finite number, at least 0", lambda: mgg.nn.SGD(-1)),
         ("in tiers are not in state_dict", lambda: bag(near=9, optimizer=mgg.nn.SGD(1)).state_dict()),
     ):

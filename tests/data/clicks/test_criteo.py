@@ -108,6 +108,25 @@ def test_faults_are_named_or_passed_over(rng, tmp_path, column, field, message):
     np.testing.assert_array_equal(block.category, [parsed(each)[2] for each in given[:17] + given[18:]])
 
 
+def test_a_wrong_line_is_found_by_halving_its_piece(rng, tmp_path, monkeypatch):
+    """Others are parsed once, and the first wrong line of a strict reader is the first of the file."""
+    given, wrong, seen, parsed_text = lines(rng, 400), {0, 399, *rng.integers(0, 400, 2)}, [], criteo._parsed
+    given = ["bad" if number in wrong else line for number, line in enumerate(given)]
+    (tmp_path / "day").write_text("\n".join(given) + "\n")
+    monkeypatch.setattr(criteo, "PIECE", 3000)
+    monkeypatch.setattr(criteo, "_parsed", lambda text: seen.append(len(text)) or parsed_text(text))
+    (block,) = read_criteo(tmp_path / "day", skip_bad=True)
+    assert block.bad == len(wrong) and sum(seen) < (tmp_path / "day").stat().st_size + 3 * 3000 * len(wrong)
+    sound = [parsed(line)[2] for line in given if line != "bad"]
+    np.testing.assert_array_equal(block.category, sound)
+    later = max(wrong - {399})
+    (tmp_path / "day").write_text(
+        "\n".join([*[line for line in given[:later] if line != "bad"], *given[later:]])
+    )
+    with refused(f"day:{later + 3 - len(wrong)}: has 1 column"):
+        list(read_criteo(tmp_path / "day"))
+
+
 def test_generated_logs_have_the_distinct_words_of_criteo_and_are_read_back(tmp_path):
     drawn = list(draw_clicks(70_000, seed=3))
     write_text(tmp_path / "day", iter(drawn))
