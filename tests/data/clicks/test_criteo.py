@@ -19,7 +19,7 @@ from data.graphs import refused
 from mgg_hpc.__main__ import main
 from mgg_hpc.data.clicks import criteo
 from mgg_hpc.data.clicks.criteo import INTEGERS, MISSING, WORDS, read_criteo
-from mgg_hpc.data.clicks.generate import DISTINCT, draw_clicks, write_text
+from mgg_hpc.data.clicks.generate import DISTINCT, draw_clicks, laws, write_text, zipf
 from mgg_hpc.data.clicks.store import open_clicks, write_clicks
 from mgg_hpc.tools import clicks
 
@@ -136,10 +136,24 @@ def test_generated_logs_have_the_distinct_words_of_criteo_and_are_read_back(tmp_
     for column, count in enumerate(DISTINCT):
         found = np.unique(words[:, column], return_counts=True)[1]
         assert len(found) <= count and (len(found) == count or count > 200)
-        if (
-            count > 1000
-        ):  # of Zipf's law with exponent 1.05, the first is about 2^1.05 times as frequent as the second
+        if count > 1000:  # by Zipf's law, the first is 2^1.05 to 2^1.23 times as frequent as the second
             assert 1.5 < np.sort(found)[-1] / np.sort(found)[-2] < 2.5
+
+
+def test_columns_have_as_many_distinct_words_as_criteos_in_as_many_rows(rng):
+    """The expected number by quadrature over places, compared with draws of 300,000 rows."""
+    count, exponent = laws()
+
+    def distinct(column: int, rows: int) -> float:
+        places, slope = np.geomspace(1, count[column], 5_000), 1 - exponent[column]
+        chance = (places**slope - (places + 1) ** slope) / (1 - (count[column] + 1) ** slope)
+        return np.trapezoid(-np.expm1(-rows * chance), places) + 1
+
+    for column, expected in enumerate(DISTINCT):
+        assert distinct(column, 45_840_617) == pytest.approx(expected, rel=0.01)
+        if expected > 1_000_000:
+            drawn = zipf(rng.random(300_000), count[column], exponent[column])
+            assert len(np.unique(drawn)) == pytest.approx(distinct(column, 300_000), rel=0.01)
 
 
 def test_logs_become_a_file_of_clicks(rng, tmp_path, capsys):
