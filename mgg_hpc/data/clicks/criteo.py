@@ -61,7 +61,8 @@ def read_criteo(path: Path, *, offset: int = 0, line: int = 1, skip_bad: bool = 
             parts += _rows(path, text[begin:end], number, skip_bad=skip_bad)
             begin, number = end, block.line + sum(len(part[0]) + part[-1] for part in parts)
         *columns, bad = zip(*parts, strict=True)
-        yield Clicks(*map(np.concatenate, columns), sum(bad), block.end)
+        label, dense, category = map(np.concatenate, columns)
+        yield Clicks(label, dense, category, sum(bad), block.end)
 
 
 def _rows(path: Path, text: NDArray[np.uint8], line: int, *, skip_bad: bool) -> list[Part]:

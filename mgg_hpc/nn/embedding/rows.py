@@ -190,7 +190,9 @@ class ShardedRows:
         own = int(counts[0 if self.comm is None else self.comm.rank])
         counted = gathered if self.tiers is None else 0  # by the backend, as rows of its own
         format, others = row_format(self.dim, self.dtype), int(counts.sum()) - own
-        self.backend.stream.meter.count(own - counted, others, format, np.count_nonzero(counts) - (own > 0))
+        self.backend.stream.meter.count(
+            own - counted, others, format, int(np.count_nonzero(counts)) - (own > 0)
+        )
 
     def _own(self, places: NDArray[np.int64]) -> Tensor:
         """Return own rows by their places, [n, dim]."""
