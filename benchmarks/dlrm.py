@@ -163,6 +163,8 @@ def on_ranks(function: Callable[..., None]) -> Any:
         if ranks > 1 and not mpi.launched():
             sys.exit(launch.process_launch(ranks, sys.argv))
         comm = mpi.world()
+        if given.get("batch", 0) % comm.size:
+            raise InputError(f"--batch {given['batch']} on {comm.size} ranks; give a multiple of {comm.size}")
         torch.set_num_threads(mpi.threads(comm))
         function(comm, **given)
 
@@ -230,12 +232,9 @@ def _lookup(
         more[name] = {"crossing_bytes": exchange.bytes, "messages": exchange.messages}
     assert all(torch.equal(each, found[0]) for each in found)
     meter.settle()
-    distinct = np.unique(ids + (np.arange(WORDS) * rows)[:, None])
-    remote = int(((distinct < sharded.first) | (distinct >= sharded.last)).sum())
-    more[OURS] = {
-        "crossing_bytes": meter.remote_bytes if sharded.pointers else remote * (8 + 4 * dim),
-        "messages": 0 if sharded.pointers else 2 * (comm.size - 1),
-    }
+    others = 0 if sharded.pointers else comm.size - 1  # to which counts, numbers and rows are sent
+    numbers = 8 * (others + meter.remote_rows) if others else 0
+    more[OURS] = {"crossing_bytes": numbers + meter.remote_bytes, "messages": 3 * others}
     every = {name: {what: comm.allreduce(one) for what, one in each.items()} for name, each in more.items()}
     upcoming = {name: batches(bags, rows, 100 + comm.rank) for name in calls}  # the same for all variants
 

@@ -65,14 +65,14 @@ def transpose(
     owner = owner_of(bounds, indices)
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=comm.size)
-    sources = send(comm, indices[order], counts)
-    arriving = send(comm, counts.astype(np.int64), np.ones(comm.size, dtype=np.int64))
-    destinations = send(comm, destination[order], counts)
+    expected = arriving(comm, counts)
+    sources = sent(comm, indices[order], counts, expected)
+    destinations = sent(comm, destination[order], counts, expected)
     # Ranks own ascending rows and send theirs in order, so a stable sort by source leaves destinations ascending.
     by_source = np.argsort(sources, kind="stable")
     rows = int(bounds[comm.rank + 1]) - first
     degree = np.bincount(sources - first, minlength=rows)
-    return prefix_sum(degree), destinations[by_source], Crossing(order, counts, by_source, arriving)
+    return prefix_sum(degree), destinations[by_source], Crossing(order, counts, by_source, expected)
 
 
 def check_symmetric(
@@ -140,9 +140,14 @@ def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[
     """Send ``values``, cut by ``counts``, to ranks 0, 1, ...; return the values that arrive, in rank order."""
     if comm.size == 1:
         return values
-    expected = np.empty(comm.size, dtype=np.int64)
-    comm.Alltoall(np.ascontiguousarray(counts, dtype=np.int64), expected)
-    return sent(comm, values, counts, expected)
+    return sent(comm, values, counts, arriving(comm, counts))
+
+
+def arriving(comm: Any, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many values arrive from each rank, int64 [P]. counts: how many this rank sends to each."""
+    found = np.empty(comm.size, dtype=np.int64)
+    comm.Alltoall(np.ascontiguousarray(counts, dtype=np.int64), found)
+    return found
 
 
 def sent(

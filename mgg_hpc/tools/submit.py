@@ -150,7 +150,10 @@ def _check_job(path: Path, settings: Settings, asked: Request) -> None:
     if not _is_file(Path(name)):
         raise InputError(f"{path}: {key} {name}: no such file")
     if settings.dlrm.data:
-        _scored(settings.dlrm)
+        try:
+            _scored(settings.dlrm)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
     if asked.gpus and settings.dlrm.memory:
         raise InputError(f"{path}: dlrm.memory is for tables on CPUs; leave it out, or --gpus")
     if asked.gpus and backend in ("serial", "shm", "shmem"):

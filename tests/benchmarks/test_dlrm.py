@@ -49,6 +49,11 @@ def test_one_process_and_the_reader_are_timed(ran, tmp_path):
     assert int(row["rows_per_s"]) > 0
 
 
+def test_a_batch_that_ranks_cannot_share_is_refused(ran):
+    done = ran("dlrm", "lookup", "--batch=2049", "--turns=1")
+    assert done.returncode == 2 and "--batch 2049 on 2 ranks; give a multiple of 2\n" in done.stderr
+
+
 @pytest.mark.parametrize("part", ["lookup --ranks=1", "alone"])
 def test_a_gpu_that_is_not_there_is_one_line(ran, part):
     if torch.cuda.is_available():

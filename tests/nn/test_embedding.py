@@ -246,9 +246,12 @@ def test_what_torch_refuses_or_has_otherwise_is_refused():
         ("per_sample_weights are list, and the input is [1]", lambda: sums(long(1), long(0), [1.0])),
         ("the last offset is 1; expected 2, the number of entries", lambda: last(long(1, 2), long(0, 1))),
         ("embeddings are list; expected a dense tensor [rows, dim]", lambda: made([[1.0]])),
-        ("embeddings are [2, 2]; expected a dense tensor", lambda: made(torch.eye(2).to_sparse())),
+        ("embeddings are torch.sparse_coo; expected a dense tensor", lambda: made(torch.eye(2).to_sparse())),
         ("embedding rows are [10, 2.5]", lambda: mgg.nn.ShardedEmbeddingBag(10, 2.5)),
-        ("weight is [9, 3]; expected all", lambda: bags.load_state_dict({"weight": torch.zeros(9, 3)})),
+        (
+            "weight is [9, 3]; expected a dense tensor of all",
+            lambda: bags.load_state_dict({"weight": torch.zeros(9, 3)}),
+        ),
         ("expected a finite number, at least 0", lambda: mgg.nn.SGD(-1)),
         ("in tiers are not in state_dict", lambda: bag(near=9, optimizer=mgg.nn.SGD(1)).state_dict()),
     ):

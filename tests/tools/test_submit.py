@@ -148,10 +148,10 @@ def test_dlrm_jobs_ask_for_the_memory_of_their_tables_and_scores(folder, capsys,
     assert "shmem is for jobs of graphs" in refused(capsys, "job.toml", "--set=run.backend=shmem")
     assert refused(capsys, "job.toml", "--set=dlrm.data=no.h5").endswith("no.h5: no such file")
     for change, said in (  # as training
-        ("data=g.h5", "g.h5: is no file of clicks"),
+        ("data=g.h5", f"job.toml: {folder}/g.h5: is no file of clicks"),
         ("columns=[2,2]", "job.toml: dlrm.columns are [2, 2]; expected distinct ones of 1 to 26"),
         ("memory=0", "job.toml: dlrm.scratch is for tables larger than memory: set dlrm.memory too"),
-        ("test=day", 'c.h5: has one log, and dlrm.test is "day"'),
+        ("test=day", f'job.toml: {folder}/c.h5: has one log, and dlrm.test is "day"'),
         ("test=0.999", "c.h5: no row is left to train on; lower dlrm.test"),
     ):
         assert said in refused(capsys, "job.toml", "--set=dlrm.scratch=/tmp", f"--set=dlrm.{change}")

@@ -162,7 +162,9 @@ def assert_same_runs(one: Path, other: Path, epochs: int) -> int:
     """
     assert metrics(one) == metrics(other)
     assert [int(line[0]) for line in metrics(one)] == list(range(1, epochs + 1)), "a line is lost or doubled"
-    assert_same(*(safetensors.torch.load_file(run / "checkpoints" / WEIGHTS) for run in (one, other)))
+    weights = [run / "checkpoints" / WEIGHTS for run in (one, other)]
+    if any(path.exists() for path in weights):  # jobs of clicks have none but those of checkpoints
+        assert_same(*map(safetensors.torch.load_file, weights))
     learned = [run / "checkpoints" / ROWS for run in (one, other)]
     assert learned[0].exists() == learned[1].exists()
     assert not learned[0].exists() or learned[0].read_bytes() == learned[1].read_bytes()

@@ -77,7 +77,7 @@ def kill_at_random(
 @pytest.mark.parametrize(
     ("model", "ranks"),
     [
-        pytest.param("gcn", 2, marks=pytest.mark.long),
+        *(pytest.param(name, 2, marks=pytest.mark.long) for name in ("gcn", "dlrm")),
         *(pytest.param(*each, marks=pytest.mark.torture) for each in (("gat", 2), ("gcn", 4), ("gat", 4))),
     ],
 )
@@ -85,21 +85,28 @@ def test_a_run_that_is_killed_at_random_instants_ends_as_one_that_was_not(
     tmp_path, rng, trials, model, ranks
 ):
     """A run is killed again and again; each start goes on with it. At its end it is compared, and the next begins."""
-    jobs.write_job(
-        tmp_path,
-        jobs.blocks(3000, features=16),
-        model=MODELS[model] | {"dropout": 0.4},
-        train={"epochs": EPOCHS, "seed": 7},
-        # "auto" measures, and may choose others in another run
-        plan={"transfer": "halo", "ps": 256, "wpb": 16},
-        run={"folder": "runs", "resume": "auto", "threads": 1},
-        # Every checkpoint is kept, so that the states of many epochs can be compared.
-        checkpoint={"every_epochs": EVERY, "keep": EPOCHS},
-    )
-    words = ["launch", "-n", ranks, "train", "job.toml", "--no-progress"]
-    assert Launched(tmp_path, *words).wait() == 0
+    # Every checkpoint is kept, so that the states of many epochs can be compared.
+    kept = {"every_epochs": EVERY, "keep": EPOCHS}
+    if model == "dlrm":
+        keys = {"train.epochs": EPOCHS, "run.resume": "auto"}
+        jobs.click_job(tmp_path, **keys, **{f"checkpoint.{key}": value for key, value in kept.items()})
+    else:
+        jobs.write_job(
+            tmp_path,
+            jobs.blocks(3000, features=16),
+            model=MODELS[model] | {"dropout": 0.4},
+            train={"epochs": EPOCHS, "seed": 7},
+            # "auto" measures, and may choose others in another run
+            plan={"transfer": "halo", "ps": 256, "wpb": 16},
+            run={"folder": "runs", "resume": "auto", "threads": 1},
+            checkpoint=kept,
+        )
+    words, run = ["launch", "-n", ranks, "train", "job.toml", "--no-progress"], tmp_path / "runs" / "001"
+    job = Launched(tmp_path, *words)
+    assert wait_for_line(job, run, 1)
+    seconds = time.monotonic() - job.began
+    assert job.wait() == 0
     whole = (tmp_path / "runs").rename(tmp_path / "whole") / "001"
-    seconds, run = startup(tmp_path, words), tmp_path / "runs" / "001"
     victims, killed, lost, segments = itertools.cycle(VICTIMS), Counter(), [0], set()
     with recorded(f"SIGKILL at random instants, {model} on {ranks} ranks", trials) as found:
         for number in itertools.count(1):

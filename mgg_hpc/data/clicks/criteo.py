@@ -1,8 +1,8 @@
 """Read Criteo's click logs: text lines with a label, 13 integers and 26 hexadecimal words, separated by tabs.
 
 A field is empty if its value is missing; the word 0 stands for a missing value, too. Files are plain, or
-compressed by gzip or zstd, and are read in blocks of whole lines. A block is parsed by array operations on all
-of its fields at once: a window is a uint64 that holds the last 8 characters of a field.
+compressed by gzip or zstd, and are read in blocks of whole lines, which are parsed in pieces by array operations
+on all fields of a piece, a digit at a time.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError, shown
 from ...sizes import counted
-from ..readers.compressed import TextBlock, lines_of, text_blocks
+from ..readers.compressed import text_blocks
 
 INTEGERS, WORDS = 13, 26
 FIELDS = 1 + INTEGERS + WORDS
@@ -25,6 +24,7 @@ MISSING = -(1 << 31)  # in place of an integer that is missing
 TAB, NEWLINE, MINUS = b"\t\n-"
 DIGITS = np.full(256, 99, np.uint8)  # value of each byte as a digit, at least 16 of others
 DIGITS[np.frombuffer(b"0123456789abcdefABCDEF", np.uint8)] = [*range(16), *range(10, 16)]
+Part = tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.uint32], int]  # as of Clicks, down to bad
 PIECE = 512 << 10  # bytes that are parsed at a time, so that caches hold what is computed
 
 
@@ -52,28 +52,34 @@ def read_criteo(path: Path, *, offset: int = 0, line: int = 1, skip_bad: bool = 
     with a field that is not a label, an integer or a word, respectively.
     """
     for block in text_blocks(path, offset=offset, line=line):
-        found, bad = _in_pieces(block.text), 0
-        if found is None:
-            kept, bad = _sound_lines(path, block, skip_bad=skip_bad)
-            found = _in_pieces(kept)
-            assert found is not None  # each of its lines was parsed alone
-        label, dense, category = found
-        yield Clicks(label, dense, category, bad, block.end)
+        text, begin, number = block.text, 0, block.line
+        parts = _rows(path, text[:0], number, skip_bad=skip_bad)
+        while begin < len(text):
+            end = begin + 1 + text[begin : begin + PIECE].tobytes().rfind(b"\n")
+            end = end if begin < end else len(text)  # of a line that is longer
+            parts += _rows(path, text[begin:end], number, skip_bad=skip_bad)
+            begin, number = end, block.line + sum(len(part[0]) + part[-1] for part in parts)
+        *columns, bad = zip(*parts, strict=True)
+        label, dense, category = map(np.concatenate, columns)
+        yield Clicks(label, dense, category, sum(bad), block.end)
 
 
-def _in_pieces(text: NDArray[np.uint8]) -> list[NDArray[Any]] | None:
-    """Return the result of `_parsed`, computed in pieces of whole lines that fit the caches."""
-    found: list[tuple[NDArray[Any], ...]] = []
-    begin = 0
-    while begin < len(text) or not found:
-        end = begin + 1 + text[begin : begin + PIECE].tobytes().rfind(b"\n")
-        end = end if begin < end else len(text)  # of a line that is longer
-        piece = _parsed(text[begin:end])
-        if piece is None:
-            return None
-        found.append(piece)
-        begin = end
-    return [np.concatenate(each) for each in zip(*found, strict=True)]
+def _rows(path: Path, text: NDArray[np.uint8], line: int, *, skip_bad: bool) -> list[Part]:
+    """Return the rows of whole lines, the first of which has this number, in parts.
+
+    A text with a wrong line is halved until that is alone. Raises InputError for the first one unless ``skip_bad``.
+    """
+    if (found := _parsed(text)) is not None:
+        return [(*found, 0)]
+    ends = np.flatnonzero(text == NEWLINE) + 1
+    if len(ends) > 1:
+        half = len(ends) // 2
+        parts = _rows(path, text[: ends[half - 1]], line, skip_bad=skip_bad)
+        return parts + _rows(path, text[ends[half - 1] :], line + half, skip_bad=skip_bad)
+    if not skip_bad:
+        fault = _fault(text.tobytes()[:-1].decode(errors="replace"))
+        raise InputError(f"{path}:{line}: {fault}; --skip-bad passes over such lines")
+    return [(*_rows(path, text[:0], line, skip_bad=skip_bad)[0][:3], 1)]
 
 
 def _parsed(text: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.uint32]] | None:
@@ -118,24 +124,6 @@ def _numbers(
             return None
         value += digit * np.int64(base**place)
     return value
-
-
-def _sound_lines(path: Path, block: TextBlock, *, skip_bad: bool) -> tuple[NDArray[np.uint8], int]:
-    """Return the text of a block without its wrong lines, and their number.
-
-    Raises InputError for the first wrong line unless ``skip_bad``.
-    """
-    kept, bad, begin = [], 0, 0
-    for number, end, line in lines_of(block.text, block.line):
-        mine = block.text[begin:end]
-        begin = end
-        if _parsed(mine) is not None:
-            kept.append(mine)
-        elif not skip_bad:
-            raise InputError(f"{path}:{number}: {_fault(line)}; --skip-bad passes over such lines")
-        else:
-            bad += 1
-    return np.concatenate(kept) if kept else block.text[:0], bad
 
 
 def _fault(line: str) -> str:

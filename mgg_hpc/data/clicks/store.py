@@ -17,6 +17,7 @@ from ...errors import InputError
 from ..assembly.work import Progress, WorkFolder
 from ..atomic_write import check_output, replacement
 from ..hdf5 import LIBVER, opened
+from ..readers.limits import shown
 from .criteo import INTEGERS, WORDS, Clicks
 
 FORMAT, VERSION = "mgg-clicks", 1
@@ -108,11 +109,15 @@ class ClickFile:
         return rows
 
     def read(self, first: int, last: int) -> Clicks:
-        """Return rows first .. last - 1. Raises InputError for a damaged file."""
+        """Return rows first .. last - 1. Raises InputError for a damaged file, and a label other than 0 and 1."""
         try:
-            return Clicks(*(self._file[f"click/{column}"][first:last] for column in COLUMNS))
+            found = Clicks(*(self._file[f"click/{column}"][first:last] for column in COLUMNS))
         except OSError as error:
             raise InputError(f"{self.path}: rows {first} to {last} cannot be read ({error})") from error
+        if (wrong := found.label & ~1 != 0).any():
+            row = int(wrong.argmax())
+            raise InputError(f"{self.path}: row {first + row} has label {found.label[row]}; expected 0 or 1")
+        return found
 
 
 @contextmanager
@@ -123,13 +128,18 @@ def open_clicks(path: Path) -> Iterator[ClickFile]:
             file = held.enter_context(opened(path, "r", locking=False))
             found = str(file.attrs.get("format", ""))
             days, identity = np.asarray(file.attrs.get("days", ())), str(file.attrs.get("uuid", ""))
+            version = np.asarray(file.attrs.get("version")).tolist()
         except (OSError, RuntimeError) as error:
             raise InputError(
                 f"{path}: is no file of clicks ({error}); 'mgg import clicks' writes one"
             ) from error
-        if found != FORMAT or file.attrs.get("version") != VERSION:
+        if found != FORMAT:
             raise InputError(
-                f"{path}: is no file of clicks (format {found!r}); 'mgg import clicks' writes one"
+                f"{path}: is no file of clicks (format {shown(found)}); 'mgg import clicks' writes one"
+            )
+        if version != VERSION:
+            raise InputError(
+                f"{path}: is a file of clicks of version {shown(version)}; this program reads version {VERSION}"
             )
         if days.dtype != np.int64 or days.ndim != 1 or len(days) < 2 or days[0] or (np.diff(days) < 0).any():
             raise InputError(f"{path}: the attribute days is missing, or is no bounds of days")

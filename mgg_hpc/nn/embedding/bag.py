@@ -19,7 +19,7 @@ from ..tiered import ranks_of
 from ..workspace import accumulator
 from .optimizers import RowOptimizer
 from .pooling import WAYS, Bags, Pooling
-from .rows import ShardedRows, drawn, refuse_state, same_on_all
+from .rows import ShardedRows, dense_shape, drawn, refuse_state, same_on_all
 
 MODES = ("sum", "mean", "max")
 NAME = "ShardedEmbeddingBag"
@@ -93,6 +93,8 @@ class ShardedEmbeddingBag(torch.nn.Module):
                 raise InputError(f"{NAME}: padding_idx is {padding_idx}, of {num_embeddings} rows")
             if score is not None and np.shape(score) != (num_embeddings,):
                 raise InputError(f"{NAME}: score is {list(np.shape(score))}; expected [{num_embeddings}]")
+        options = {"mode": mode, "padding_idx": padding_idx, "freeze": _frozen}
+        same_on_all(ranks_of(comm), f"{NAME}: options", options)
         self.num_embeddings, self.embedding_dim, self.mode = num_embeddings, embedding_dim, mode
         self.include_last_offset = include_last_offset
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
@@ -109,7 +111,6 @@ class ShardedEmbeddingBag(torch.nn.Module):
             comm=comm,
         )
         refuse_state(self, self.rows)
-        same_on_all(self.rows.comm, f"{NAME}: options", (mode, padding_idx))
         self.weight, self.bounds = self.rows.weight, self.rows.bounds
         self._pooling = Pooling(self.rows, way)
         if _weight is None:
@@ -122,9 +123,8 @@ class ShardedEmbeddingBag(torch.nn.Module):
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, **how: Any) -> ShardedEmbeddingBag:
         """Return bags over rows [N, dim] that every rank passes. freeze: rows have no gradients. how: as above."""
-        if not isinstance(embeddings, Tensor) or embeddings.dim() != 2 or embeddings.layout != torch.strided:
-            found = list(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
-            raise InputError(f"{NAME}: embeddings are {found}; expected a dense tensor [rows, dim]")
+        if not isinstance(shape := dense_shape(embeddings), list) or len(shape) != 2:
+            raise InputError(f"{NAME}: embeddings are {shape}; expected a dense tensor [rows, dim]")
         made = cls(
             *embeddings.shape, **{"dtype": embeddings.dtype, **how}, _weight=embeddings, _frozen=freeze
         )
@@ -174,11 +174,12 @@ class ShardedEmbeddingBag(torch.nn.Module):
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *how: Any) -> None:
         """Load all rows, as `gathered` and torch have them, or those of this rank. Collective."""
         given = state.get(f"{prefix}weight")
-        shape, every = list(getattr(given, "shape", ())), [self.num_embeddings, self.embedding_dim]
+        shape, every = dense_shape(given), [self.num_embeddings, self.embedding_dim]
         with agreed(self.rows.comm):
             if given is not None and shape not in (every, own := list(self.weight.shape)):
                 raise InputError(
-                    f"{NAME}: {prefix}weight is {shape}; expected all rows {every}, or this rank's {own}"
+                    f"{NAME}: {prefix}weight is {shape}; expected a dense tensor of all rows {every}, or this rank's "
+                    f"{own}"
                 )
         same_on_all(self.rows.comm, f"{NAME}: all rows to load", shape == every)
         if given is not None and shape == every:

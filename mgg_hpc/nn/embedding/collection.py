@@ -22,7 +22,16 @@ from ..workspace import accumulator
 from .bag import check_ids, integers
 from .optimizers import RowOptimizer
 from .pooling import WAYS, Bags, Pooling
-from .rows import Score, ShardedRows, check_memory, checked_type, drawn, refuse_state, same_on_all
+from .rows import (
+    Score,
+    ShardedRows,
+    check_memory,
+    checked_type,
+    dense_shape,
+    drawn,
+    refuse_state,
+    same_on_all,
+)
 
 NAME = "ShardedEmbeddingBagCollection"
 
@@ -265,9 +274,9 @@ class ShardedEmbeddingBagCollection(torch.nn.Module):
             with agreed(self._comm):
                 for name, table in names.items():
                     expected = [table.num_embeddings, table.embedding_dim]
-                    if (shape := list(getattr(state.get(name), "shape", ()))) != expected:
+                    if (shape := dense_shape(state.get(name))) != expected:
                         raise InputError(
-                            f"{NAME}: {name} is {shape or 'missing'}; expected all rows {expected}"
+                            f"{NAME}: {name} is {shape}; expected a dense tensor of all rows {expected}"
                         )
             for name, table in names.items():
                 start, given = self._starts[table.name], state[name]

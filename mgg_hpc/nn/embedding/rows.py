@@ -20,7 +20,7 @@ from ... import sizes
 from ...errors import InputError, shown
 from ...runtime import backends, cores, mpi
 from ...runtime.backends.arguments import TieredRows
-from ...runtime.exchange import send, sent
+from ...runtime.exchange import arriving, sent
 from ...runtime.streaming.files import in_memory, scratch_file, write
 from ...runtime.tiers.place import NEAR, agreed, bytes_of
 from ..tiered import DEVICES, TieredTensor, backend_for, ranks_of
@@ -178,12 +178,20 @@ class ShardedRows:
         if self.pointers:
             self.backend.gather(self._table, ids, as_array(out))
             return out
-        if self.comm is None:
-            return out.copy_(self._own(ids))
-        counts, arriving = self._crossing(ids)
-        mine = self._own(sent(self.comm, ids, counts, arriving) - self.first)
-        bits = as_array(mine.contiguous().cpu()).view(np.uint8)  # MPI does not know every type of rows
-        return out.copy_(as_tensor(sent(self.comm, bits, arriving, counts).view(as_array(out).dtype)))
+        counts, asked = self._crossing(ids)
+        mine = as_array(self._own(sent(self.comm, ids, counts, asked) - self.first).cpu().contiguous())
+        self._count(counts, int(asked.sum()))
+        bits = sent(self.comm, mine.view(np.uint8), asked, counts)  # MPI does not know every type of rows
+        return out.copy_(as_tensor(bits.view(mine.dtype)))
+
+    def _count(self, counts: NDArray[np.int64], gathered: int) -> None:
+        """Count rows that were sent. counts: from each rank. gathered: here, for all ranks."""
+        own = int(counts[0 if self.comm is None else self.comm.rank])
+        counted = gathered if self.tiers is None else 0  # by the backend, as rows of its own
+        format, others = row_format(self.dim, self.dtype), int(counts.sum()) - own
+        self.backend.stream.meter.count(
+            own - counted, others, format, int(np.count_nonzero(counts)) - (own > 0)
+        )
 
     def _own(self, places: NDArray[np.int64]) -> Tensor:
         """Return own rows by their places, [n, dim]."""
@@ -202,12 +210,12 @@ class ShardedRows:
         gradient = gradient.to(accumulator(self.dtype))
         if self.comm is None:
             return ids, gradient
-        counts, arriving = self._crossing(ids)
-        numbers = sent(self.comm, ids, counts, arriving)
-        values = sent(self.comm, gradient.contiguous().cpu().numpy(), counts, arriving)
+        counts, coming = self._crossing(ids)
+        numbers = sent(self.comm, ids, counts, coming)
+        values = sent(self.comm, gradient.contiguous().cpu().numpy(), counts, coming)
         found, place = np.unique(numbers, return_inverse=True)
         total = np.zeros((len(found), self.dim), values.dtype)
-        ends = np.cumsum(arriving)[:-1]
+        ends = np.cumsum(coming)[:-1]
         for at, part in zip(np.split(place, ends), np.split(values, ends), strict=True):
             total[at] += part  # a rank names each row once
         return found - self.first, torch.from_numpy(total).to(self.weight.device)
@@ -251,7 +259,7 @@ class ShardedRows:
     def _crossing(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return how many rows ``ids``, ascending, each rank owns, and how many own ones each asks for."""
         counts = np.diff(np.searchsorted(ids, self.bounds))
-        return counts, send(self.comm, counts, np.ones(len(counts), np.int64))
+        return counts, counts if self.comm is None else arriving(self.comm, counts)
 
     @torch.no_grad()
     def fill(
@@ -373,6 +381,13 @@ def rank_bytes(tables: Shapes, optimizer: RowOptimizer | None, dtype: torch.dtyp
 
 def _named(weight: Tensor, kept: Tensor) -> dict[str, Tensor]:
     return {"weight": weight, **({"kept": kept} if kept.shape[1] else {})}
+
+
+def dense_shape(given: Any) -> list[int] | str:
+    """Return the shape of a dense tensor, or a word for anything else."""
+    if not isinstance(given, Tensor):
+        return "missing" if given is None else type(given).__name__
+    return list(given.shape) if given.layout == torch.strided else f"{given.layout}"
 
 
 def refuse_state(module: torch.nn.Module, rows: ShardedRows) -> None:

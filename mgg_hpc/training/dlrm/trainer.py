@@ -20,7 +20,7 @@ from ...errors import InputError
 from ...nn.embedding.rows import ShardedRows
 from ...nn.gradients import sum_gradients
 from ...runtime import backends, mpi
-from ...runtime.backends.base import Collectives
+from ...runtime.backends.base import Collectives, Meter
 from ...runtime.backends.host.components import HostCollectives
 from ...runtime.tiers.place import FILE, NEAR
 from ...runtime.timing import spread
@@ -46,7 +46,12 @@ MODEL, OPTIMIZER = "model.", "optimizer."
 
 
 class DlrmTrainer:
-    """Steps and scores of a job, and what a checkpoint holds of it. Attribute loss: of the epoch so far, summed."""
+    """Steps and scores of a job, and what a checkpoint holds of it.
+
+    Attributes: loss: of the epoch so far, summed. moved: what the last epoch read, None before its end.
+    """
+
+    moved: Meter | None = None
 
     def __init__(self, job: DlrmJob) -> None:
         self.job, self.loss = job, 0.0
@@ -60,7 +65,8 @@ class DlrmTrainer:
         after: called after each batch but the last, with the number of complete ones. Raises InputError, the same on
         all ranks, for a loss that is not finite.
         """
-        job, optimizer = self.job, self.job.optimizer
+        job, optimizer, meter = self.job, self.job.optimizer, self.job.rows.backend.stream.meter
+        meter.taken()
         self.loss = self.loss if first else 0.0
         for done, batch in enumerate(job.batches(epoch, first), first + 1):
             optimizer.zero_grad()
@@ -77,6 +83,7 @@ class DlrmTrainer:
             self.loss += float(total[0]) * batch.total
             if done < job.steps:
                 after(done)
+        self.moved = meter.taken()
         return self.loss / job.train_rows
 
     @torch.no_grad()
@@ -226,10 +233,9 @@ def _summary(
     trainer: DlrmTrainer, scores: ClickScores, loss: float, times: list[tuple[float, float]]
 ) -> dict[str, Any]:
     """Return the content of summary.json, but for what the process took. Collective."""
-    job = trainer.job
-    rows = job.rows
-    meter = rows.backend.stream.meter
-    local, remote = np.sum(job.comm.allgather((meter.local_bytes, meter.remote_bytes)), axis=0).tolist()
+    job, moved = trainer.job, trainer.moved or Meter()
+    rows, name = job.rows, job.rows.backend.capabilities.name
+    local, remote = np.sum(job.comm.allgather((moved.local_bytes, moved.remote_bytes)), axis=0).tolist()
     return {
         "format": "mgg-summary",
         "version": 1,
@@ -237,7 +243,9 @@ def _summary(
         "data": job.settings.dlrm.data,
         "uuid": job.file.uuid,
         "ranks": job.comm.size,
-        "backend": rows.backend.capabilities.name,
+        "backend": "mpi"
+        if name == "serial" and job.comm.size > 1
+        else name,  # a backend of one rank, and messages
         "epochs": job.settings.train.epochs,
         "final_loss": loss,
         **scores._asdict(),

@@ -19,7 +19,7 @@ from data.graphs import refused
 from mgg_hpc.__main__ import main
 from mgg_hpc.data.clicks import criteo
 from mgg_hpc.data.clicks.criteo import INTEGERS, MISSING, WORDS, read_criteo
-from mgg_hpc.data.clicks.generate import DISTINCT, draw_clicks, write_text
+from mgg_hpc.data.clicks.generate import DISTINCT, draw_clicks, laws, write_text, zipf
 from mgg_hpc.data.clicks.store import open_clicks, write_clicks
 from mgg_hpc.tools import clicks
 
@@ -108,6 +108,25 @@ def test_faults_are_named_or_passed_over(rng, tmp_path, column, field, message):
     np.testing.assert_array_equal(block.category, [parsed(each)[2] for each in given[:17] + given[18:]])
 
 
+def test_a_wrong_line_is_found_by_halving_its_piece(rng, tmp_path, monkeypatch):
+    """Others are parsed once, and the first wrong line of a strict reader is the first of the file."""
+    given, wrong, seen, parsed_text = lines(rng, 400), {0, 399, *rng.integers(0, 400, 2)}, [], criteo._parsed
+    given = ["bad" if number in wrong else line for number, line in enumerate(given)]
+    (tmp_path / "day").write_text("\n".join(given) + "\n")
+    monkeypatch.setattr(criteo, "PIECE", 3000)
+    monkeypatch.setattr(criteo, "_parsed", lambda text: seen.append(len(text)) or parsed_text(text))
+    (block,) = read_criteo(tmp_path / "day", skip_bad=True)
+    assert block.bad == len(wrong) and sum(seen) < (tmp_path / "day").stat().st_size + 3 * 3000 * len(wrong)
+    sound = [parsed(line)[2] for line in given if line != "bad"]
+    np.testing.assert_array_equal(block.category, sound)
+    later = max(wrong - {399})
+    (tmp_path / "day").write_text(
+        "\n".join([*[line for line in given[:later] if line != "bad"], *given[later:]])
+    )
+    with refused(f"day:{later + 3 - len(wrong)}: has 1 column"):
+        list(read_criteo(tmp_path / "day"))
+
+
 def test_generated_logs_have_the_distinct_words_of_criteo_and_are_read_back(tmp_path):
     drawn = list(draw_clicks(70_000, seed=3))
     write_text(tmp_path / "day", iter(drawn))
@@ -117,10 +136,24 @@ def test_generated_logs_have_the_distinct_words_of_criteo_and_are_read_back(tmp_
     for column, count in enumerate(DISTINCT):
         found = np.unique(words[:, column], return_counts=True)[1]
         assert len(found) <= count and (len(found) == count or count > 200)
-        if (
-            count > 1000
-        ):  # of Zipf's law with exponent 1.05, the first is about 2^1.05 times as frequent as the second
+        if count > 1000:  # by Zipf's law, the first is 2^1.05 to 2^1.23 times as frequent as the second
             assert 1.5 < np.sort(found)[-1] / np.sort(found)[-2] < 2.5
+
+
+def test_columns_have_as_many_distinct_words_as_criteos_in_as_many_rows(rng):
+    """The expected number by quadrature over places, compared with draws of 300,000 rows."""
+    count, exponent = laws()
+
+    def distinct(column: int, rows: int) -> float:
+        places, slope = np.geomspace(1, count[column], 5_000), 1 - exponent[column]
+        chance = (places**slope - (places + 1) ** slope) / (1 - (count[column] + 1) ** slope)
+        return np.trapezoid(-np.expm1(-rows * chance), places) + 1
+
+    for column, expected in enumerate(DISTINCT):
+        assert distinct(column, 45_840_617) == pytest.approx(expected, rel=0.01)
+        if expected > 1_000_000:
+            drawn = zipf(rng.random(300_000), count[column], exponent[column])
+            assert len(np.unique(drawn)) == pytest.approx(distinct(column, 300_000), rel=0.01)
 
 
 def test_logs_become_a_file_of_clicks(rng, tmp_path, capsys):
@@ -234,14 +267,30 @@ def test_an_identity_depends_on_rows_and_days_alone(rng, tmp_path):
 
 def test_a_damaged_file_is_refused(tmp_path):
     write_clicks(tmp_path / "c.h5", [partial(draw_clicks, 30)])
-    for name, value in (("days", None), ("days", [30]), ("days", [0, 20, 10, 30]), ("version", 2)):
+    for name, value in (
+        ("days", None),
+        ("days", [30]),
+        ("days", [0, 20, 10, 30]),
+        ("version", 2),
+        ("version", [1, 1]),
+    ):
         shutil.copy(tmp_path / "c.h5", tmp_path / "d.h5")
         with h5py.File(tmp_path / "d.h5", "r+") as file:
             del file.attrs[name]
             if value is not None:
                 file.attrs[name] = value
-        with refused("d.h5: (the attribute days|is no file of clicks)"), open_clicks(tmp_path / "d.h5"):
+        said = (
+            "the attribute days"
+            if name == "days"
+            else f"of version ('list'|{value}); this program reads version 1"
+        )
+        with refused(f"d.h5: .*{said}"), open_clicks(tmp_path / "d.h5"):
             pass
+    with h5py.File(tmp_path / "d.h5", "r+") as file:
+        file.attrs["version"] = 1
+        file["click/label"][7] = -3
+    with open_clicks(tmp_path / "d.h5") as clicks, refused("d.h5: row 7 has label -3; expected 0 or 1"):
+        clicks.read(5, 30)
     with h5py.File(tmp_path / "c.h5", "r+") as file:
         file["elsewhere"] = file["click/dense"][:20]
         del file["click/dense"]

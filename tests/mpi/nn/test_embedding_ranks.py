@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from embeddings import OPTIONS, WAYS
+from torch import Tensor
 
 import mgg_hpc as mgg
 from mgg_hpc import sizes
@@ -93,6 +94,10 @@ def test_errors_of_one_rank_are_those_of_all(comm, rng, monkeypatch):
     tables, bags = [mgg.nn.TableConfig("t", 9, 4, ["a", "b"])], bag(10, 3)
     found, two, one = collection(tables), torch.tensor([0, 1]), (torch.tensor([1]), torch.tensor([1]))
     whole, rows = {"weight": torch.zeros(10, 3)}, {"embedding_bags.t.weight": torch.zeros(9 - last, 4)}
+
+    def other(state: dict, change):
+        return {name: change(rows) for name, rows in state.items()} if last else state
+
     theirs = [renamed("aa" if last else "ab")], [renamed("ac" if last else "ab")]
     for said, call in (
         ("bag 1 has index 11; expected 0 to 9", lambda: bags(torch.tensor([1, 11 if last else 2]), two)),
@@ -100,11 +105,21 @@ def test_errors_of_one_rank_are_those_of_all(comm, rng, monkeypatch):
             r"weight is \[11, 3\]; expected",
             lambda: bags.load_state_dict({"weight": torch.zeros(10 + last, 3)}),
         ),
+        ("weight is ndarray; expected", lambda: bags.load_state_dict(other(whole, np.asarray))),
+        (
+            "weight is torch.sparse_coo; expected",
+            lambda: bags.load_state_dict(other(whole, Tensor.to_sparse)),
+        ),
+        ("t.weight is ndarray; expected", lambda: found.load_state_dict(other(found.gathered(), np.asarray))),
+        (f"'freeze': True.*{differ}", lambda: bag.func.from_pretrained(whole["weight"], last, comm=comm)),
         (f"all rows to load .*{differ}", lambda: bags.load_state_dict(bags.state_dict() if last else whole)),
         (f"of rank {comm.size - 1} are .*{differ}", lambda: bag(10 + last, 3)),
         ("the batch lacks b", lambda: found({"a": one} if last else {"a": one, "b": one})),
         (r"feature b is \[1\]; expected", lambda: found({"a": one, "b": one[0] if last else one})),
-        (r"t.weight is \[8, 4\]; expected all rows \[9, 4\]", lambda: found.load_state_dict(rows)),
+        (
+            r"t.weight is \[8, 4\]; expected a dense tensor of all rows \[9, 4\]",
+            lambda: found.load_state_dict(rows),
+        ),
         (f"tables to load .*{differ}", lambda: found.load_state_dict(found.state_dict() if last else rows)),
         ("mode is ", lambda: bag(10, 3, mode="min" if last else "mean")),
         ("way is ", lambda: bag(10, 3, way="fast" if last else "auto")),
@@ -129,13 +144,13 @@ def renamed(features: str) -> mgg.nn.TableConfig:
 
 
 def test_rows_and_bytes_that_cross_are_those_of_the_batch(comm, rng):
-    ids = rng.integers(0, 50, (comm.size, 200))[comm.rank]
-    for way in ("distinct", "direct"):
-        bags = mgg.nn.ShardedEmbeddingBag(50, 4, mode="sum", way=way, comm=comm)
+    ids = rng.integers(0, embeddings.ROWS, (comm.size, 200))[comm.rank]
+    for way in (*WAYS, "tiers"):
+        bags = embeddings.opened(comm, torch.zeros(embeddings.ROWS, 4), way, mode="sum")
         meter = bags.rows.backend.stream.meter
         meter.taken()
         bags(torch.from_numpy(ids), torch.arange(200))
-        read = np.unique(ids) if way == "distinct" else ids
+        read = ids if way == "direct" else np.unique(ids)
         own = np.count_nonzero((read >= bags.rows.first) & (read < bags.rows.last))
         assert (meter.local_bytes, meter.remote_bytes) == (16 * own, 16 * (len(read) - own))
         bags.close()

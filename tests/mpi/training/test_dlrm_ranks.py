@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from mgg_hpc import config
 from mgg_hpc.data.clicks.generate import draw_clicks
-from mgg_hpc.data.clicks.store import write_clicks
+from mgg_hpc.data.clicks.store import open_clicks, write_clicks
 from mgg_hpc.errors import InputError, StoppedBySignal
 from mgg_hpc.nn.embedding import rows
 from mgg_hpc.runtime.exchange import send
@@ -100,6 +100,20 @@ def test_losses_are_those_of_one_rank_and_resumed_runs_have_the_same_bits(comm, 
         assert json.loads((folder / name / "001" / "summary.json").read_text())["epochs"] == EPOCHS
 
 
+def distinct(folder, ranks: int) -> int:
+    """Return how many rows of tables an epoch reads: the distinct ones of each rank's part of each batch."""
+    with open_clicks(folder / "c.h5") as file:
+        words = file.read(0, 1350).category.astype(np.int64)
+    rows = np.where(words == 0, 0, 1 + words % 299) + 300 * np.arange(26)
+    batches = [rows[first : first + 200] for first in range(0, 1350, 200)]
+    parts = [
+        batch[len(batch) * r // ranks : len(batch) * (r + 1) // ranks]
+        for batch in batches
+        for r in range(ranks)
+    ]
+    return sum(len(np.unique(part)) for part in parts)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 def test_tables_in_tiers_have_the_same_bits_and_are_resumed(comm, folder, settings, optimizer, monkeypatch):
@@ -110,7 +124,11 @@ def test_tables_in_tiers_have_the_same_bits_and_are_resumed(comm, folder, settin
     train.train(settings("tiers", optimizer, **tiers), comm, SHOWN)
     expected = losses(folder, "all")
     assert np.array_equal(losses(folder, "tiers"), expected)
-    read = json.loads((folder / "tiers" / "001" / "summary.json").read_text())["tiers"]["read"]
+    summary = json.loads((folder / "tiers" / "001" / "summary.json").read_text())
+    assert summary["backend"] == ("mpi" if comm.size > 1 else "serial")
+    assert sum(summary["bytes"].values()) == 20 * distinct(folder, comm.size)  # of an epoch
+    assert (summary["bytes"]["remote"] > 0) == (comm.size > 1)
+    read = summary["tiers"]["read"]
     share = comm.size * (40 << 10) / (26 * 300 * 32)  # of the rows, which are 32 bytes each
     assert share < read["near"] < 1 and read["near"] + read["file"] == pytest.approx(1)
     stopped(comm, settings("stopped", optimizer, **tiers), 1, 2)
