@@ -24,7 +24,7 @@ from .batches import BatchRun, blocks_of
 from .compare import evaluating, some_rows
 from .functions import Above
 from .fused import fused, signature
-from .layouts import PLAIN, dims, divided, layout, over, put
+from .layouts import PLAIN, dims, divided, layout, over, put, unchanged
 from .running import Below, Run, lists_of
 
 # What a tensor fits; TYPED: the type that is its key; DATA times 2^i for the i-th data of edges.
@@ -52,7 +52,7 @@ class Conversion:
         draws.training = True
         if blocks := blocks_of(args, kwargs):
             with mpi.agree(blocks[0].comm):
-                return self._on_batch(BatchRun(blocks, model, draws), call, args, kwargs)
+                return self._on_batch(BatchRun(blocks, model, draws, self.graph), call, args, kwargs)
         if self.unchecked:
             self.unchecked = False
             self._check(model, call, args, kwargs)
@@ -132,9 +132,7 @@ class Conversion:
             elif fit == TYPED:
                 over(each, lists.typed[name[1]])
             elif fit >= DATA:
-                layout(over(each, lists.edges)).data = lists.names[
-                    (fit // DATA & -(fit // DATA)).bit_length() - 1
-                ]
+                over(each, lists.edges, data=lists.names[(fit // DATA & -(fit // DATA)).bit_length() - 1])
             elif fit:
                 over(each, lists.edges if of_edges else lists.nodes)
             else:
@@ -154,7 +152,8 @@ class Conversion:
                 f"convert: {name} is a {type(given).__name__}, {given.layout}; expected a dense tensor"
             )
         entry = None if place is None else dims(given)[place]
-        if entry is not None and lists.own(entry.domain) and entry.size == given.shape[place]:
+        held = entry is not None and lists.own(entry.domain) and entry.size == given.shape[place]
+        if held and unchanged(given):
             return KEPT
         of = lists.typed.get(name[1]) if _is_key(name) else None
         ends = (of or lists.edges).ends
