@@ -242,7 +242,7 @@ class BatchRun(Run):
             numbers = layout(each).numbers
             counted = numbers if isinstance(numbers, tuple) else (numbers,)
             if any(one is not None and self.lists.level.get(one.domain, last) < last for one in counted):
-                raise Refused(_OUTSIDE)
+                raise self._outside()
         name = getattr(func, "__name__", "")
         changes = name == "__setitem__" or (name[-1:] == "_" and name[-2:] != "__") or name[:3] == "__i"
         if changes and any(hasattr(one, _CUT) for one in (tensors[0], tensors[0]._base)):
@@ -257,6 +257,12 @@ class BatchRun(Run):
             )
         found: tuple[Any, Any] = tree_map(functools.partial(self._cut, last), (args, kwargs))
         return found
+
+    def _outside(self) -> Refused:
+        """Return what refuses rows that are not right, with why the innermost layer does not run fused."""
+        place = self.place()
+        ways = [each for path, each in self.ways.items() if self.named(path, self.modules[path]) == place]
+        return Refused(_OUTSIDE + "".join(f" (it runs {each})" for each in ways if "because" in each))
 
     def _given(self, value: Any) -> Any:
         """Return an argument of a layer, with edges of the layer's block in place of those of all blocks."""
@@ -344,7 +350,7 @@ class BatchRun(Run):
     def _check_right(self, x: Tensor) -> None:
         """Raise Refused unless a layer of the model runs, and the rows of all sources of its block are right."""
         if self.block >= len(self.blocks) or self._depth(x) > self.block:
-            raise Refused(_OUTSIDE)
+            raise self._outside()
 
     def chosen(self, of: Divided, mask: Tensor, count: int) -> Domain:
         made = super().chosen(of, mask, count)

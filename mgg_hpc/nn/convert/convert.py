@@ -35,12 +35,13 @@ OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, w
 class Conversion:
     """The graph that a converted model runs over, and what is kept between its calls.
 
-    lists: the graph's nodes and edges as `Domain` objects. last: the `Run` of the last call, or None.
+    lists: the graph's nodes and edges as `Domain` objects. unchecked: whether the next call compares rows. unsaid:
+    whether a batch is to be warned of. drops: whether dropout drops. last: the `Run` of the last call, or None.
     """
 
     def __init__(self, graph: DistGraph, check: bool) -> None:
         self.graph, self.lists = graph, lists_of(graph)
-        self.unchecked, self.drops = check and graph.ranks > 1, True
+        self.unchecked, self.unsaid, self.drops = check and graph.ranks > 1, check, True
         self.last: Run | None = None
         self._caches: WeakKeyDictionary[Module, dict[str, Any]] = WeakKeyDictionary()
         self._programs: WeakKeyDictionary[Module, Any] = WeakKeyDictionary()
@@ -51,6 +52,12 @@ class Conversion:
         draws = model.__dict__[DRAWS]
         draws.training = True
         if blocks := blocks_of(args, kwargs):
+            if self.unsaid and self.graph.rank == 0:
+                warnings.warn(
+                    "mgg.convert: outputs on batches are not compared with the model's own (check=False: no warning)",
+                    stacklevel=3,
+                )
+            self.unsaid = False
             with mpi.agree(blocks[0].comm):
                 return self._on_batch(BatchRun(blocks, model, draws, self.graph), call, args, kwargs)
         if self.unchecked:

@@ -829,6 +829,37 @@ def test_rows_of_several_layers_on_batches(comm, every):
                 assert mgg.explain(converted).count("over the rows of its block; nothing") == 2
 
 
+def test_batches_say_that_they_are_not_compared(comm, every):
+    with mgg.from_pyg(Data(x=every["x"].float(), edge_index=every["index"]), comm=comm) as graph:
+        batch = next(
+            iter(mgg.NeighborLoader(graph, [2], batch_size=30, input_nodes=torch.arange(graph.rows)))
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for check in (True, False):
+                model = mgg.convert(pyg.SAGEConv(8, 8), graph, check=check)
+                for _ in range(2):
+                    model(batch.x, batch)
+        with mpi.agree(comm):
+            assert sum("on batches are not compared" in str(each.message) for each in caught) == (
+                comm.rank == 0
+            )
+
+
+@pytest.mark.parametrize("make", [pyg.GCNConv, pyg.GATv2Conv])
+def test_autocast_and_compile_give_the_models_values(comm, every, make):
+    """A graph in float32: halves cross in its type."""
+    torch.manual_seed(1)
+    model, data = make(8, 8), Data(x=every["x"].float(), edge_index=every["index"])
+    with mgg.from_pyg(data, comm=comm, dtype="float32") as graph:
+        converted = mgg.convert(model, graph)
+        for run, near in ((converted, 0.05), (torch.compile(converted, backend="eager"), 1e-5)):
+            with torch.autocast("cpu", torch.bfloat16, enabled=near > 1e-3):
+                out, wanted = run(graph.x, graph.edge_index()), model(data.x, data.edge_index)[graph.ids]
+            with mpi.agree(comm):
+                torch.testing.assert_close(out.float(), wanted.float(), rtol=near, atol=near)
+
+
 class Kept(pyg.SimpleConv):
     """Sums rows that are kept in place of its own."""
 
