@@ -142,6 +142,11 @@ class Conversion:
                 over(each, lists.edges, data=lists.names[(fit // DATA & -(fit // DATA)).bit_length() - 1])
             elif fit:
                 over(each, lists.edges if of_edges else lists.nodes)
+            elif each.dtype == torch.int64 and each.shape[:1] == (2,) and "edge_index" in str(name):
+                raise InputError(
+                    f"convert: {name} {list(each.shape)} is not graph.edge_index() of the graph that the model "
+                    "was converted for; for another graph call mgg.convert again"
+                )
             else:
                 put(each, PLAIN)
                 with run.local():
