@@ -256,6 +256,10 @@ def _check_types(where: str, data: Any, tensor: type) -> None:
         key = store._key if isinstance(store._key, str) else " ".join(store._key)
         of_edges = {name for name in store if name[:5] == "edge_"} - {"edge_label", "edge_label_index"}
         names = {"edge_index", *of_edges} if key != store._key else {"x", "y", *MASKS} & {*store.keys()}
+        if "edge_type" in names:
+            raise InputError(
+                f"{where}: {key} has edge_type, which numbers the types of edges here; rename it"
+            )
         for name in sorted(names):
             value, what = store.get(name), f"{where}: {key}: {name}"
             form = {"edge_index": "[2, edges]", "x": "[nodes, features]"}.get(name, "[rows, ...]")
@@ -267,8 +271,10 @@ def _check_types(where: str, data: Any, tensor: type) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyG warns of types whose number of nodes it guesses
         counts = {store._key: store.num_nodes for store in data.node_stores}
-    if unknown := next((key for key, count in counts.items() if count is None), ""):
-        raise InputError(f"{where}: {unknown} has neither x nor num_nodes; set its num_nodes")
+    if wrong := [key for key, count in counts.items() if not isinstance(count, int) or count < 0]:
+        count = counts[wrong[0]]
+        said = "neither x nor num_nodes" if count is None else f"num_nodes {count}"
+        raise InputError(f"{where}: {wrong[0]} has {said}; set its num_nodes to an integer of at least 0")
     for store, name, what, value in held:
         key, of_nodes = store._key, store._key in counts
         if name != "edge_index":

@@ -21,14 +21,15 @@ from torch.nn import Module
 from torch.utils._pytree import tree_map
 
 from ...errors import InputError
+from ..graph.dist_graph import DistGraph
 from ..layers.random import Dropout
 from ..sampling.batches import Block
 from .fused import replaced
-from .layouts import PLAIN, Count, Divided, Domain, Layout, Numbers, dims, divided, layout, over, put
-from .rules import Refused, tensors_in
+from .layouts import PLAIN, Divided, Domain, Layout, Numbers, Refused, dims, divided, layout, over, put
+from .rules import tensors_in
 from .running import Lists, Run, ids_of, pairs
 
-_DEPTH = "_mgg_depth"  # attribute of tensors
+_DEPTH, _CUT = "_mgg_depth", "_mgg_detached"  # attributes of tensors
 _USES = "uses the edges of a batch itself; only layers (MessagePassing) take them, each those of its block"
 _OUTSIDE = (
     "needs rows of neighbours outside of this block, as of their degrees, a second propagation, or edges that a layer "
@@ -92,14 +93,18 @@ def _blocks_in(given: Any) -> list[Block]:
 
 
 class _BatchLists(Lists):
-    """The rows of a batch by level, and the edges of the block whose layer runs. level: of each list of rows."""
+    """The rows of a batch by level, and the edges of the block whose layer runs. level: of each list of rows.
 
-    def __init__(self, blocks: list[Block]) -> None:
-        self.blocks, self.typed, self._made = blocks, dict[Any, Domain](), WeakValueDictionary()
+    Their numbers on all ranks are those of the whole graph, so that a model computes with these.
+    """
+
+    def __init__(self, blocks: list[Block], whole: DistGraph) -> None:
+        self.blocks, self.whole = blocks, whole
+        self.typed, self._made = dict[Any, Domain](), WeakValueDictionary()
         numbers, self.levels = blocks[0].numbers, list[Domain]()
         for size in (*(block.rows for block in blocks), blocks[-1].destinations):
             keys = functools.partial(lambda size: ids_of(blocks[0])[:size], size)
-            self.levels.append(self._rows("nodes of the batch", size, size, numbers[:size], keys))
+            self.levels.append(self._rows("nodes of the batch", size, whole.num_nodes, numbers[:size], keys))
         self.level = {domain: level for level, domain in enumerate(self.levels)}
         self.made = dict[int, tuple[Tensor, Domain]]()
         self.graph, self.nodes = blocks[0], self.levels[0]  # type: ignore[assignment]
@@ -109,9 +114,8 @@ class _BatchLists(Lists):
         self.graph, self.nodes = self.blocks[number], self.levels[number]  # type: ignore[assignment]
         if number not in self.made:
             index = self.blocks[number].edge_index()
-            edges = Domain(
-                "sampled edges", index.shape[1], index.shape[1], functools.partial(pairs, self.graph, index)
-            )
+            keys = functools.partial(pairs, self.graph, index)
+            edges = Domain("sampled edges", index.shape[1], self.whole.num_edges, keys)
             edges.ends = lambda: index
             _of_depth(over(index, edges, 1, (Numbers(self.nodes, halo=True), Numbers(self.nodes))), 0)
             self.made[number] = index, edges
@@ -126,8 +130,8 @@ class BatchRun(Run):
     lists: _BatchLists
     graph: Any
 
-    def __init__(self, blocks: list[Block], model: Module, draws: Dropout | None) -> None:
-        super().__init__(_BatchLists(blocks), model, draws, {})
+    def __init__(self, blocks: list[Block], model: Module, draws: Dropout | None, whole: DistGraph) -> None:
+        super().__init__(_BatchLists(blocks, whole), model, draws, {})
         self.blocks, self.block, self.partial = blocks, len(blocks), True
 
     def taken(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -238,17 +242,27 @@ class BatchRun(Run):
             numbers = layout(each).numbers
             counted = numbers if isinstance(numbers, tuple) else (numbers,)
             if any(one is not None and self.lists.level.get(one.domain, last) < last for one in counted):
-                raise Refused(_OUTSIDE)
-        if len(levels) == 1:
-            return args, kwargs
+                raise self._outside()
         name = getattr(func, "__name__", "")
         changes = name == "__setitem__" or (name[-1:] == "_" and name[-2:] != "__") or name[:3] == "__i"
+        if changes and any(hasattr(one, _CUT) for one in (tensors[0], tensors[0]._base)):
+            raise Refused(
+                f"{name}: changes rows that detach or .data took out of another tensor; clone() them"
+            )
+        if len(levels) == 1:
+            return args, kwargs
         if changes and self._levels(tensors[:1]) != {last}:
             raise Refused(
                 f"{name}: changes rows in place by those of a later layer; write x = x + h, not x += h"
             )
         found: tuple[Any, Any] = tree_map(functools.partial(self._cut, last), (args, kwargs))
         return found
+
+    def _outside(self) -> Refused:
+        """Return what refuses rows that are not right, with why the innermost layer does not run fused."""
+        place = self.place()
+        ways = [each for path, each in self.ways.items() if self.named(path, self.modules[path]) == place]
+        return Refused(_OUTSIDE + "".join(f" (it runs {each})" for each in ways if "because" in each))
 
     def _given(self, value: Any) -> Any:
         """Return an argument of a layer, with edges of the layer's block in place of those of all blocks."""
@@ -264,9 +278,7 @@ class BatchRun(Run):
         own = (
             lists.weight is not None and mine.shape == lists.weight.shape and torch.equal(mine, lists.weight)
         )
-        _of_depth(over(mine, lists.edges), 0)
-        layout(mine).data = "weight" * own
-        return mine
+        return _of_depth(over(mine, lists.edges, data="weight" * own), 0)
 
     def over(self, layer: Any, x: Tensor, more: dict[str, Any]) -> Tensor:
         try:
@@ -288,16 +300,18 @@ class BatchRun(Run):
         of_base = 0 if base is None or layout(base) is PLAIN else getattr(base, _DEPTH, 0)
         return max(of_base, getattr(tensor, _DEPTH, unknown))
 
-    def after(self, given: Any, out: Any) -> None:
+    def after(self, func: Any, given: Any, out: Any) -> None:
         """Set the depth of an operation's results."""
         if isinstance(out, (int, torch.dtype, torch.device)):
             return
         tensors, levels = tensors_in(given), self.lists.level.keys()
+        if func in (Tensor.detach, Tensor.data.__get__):  # type: ignore[attr-defined]
+            setattr(out, _CUT, True)
         domains = {entry.domain for each in tensors for entry in dims(each) if entry}
         depth = max(map(self._depth, tensors), default=0)
         for each in tensors_in((tensors[:1] if out is None else out,)):
             mine = {entry.domain for entry in dims(each) if entry}
-            if mine & levels and domains - mine:
+            if mine & levels and any(each.root not in levels for each in domains - mine):
                 depth = max(depth, self.block + 1)
             for one in (each, each._base):
                 if one is not None and PLAIN not in (layout(each), layout(one)):
@@ -305,10 +319,6 @@ class BatchRun(Run):
 
     def leave(self, out: Any) -> Any:
         """Return the rows of a result that are the batch's own. Raises InputError for other results."""
-        if Count.used and Count.read:
-            raise InputError(
-                "convert: the model computes with the number of rows or edges, of which a batch has some"
-            )
         return tree_map(self._own, out)
 
     def _own(self, out: Any) -> Any:
@@ -340,7 +350,12 @@ class BatchRun(Run):
     def _check_right(self, x: Tensor) -> None:
         """Raise Refused unless a layer of the model runs, and the rows of all sources of its block are right."""
         if self.block >= len(self.blocks) or self._depth(x) > self.block:
-            raise Refused(_OUTSIDE)
+            raise self._outside()
+
+    def chosen(self, of: Divided, mask: Tensor, count: int) -> Domain:
+        made = super().chosen(of, mask, count)
+        made.counted = made.chosen_of is None
+        return made
 
     def folded(self, x: Tensor, dim: int) -> Tensor:
         raise Refused("sums at the sources of edges, and a block has only some of their edges")

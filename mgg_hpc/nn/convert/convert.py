@@ -24,7 +24,7 @@ from .batches import BatchRun, blocks_of
 from .compare import evaluating, some_rows
 from .functions import Above
 from .fused import fused, signature
-from .layouts import PLAIN, dims, divided, layout, over, put
+from .layouts import PLAIN, dims, divided, layout, over, put, unchanged
 from .running import Below, Run, lists_of
 
 # What a tensor fits; TYPED: the type that is its key; DATA times 2^i for the i-th data of edges.
@@ -35,12 +35,13 @@ OF_EDGES = ("edge", "weight", "attr", "type", "rel")  # in names of arguments, w
 class Conversion:
     """The graph that a converted model runs over, and what is kept between its calls.
 
-    lists: the graph's nodes and edges as `Domain` objects. last: the `Run` of the last call, or None.
+    lists: the graph's nodes and edges as `Domain` objects. unchecked: whether the next call compares rows. unsaid:
+    whether a batch is to be warned of. drops: whether dropout drops. last: the `Run` of the last call, or None.
     """
 
     def __init__(self, graph: DistGraph, check: bool) -> None:
         self.graph, self.lists = graph, lists_of(graph)
-        self.unchecked, self.drops = check and graph.ranks > 1, True
+        self.unchecked, self.unsaid, self.drops = check and graph.ranks > 1, check, True
         self.last: Run | None = None
         self._caches: WeakKeyDictionary[Module, dict[str, Any]] = WeakKeyDictionary()
         self._programs: WeakKeyDictionary[Module, Any] = WeakKeyDictionary()
@@ -51,8 +52,14 @@ class Conversion:
         draws = model.__dict__[DRAWS]
         draws.training = True
         if blocks := blocks_of(args, kwargs):
+            if self.unsaid and self.graph.rank == 0:
+                warnings.warn(
+                    "mgg.convert: outputs on batches are not compared with the model's own (check=False: no warning)",
+                    stacklevel=3,
+                )
+            self.unsaid = False
             with mpi.agree(blocks[0].comm):
-                return self._on_batch(BatchRun(blocks, model, draws), call, args, kwargs)
+                return self._on_batch(BatchRun(blocks, model, draws, self.graph), call, args, kwargs)
         if self.unchecked:
             self.unchecked = False
             self._check(model, call, args, kwargs)
@@ -132,11 +139,14 @@ class Conversion:
             elif fit == TYPED:
                 over(each, lists.typed[name[1]])
             elif fit >= DATA:
-                layout(over(each, lists.edges)).data = lists.names[
-                    (fit // DATA & -(fit // DATA)).bit_length() - 1
-                ]
+                over(each, lists.edges, data=lists.names[(fit // DATA & -(fit // DATA)).bit_length() - 1])
             elif fit:
                 over(each, lists.edges if of_edges else lists.nodes)
+            elif each.dtype == torch.int64 and each.shape[:1] == (2,) and "edge_index" in str(name):
+                raise InputError(
+                    f"convert: {name} {list(each.shape)} is not graph.edge_index() of the graph that the model "
+                    "was converted for; for another graph call mgg.convert again"
+                )
             else:
                 put(each, PLAIN)
                 with run.local():
@@ -154,7 +164,8 @@ class Conversion:
                 f"convert: {name} is a {type(given).__name__}, {given.layout}; expected a dense tensor"
             )
         entry = None if place is None else dims(given)[place]
-        if entry is not None and lists.own(entry.domain) and entry.size == given.shape[place]:
+        held = entry is not None and lists.own(entry.domain) and entry.size == given.shape[place]
+        if held and unchanged(given):
             return KEPT
         of = lists.typed.get(name[1]) if _is_key(name) else None
         ends = (of or lists.edges).ends

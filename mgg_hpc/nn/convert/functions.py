@@ -16,8 +16,22 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .layouts import PLAIN, Count, Divided, Layout, Numbers, dims, divided, known, layout, over, put, size_of
-from .rules import Refused, tensors_in
+from .layouts import (
+    PLAIN,
+    Count,
+    Divided,
+    Layout,
+    Numbers,
+    Refused,
+    dims,
+    divided,
+    known,
+    layout,
+    over,
+    put,
+    size_of,
+)
+from .rules import tensors_in
 from .running import Run
 
 Served = Callable[[Run, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -71,7 +85,7 @@ class Above(TorchFunctionMode):
                 Count.used = Count.used or _has_counts(args)
                 out = func(*args, **kwargs)
                 _check(func, args, kwargs, out)
-            run.after((args, kwargs), out)
+            run.after(func, (args, kwargs), out)
         except Refused as error:
             raise run.refused(error) from None
         except (RuntimeError, IndexError) as error:
@@ -207,7 +221,7 @@ def _reshaped(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
             entries = list(dims(out))
             entries[place], entries[rows] = entries[rows], entries[place]
             put(out, Layout(tuple(entries), layout(out).numbers))
-    if run.graph.ranks > 1 and func.__name__ != "unflatten" and len(sizes) == out.dim():
+    if run.partial and func.__name__ != "unflatten" and len(sizes) == out.dim():
         for size, entry in zip(sizes, dims(out), strict=True):
             if size != -1 and isinstance(size, Count) != (entry is not None):
                 raise Refused(f"{func.__name__}: divides the rows of {entry or size.of} otherwise")

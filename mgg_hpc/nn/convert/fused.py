@@ -22,7 +22,7 @@ from ..graph.dist_graph import DistGraph
 from ..layers.attention import GATConv
 from ..layers.conv import Formula, SumConvolution
 from ..layers.random import Dropout
-from .layouts import Divided, dims, layout
+from .layouts import Divided, data_of, dims, layout
 from .programs import messages, propagated
 from .relations import relational
 from .running import Run
@@ -196,11 +196,6 @@ def _unchanged(conv: Any) -> None:
         )
 
 
-def _data_of(value: Any) -> str:
-    """Return the name of the graph's data of edges that a tensor is, or ""."""
-    return layout(value).data if isinstance(value, Tensor) else ""
-
-
 def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
     """Return why a call of a fused layer runs the layer's own code, or ""."""
     x, index, lists = given["x"], given["edge_index"], run.lists
@@ -210,7 +205,7 @@ def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
     same = layout(index).numbers == layout(lists.index).numbers and dims(index)[1:] == of_edges
     more = any(given.get(each) is not None for each in ("size", "return_attention_weights"))
     weighs = type(conv).__name__ == "GCNConv" and (lists.weight is not None or weight is not None)
-    own = weight is not None and layout(weight).data == "weight" and not weight.requires_grad
+    own = weight is not None and data_of(weight) == "weight" and not weight.requires_grad
     typed = "num_relations" in vars(conv)
     plain = attr is None or (not attr.requires_grad and attr.dim() < 3 and dims(attr)[:1] == of_edges)
     found = {
@@ -219,7 +214,7 @@ def called(run: Run, conv: Module, given: dict[str, Any]) -> str:
         "it is asked for more than rows": more,
         "its weights are not those of the graph": weighs and not own,
         "its edge_attr has gradients, or is not of the graph's edges": not plain,
-        "its types are not data of the graph's edges": typed and not _data_of(given.get("edge_type")),
+        "its types are not data of the graph's edges": typed and not data_of(given.get("edge_type")),
         "edge_attr or edge_dim is missing": (attr is None) != (getattr(conv, "edge_dim", None) is None),
     }
     return next((why for why, there in found.items() if there), "")
@@ -275,7 +270,7 @@ def _forward(
             run.sync()
             x, attr, types = given["x"], given.get("edge_attr"), given.get("edge_type")
             more = {} if attr is None else {"edge_attr": attr}
-            more |= {} if types is None else {"edge_type": _data_of(types)}
+            more |= {} if types is None else {"edge_type": data_of(types)}
             if isinstance(layer, GATConv):
                 _shared(layer, conv, run)
             out = run.over(layer, x, more)

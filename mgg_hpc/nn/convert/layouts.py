@@ -18,9 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_NAME = "_mgg_layout"  # attribute of tensors
+_NAME, _VERSION = "_mgg_layout", "_mgg_version"  # attributes of tensors
 _serials = itertools.count()
 _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+
+
+class Refused(Exception):  # noqa: N818 - it becomes an InputError that names the module
+    """What is wrong, and what would do."""
 
 
 class Domain:
@@ -29,7 +33,8 @@ class Domain:
     name: for messages, the same on all ranks. local: number of this rank's items. total: of all ranks' items. keys:
     uint64 [local], numbers of the items that depend neither on ranks nor on the order of rows, for random draws. parts:
     of a concatenation. owner: of rows with a halo, the list of the rows. beyond: of nodes, the list of the rows with a
-    halo. numbers: int64, the graph's numbers of the latter. ends: returns the ends [2, local] of edges.
+    halo. numbers: int64, the graph's numbers of the latter. ends: returns the ends [2, local] of edges. chosen_of: of a
+    list that a mask chose, the list that it chose from. counted: whether the number of all ranks' items is known.
     """
 
     parts: Sequence[Domain] = ()
@@ -37,6 +42,8 @@ class Domain:
     beyond: Domain | None = None
     numbers: NDArray[np.int64]
     ends: Callable[[], Tensor] | None = None
+    chosen_of: Domain | None = None
+    counted = True
 
     def __init__(
         self, name: str, local: int, total: int | Callable[[], int], keys: Callable[[], NDArray[np.uint64]]
@@ -49,6 +56,11 @@ class Domain:
         if not isinstance(self._total, int):
             self._total = self._total()
         return self._total
+
+    @property
+    def root(self) -> Domain:
+        """The list that masks chose this one from, or this one."""
+        return self if self.chosen_of is None else self.chosen_of.root
 
     @property
     def own(self) -> NDArray[np.int64]:
@@ -100,16 +112,19 @@ class Divided(NamedTuple):
 
 @dataclass(frozen=True)
 class Numbers:
-    """Values are places in this rank's part of a domain. halo: or, for nodes, of the halo's rows after it."""
+    """Values are places in this rank's part of a domain. halo: or, for nodes, of the halo's rows after it. mixed: some
+    were put in the place of others, so these are not the ends of the graph's edges.
+    """
 
     domain: Domain
     halo: bool = False
+    mixed: bool = False
 
     def joined(self, other: Numbers | None) -> Numbers | None:
         """Return the numbers of either; None for those of another domain."""
         if other is None or other.domain is not self.domain:
             return None
-        return Numbers(self.domain, self.halo or other.halo)
+        return Numbers(self.domain, self.halo or other.halo, self.mixed or other.mixed)
 
 
 Held = Numbers | tuple[Numbers, ...] | None
@@ -150,14 +165,32 @@ def known(tensor: Tensor) -> bool:
 def put(tensor: Tensor, given: Layout) -> Tensor:
     """Set a tensor's layout."""
     setattr(tensor, _NAME, given if given.numbers is not None or any(given.dims) else PLAIN)
+    if given.numbers is not None or given.data:
+        setattr(tensor, _VERSION, _version(tensor))
     return tensor
 
 
-def over(tensor: Tensor, domain: Domain, dim: int = 0, numbers: Held = None) -> Tensor:
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def unchanged(tensor: Tensor) -> bool:
+    """Return whether what a layout says of the values of a tensor was said of those that it has now."""
+    given = layout(tensor)
+    of_values = given.numbers is not None or bool(given.data)
+    return not of_values or (getattr(tensor, _VERSION, -1) == _version(tensor) != -1)
+
+
+def data_of(value: Any) -> str:
+    """Return the name of the graph's data of edges that a tensor is, or ""."""
+    return layout(value).data if isinstance(value, Tensor) and unchanged(value) else ""
+
+
+def over(tensor: Tensor, domain: Domain, dim: int = 0, numbers: Held = None, data: str = "") -> Tensor:
     """Set the layout of a tensor of which one dimension has an item of a domain each."""
     dims: list[Divided | None] = [None] * tensor.dim()
     dims[dim] = Divided(domain)
-    return put(tensor, Layout(tuple(dims), numbers))
+    return put(tensor, Layout(tuple(dims), numbers, data))
 
 
 def dims(tensor: Tensor) -> tuple[Divided | None, ...]:
@@ -229,6 +262,8 @@ def size_of(tensor: Tensor) -> torch.Size:
     if not layout(tensor).dims:
         return found
     Count.read = Count.read or _by_model()
+    if not all(each is None or each.domain.counted for each in dims(tensor)) and _by_model():
+        raise Refused("reads the number of rows or edges that were chosen, of which a batch has some")
     return torch.Size(
         size if each is None else Count(each) for size, each in zip(found, dims(tensor), strict=True)
     )

@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode_temporarily as without_functions
 from torch.utils._python_dispatch import _pop_mode_temporarily as without_dispatch
+from torch.utils._pytree import tree_leaves
 
 from ...errors import InputError
 from ..saga.layer import Layer
 from ..saga.tracing import NotTraceableError
-from .layouts import PLAIN, Divided, Layout, dims, layout, put
+from .layouts import PLAIN, Divided, Layout, data_of, dims, layout, put
 from .running import Run
 
 # What messages read of all edges of a node together.
@@ -28,8 +29,8 @@ class _Alone(TorchFunctionMode):
     """Refuses that a traced message reads rows beside its arguments, of which each rank has only some."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [each for each in (*args, *(kwargs or {}).values()) if issubclass(type(each), Tensor)]
-        if any(layout(each) is not PLAIN for each in given):
+        leaves = tree_leaves((args, kwargs))
+        if any(issubclass(type(each), Tensor) and layout(each) is not PLAIN for each in leaves):
             raise NotTraceableError(OTHERS)
         return func(*args, **(kwargs or {}))
 
@@ -111,8 +112,8 @@ def propagated(run: Run, conv: Any, index: Any, given: dict[str, Any]) -> Tensor
                 rows.append(value)
             low = sum(each.shape[1] for each in rows[:place])
             parts[name] = "src" if end == 0 else "dst", low, low + value.shape[1]
-        elif layout(value).data and not value.requires_grad and end is None:
-            parts[name] = layout(value).data
+        elif data_of(value) and not value.requires_grad and end is None:
+            parts[name] = data_of(value)
         else:
             return f"{name} is neither rows of the nodes nor data of the graph's edges"
     if not rows:

@@ -10,23 +10,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .layouts import PLAIN, Divided, Domain, Held, Layout, Numbers, dims, layout
+from .layouts import PLAIN, Divided, Domain, Held, Layout, Numbers, Refused, dims, layout
 
 Dims = list[Divided | None]
 Rule = Callable[["Call"], Layout | list[Layout]]
 
 # By overload: operation, names of its arguments, and whether it works value by value.
 _names: dict[Any, tuple[str, list[str], bool]] = {}
-
-
-class Refused(Exception):  # noqa: N818 - it becomes an InputError that names the module
-    """What is wrong, and what would do."""
 
 
 def tensors_in(values: Iterable[Any]) -> list[Tensor]:
@@ -165,7 +162,7 @@ def pointwise(call: Call) -> list[Layout]:
         elif call.name in _KEEPS_NUMBERS and call.out.dtype in (torch.int32, torch.int64):
             if len(held) != (2 if call.name == "where" or call.in_place else 1):
                 call.refuse("mixes numbers of rows with other values")
-            numbers = _all(call, held)
+            numbers = _all(call, held) if len(held) < 2 else _mixed(_all(call, held))
         else:
             _no_numbers(call)
     found = tuple(_joined(call, call.out.shape, [(each.shape, dims(each)) for each in given]))
@@ -185,6 +182,12 @@ def _both(call: Call, one: Held, other: Held) -> Held:
     if len(ones) != len(others):
         call.refuse("mixes numbers of rows with other values")
     return tuple(_both(call, *each) for each in zip(ones, others, strict=True))  # type: ignore[misc]
+
+
+def _mixed(held: Held) -> Held:
+    if isinstance(held, tuple):
+        return tuple(map(_mixed, held))  # type: ignore[arg-type]
+    return held and replace(held, mixed=True)
 
 
 def _all(call: Call, held: Sequence[Held]) -> Held:
@@ -435,7 +438,8 @@ def _reads(call: Call, entry: Divided | None, index: Tensor) -> None:
         return
     if not isinstance(numbers, Numbers):
         raise Refused(
-            f"{call.name}: takes rows of {entry} by numbers that are not those of the graph's edges"
+            f"{call.name}: takes rows of {entry} by numbers that are not those of the graph's edges; for "
+            "those of another graph call mgg.convert again"
         )
     whole = entry.domain.owner
     if numbers.domain not in (entry.domain, whole) or not entry.plain or (numbers.halo and whole is None):
@@ -648,6 +652,8 @@ def apply(call: Call) -> list[Layout]:
             if entry is not None and entry.size != size:
                 call.refuse(f"gives {size} rows, and this rank has {entry.size} of {entry}")
     if call.in_place:
+        if made[0].numbers != layout(call.x).numbers and layout(call.x).numbers:
+            call.refuse("puts numbers of rows in the place of others")
         after = made[0].dims or (None,) * call.x.dim()
         if after != dims(call.x) or made[0].numbers != layout(call.x).numbers:
             call.refuse("puts values of this rank's rows into a tensor that is the same on all ranks")

@@ -28,8 +28,22 @@ from ..graph.dist_graph import DistGraph, Extension, extend, extension, fold
 from ..layers.random import Dropout, dropped
 from ..spans import first_order
 from ..workspace import accumulator, as_array
-from .layouts import PLAIN, Count, Divided, Domain, Layout, Numbers, dims, known, layout, mixed, over, put
-from .rules import RULES, Call, Refused, apply, at, tensors_in, viewed
+from .layouts import (
+    PLAIN,
+    Count,
+    Divided,
+    Domain,
+    Layout,
+    Numbers,
+    Refused,
+    dims,
+    known,
+    layout,
+    mixed,
+    over,
+    put,
+)
+from .rules import RULES, Call, apply, at, tensors_in, viewed
 
 # Arguments of operations that may hold numbers of this rank's rows.
 OF_ROWS = {"size", "shape", "repeats", "stride", "storage_offset", "output_size", "N"}
@@ -103,7 +117,7 @@ class Lists:
                 lambda: sum(each.total for each in parts),
                 lambda: np.concatenate([mixed(each.keys, place) for place, each in enumerate(parts, 1)]),
             )
-            made.parts = list(parts)
+            made.parts, made.counted = list(parts), all(each.counted for each in parts)
             self._made[key] = made
         return made
 
@@ -119,6 +133,7 @@ class Lists:
                 return places(of, len(chosen))[chosen.cpu().numpy()]
 
             made = Domain(f"some {of.domain.name}", count, lambda: run.total(count), keys)
+            made.chosen_of = of.domain
             if (ends := of.domain.ends) is not None and of.plain:
                 made.ends = lambda: ends()[:, chosen]
             self._made[key] = made
@@ -335,7 +350,7 @@ class Run:
         """Return the arguments that a function is called with."""
         return args, kwargs
 
-    def after(self, given: Any, out: Any) -> None:
+    def after(self, func: Any, given: Any, out: Any) -> None:
         """Take note of the arguments and the result of a function."""
 
     # ---- lists
@@ -411,6 +426,8 @@ class Run:
         return self._moved(x, dim, of, of, _folded)
 
     def _moved(self, x: Tensor, dim: int, of: Any, domain: Any, move: Any) -> Tensor:
+        if layout(x).numbers is not None and self.graph.ranks > 1:
+            raise Refused("takes numbers of rows from other ranks, which count theirs")
         self.again()
         self.sync()
         with self.local():
@@ -423,7 +440,7 @@ class Run:
             out = out.reshape(len(out), *rest).movedim(0, dim)
         entries = list(dims(x))
         entries[dim] = Divided(domain)
-        return put(out, Layout(tuple(entries), layout(x).numbers))
+        return put(out, Layout(tuple(entries), layout(x).numbers))  # numbers: of one rank alone
 
     def settled(self, index: Tensor) -> Tensor:
         """Return numbers of nodes as this rank's own. Collective. Raises Refused if some on a rank are of the halo."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import re
 import warnings
@@ -185,6 +186,8 @@ REFUSED_FORWARDS = {
     "a checkpoint": lambda x, e: checkpoint(_norm, x, use_reentrant=False),
     "an older checkpoint": lambda x, e: checkpoint(_norm, x, use_reentrant=True),
     "a dense adjacency": lambda x, e: U.to_dense_adj(e, max_num_nodes=x.size(0))[0].double() @ x,
+    "copied numbers": lambda x, e: _sum(x, e.clone().copy_(e.flip(0))),
+    "numbers of another rank": lambda x, e: _sum(x, torch.stack([torch.arange(x.size(0))[e[0]], e[1]])),
     "maxima of classes": lambda x, e: _table(x, "amax"),
     "a loss": lambda x, e: x * F.mse_loss(x, x * 2),
 }
@@ -333,6 +336,17 @@ def equal_to_pyg(comm, graph, conv, whole, mine, way, near=1e-7):
             torch.testing.assert_close(each.double(), same, rtol=near, atol=near)
 
 
+class Rewired(nn.Module):
+    """A layer over edges of which some begin where they end."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv, self.reset_parameters = conv, conv.reset_parameters
+
+    def forward(self, x, e):
+        return self.conv(x, torch.stack([torch.where(x[e[0], 0] > 0, e[0], e[1]), e[1]]))
+
+
 def test_layers_run_fused_where_they_are_plain(comm, every):
     """GCN, SAGE, GIN and GAT, with weights and data of edges of the graph, and what is changed runs extended."""
     hooked = pyg.SAGEConv(8, 5)
@@ -351,6 +365,8 @@ def test_layers_run_fused_where_they_are_plain(comm, every):
         "gat of edges": pyg.GATConv(8, 5, edge_dim=1, fill_value=0.5, bias=False),
         "hooked, not fused": hooked,
         "pruned, not fused": pruned,
+        "rewired, not fused": Rewired(pyg.SAGEConv(8, 5)),
+        "rewired, not fused, of sums": Rewired(pyg.GraphConv(8, 5)),
         "improved, not fused": pyg.GCNConv(8, 5, improved=True),
         "maxima, not fused": pyg.GCNConv(8, 5, aggr="max"),
     }
@@ -364,6 +380,17 @@ def test_layers_run_fused_where_they_are_plain(comm, every):
             whole = [data.x.double(), data.edge_index, *([weight.double()] if takes else [])]
             mine = [graph.x, graph.edge_index(), *([graph.edge_weight().double()] if takes else [])]
             equal_to_pyg(comm, graph, conv, whole, mine, "extended" if "not fused" in name else "fused")
+        gcn = mgg.convert(convs["gcn"], graph)
+        e, weight = graph.edge_index().clone(), nn.Parameter(graph.edge_weight().double())
+        for _ in range(2):  # what changed in place is found out again
+            whole = data.edge_weight.double() if _ == 0 else data.edge_weight.double() ** 2
+            out, wanted = gcn(graph.x, e, weight), convs["gcn"](data.x.double(), data.edge_index, whole)
+            with mpi.agree(comm):
+                torch.testing.assert_close(out, wanted[graph.ids])
+            weight.requires_grad_(False).mul_(weight)
+        e.copy_(e.flip(0))
+        with pytest.raises(mgg.InputError, match=r"is not graph\.edge_index.* mgg\.convert again"):
+            gcn(graph.x, e, weight)
 
 
 WAYS = {
@@ -425,7 +452,7 @@ def test_messages_that_read_kept_rows_are_those_of_all_ranks(comm, every):
     with mgg.from_pyg(Data(x=x, edge_index=ring), comm=comm, dtype="float64") as graph:
         assert len(set(comm.allgather(graph.rows))) == 1
         mine = [x[graph.ids], graph.edge_index()]
-        for number in (len, lambda kept: kept.size(0) / 7, lambda kept: kept.numel(), torch.sum):
+        for number in (len, lambda kept: kept.size(0) / 7, lambda kept: len(torch.cat([kept])), torch.sum):
             equal_to_pyg(
                 comm,
                 graph,
@@ -751,6 +778,18 @@ def _headed(h, e):
     return h.view(-1, 2, 4).flatten(1)
 
 
+# What becomes of rows between layers; numbers of rows as values are those of the whole graph.
+PASTS = [
+    _direction,
+    _headed,
+    lambda h, e: h / len(h),
+    lambda h, e: h * (0.5 * h.size(0)) / int(h.size(0)) * 1.01 ** h.size(0),
+    lambda h, e: h / torch.tensor([h.size(0)]) if h.size(0) == pyg_convs.NODES else -h,
+    lambda h, e: h.view(h.size(0), -1) + h.new_zeros(h.size(0), 8),
+    lambda h, e: _put(h, h[:, 0] > 0),
+]
+
+
 class Two(nn.Module):
     """Two layers. run: takes them, rows and edges."""
 
@@ -776,7 +815,7 @@ def test_rows_of_several_layers_on_batches(comm, every):
         batch = next(
             iter(mgg.NeighborLoader(graph, [-1, -1], batch_size=7, input_nodes=torch.arange(graph.rows)))
         )
-        for make in (lambda: Stack(gat, _direction), lambda: Stack(gat, _headed), lambda: Two(gat, _jumps)):
+        for make in (*(functools.partial(Stack, gat, past) for past in PASTS), lambda: Two(gat, _jumps)):
             torch.manual_seed(1)
             model = make().double().eval()
             wanted = model(data.x.double(), data.edge_index)[graph.ids][batch.rows]
@@ -790,11 +829,51 @@ def test_rows_of_several_layers_on_batches(comm, every):
                 assert mgg.explain(converted).count("over the rows of its block; nothing") == 2
 
 
+def test_batches_say_that_they_are_not_compared(comm, every):
+    with mgg.from_pyg(Data(x=every["x"].float(), edge_index=every["index"]), comm=comm) as graph:
+        batch = next(
+            iter(mgg.NeighborLoader(graph, [2], batch_size=30, input_nodes=torch.arange(graph.rows)))
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for check in (True, False):
+                model = mgg.convert(pyg.SAGEConv(8, 8), graph, check=check)
+                for _ in range(2):
+                    model(batch.x, batch)
+        with mpi.agree(comm):
+            assert sum("on batches are not compared" in str(each.message) for each in caught) == (
+                comm.rank == 0
+            )
+
+
+@pytest.mark.parametrize("make", [pyg.GCNConv, pyg.GATv2Conv])
+def test_autocast_and_compile_give_the_models_values(comm, every, make):
+    """A graph in float32: halves cross in its type."""
+    torch.manual_seed(1)
+    model, data = make(8, 8), Data(x=every["x"].float(), edge_index=every["index"])
+    with mgg.from_pyg(data, comm=comm, dtype="float32") as graph:
+        converted = mgg.convert(model, graph)
+        for run, near in ((converted, 0.05), (torch.compile(converted, backend="eager"), 1e-5)):
+            with torch.autocast("cpu", torch.bfloat16, enabled=near > 1e-3):
+                out, wanted = run(graph.x, graph.edge_index()), model(data.x, data.edge_index)[graph.ids]
+            with mpi.agree(comm):
+                torch.testing.assert_close(out.float(), wanted.float(), rtol=near, atol=near)
+
+
 class Kept(pyg.SimpleConv):
     """Sums rows that are kept in place of its own."""
 
     def forward(self, x, edge_index):
         return super().forward(getattr(self, "kept", x), edge_index)
+
+
+class Detached(pyg.SimpleConv):
+    """Adds rows behind autograd's back."""
+
+    def forward(self, x, edge_index):
+        y = x.clone()
+        y.detach().index_add_(0, edge_index[1], x[edge_index[0]].detach())
+        return super().forward(y, edge_index)
 
 
 def _keeps(convs, x, e):
@@ -835,7 +914,7 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         r"BatchNorm1d\).*reduces": Stack(
             lambda: pyg.GINConv(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
         ),
-        "number of rows": Stack(gat, lambda h, e: h / h.size(0)),
+        "number of rows": Stack(gat, lambda h, e: h / len(h[h[:, 0] > 0])),
         "draws random": Stack(gat, lambda h, e: h + torch.rand(8)),
         "works along dimension 0": Stack(gat, lambda h, e: h.cumsum(0)),
         "the edges of a batch": Stack(gat, lambda h, e: h * (2 * e)),
@@ -846,6 +925,7 @@ def test_what_is_wrong_on_a_batch_is_refused(comm, every):
         "edges that a layer returned": Two(gat, _passes_edges_on),
         "returns tensors; this is a Data": Two(gat, lambda c, x, e: Data(x=c[0](x, e))),
         "outside of this block": Two(Kept, _keeps),
+        r"clone\(\) them": Stack(Detached),
     }
     data = Data(x=every["x"].float(), edge_index=every["index"])
     with mgg.from_pyg(data, comm=comm, dtype="float64") as graph:

@@ -198,6 +198,14 @@ WRONG = {  # of a type, an attribute and its value, and what is said
         torch.full((2, 30), 2),
         "numbers 2 to 2 of place; expected 0 to 1",
     ),
+    "types of its own": (AT, "edge_type", torch.zeros(30).long(), "paper at place has edge_type"),
+    "half a node": (
+        "place",
+        "num_nodes",
+        3.5,
+        r"place has num_nodes 3\.5; set its num_nodes to an integer",
+    ),
+    "less than none": ("place", "num_nodes", -3, "place has num_nodes -3; set"),
     "other edges'": (AT, "edge_attr", torch.ones(29, 2), r"\[29, 2\]; expected 30 rows"),
 }
 
