@@ -13,11 +13,10 @@ import h5py
 import numpy as np
 import xxhash
 
-from ...errors import InputError
+from ...errors import InputError, shown
 from ..assembly.work import Progress, WorkFolder
 from ..atomic_write import check_output, replacement
 from ..hdf5 import LIBVER, opened
-from ..readers.limits import shown
 from .criteo import INTEGERS, WORDS, Clicks
 
 FORMAT, VERSION = "mgg-clicks", 1
