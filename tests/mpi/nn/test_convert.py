@@ -187,7 +187,7 @@ REFUSED_FORWARDS = {
     "an older checkpoint": lambda x, e: checkpoint(_norm, x, use_reentrant=True),
     "a dense adjacency": lambda x, e: U.to_dense_adj(e, max_num_nodes=x.size(0))[0].double() @ x,
     "copied numbers": lambda x, e: _sum(x, e.clone().copy_(e.flip(0))),
-    "numbers of another rank": lambda x, e: _sum(x, torch.stack([torch.arange(x.size(0))[e[0]], e[1]])),
+    "numbers of another rank": lambda x, e: x * (torch.arange(x.size(0))[e[0]] == e[1]).sum(),
     "maxima of classes": lambda x, e: _table(x, "amax"),
     "a loss": lambda x, e: x * F.mse_loss(x, x * 2),
 }
