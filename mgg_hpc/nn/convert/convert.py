@@ -41,7 +41,7 @@ class Conversion:
 
     def __init__(self, graph: DistGraph, check: bool) -> None:
         self.graph, self.lists = graph, lists_of(graph)
-        self.unchecked, self.unsaid, self.drops = check and graph.ranks > 1, check, True
+        self.unchecked, self.unsaid, self.drops = check, check, True
         self.last: Run | None = None
         self._caches: WeakKeyDictionary[Module, dict[str, Any]] = WeakKeyDictionary()
         self._programs: WeakKeyDictionary[Module, Any] = WeakKeyDictionary()
