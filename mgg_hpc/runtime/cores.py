@@ -73,6 +73,13 @@ def return_freed_memory(least: int = LARGE) -> None:
         mallopt(_M_MMAP_THRESHOLD, least)
 
 
+def trim_memory() -> None:
+    """Give free pages within malloc's arenas back to the system. glibc before 2.38 does not reuse all of them."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def memory_available() -> int:
     """Return the bytes that can still be allocated without swapping, on the machine or in the control group."""
     found = [2**63]

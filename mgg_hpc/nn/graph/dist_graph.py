@@ -18,7 +18,7 @@ from torch import Tensor, autograd
 from ...errors import InputError
 from ...plan import workload
 from ...plan.workload import Plan, prefix_sum
-from ...runtime import exchange, mpi
+from ...runtime import cores, exchange, mpi
 from ...runtime.backends.base import Backend
 from ...runtime.watchdog import collective
 from ...sizes import counted
@@ -36,6 +36,7 @@ from .types import EdgeType, Types
 
 TRANSFERS = ("auto", "direct", "get", "halo")
 SPLITS = ("train", "val", "test")
+TRIMMED = 32  # losses after which freed memory is given back, which otherwise grows by megabytes a step
 # What `dir` lists: what programs use, of all that layers and backends need.
 PUBLIC = (
     *("x", "y", *SPLITS, "ids", "rows", "num_nodes", "num_edges", "num_features", "num_classes"),
@@ -88,6 +89,7 @@ class DistGraph(GraphHandle):
                 )
         self._transfer = transfer if transfer != "auto" else "direct" if reaches else "halo"
         self.part, self._closed = part, False
+        self._losses = 0  # number of calls of `loss`
         publishes = self._transfer != "halo"
         self._ends: list[Callable[[], None]] = []
         self._widest = widest
@@ -291,6 +293,9 @@ class DistGraph(GraphHandle):
         ranks (compared at call 1, 2, 4, 8 and so on).
         """
         self.check_open()
+        self._losses += 1
+        if self._losses % TRIMMED == 0:
+            cores.trim_memory()
         with mpi.agree(self.comm):
             chosen, y = self._labelled(out, split, "graph.loss")
             loss = loss_of(fn, "graph.loss")
