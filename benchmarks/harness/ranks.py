@@ -161,7 +161,7 @@ class Subject:
             if not halo:
                 backend.publish(self.shared)
             backend.options = half
-            local = threading.Thread(target=backend.aggregate, args=(mine, "copy", "sum", self.own, here))
+            local = threading.Thread(target=backend.aggregate, args=(mine, "sum", self.own, here))
             local.start()
             backend.aggregate(others, "sum", rows, there)
             local.join()
