@@ -145,8 +145,11 @@ def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[
 
 def arriving(comm: Any, counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many values arrive from each rank, int64 [P]. counts: how many this rank sends to each."""
-    found = np.empty(comm.size, dtype=np.int64)
-    comm.Alltoall(np.ascontiguousarray(counts, dtype=np.int64), found)
+    mine = np.ascontiguousarray(counts, dtype=np.int64)
+    if comm.size == 1:
+        return mine
+    found = np.empty_like(mine)
+    comm.Alltoall(mine, found)
     return found
 
 
