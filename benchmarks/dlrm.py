@@ -82,7 +82,7 @@ def features(ids: NDArray[np.int64]) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 class Exchange:
-    """What baselines send between ranks: by MPI, or by torch.distributed. Counts the ``bytes`` that leave this rank."""
+    """Exchanges of the baselines, by MPI or torch.distributed; counts the ``bytes`` that leave this rank."""
 
     def __init__(self, comm: Any, *, by_torch: bool) -> None:
         self.comm, self.by_torch, self.bytes, self.messages = comm, by_torch, 0, 0

@@ -94,7 +94,7 @@ def _device_floors(backend: Any, graph: Graph, rows: Rows) -> list[Callable[[], 
 
 
 def _fastest(floor: Callable[[], Any]) -> float:
-    """Return the least seconds of a few calls of a floor; those of CPUs have a clock of their own."""
+    """Return the least seconds of a few calls of a floor. On CPUs a call measures its own time and returns it."""
     taken = [peers.timed(floor, peers.cuda()) for _ in range(WARM_UP)]
     return min(seconds if result is None else result[0] for seconds, result in taken)
 

@@ -7,7 +7,7 @@ namespace mgg {
 
 constexpr uint32_t whole_warp = 0xFFFFFFFFu;
 
-constexpr int64_t line_edges = 32;  // of 128 bytes, at the first of which in a list a warp begins (section 2.4)
+constexpr int64_t line_edges = 32;  // edges of a 128-byte line; a warp reads a list from a line's start (section 2.4)
 
 // Calls visit(value, place) for each edge of a list, on whichever lane has read it. All lanes of a warp call it.
 template <class Visit>

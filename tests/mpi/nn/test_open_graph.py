@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 import mgg_hpc as mgg
 from mgg_hpc.data import libraries, writer
+from mgg_hpc.nn.graph import dist_graph
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
@@ -163,6 +164,17 @@ def test_losses_are_those_of_one_rank(rng, comm, name):
         loss.backward()
         same(comm, [loss.detach(), mine.grad], [wanted.detach(), logits.grad[graph.ids]])
         assert graph.num_classes == 3 and graph.accuracy(mine, "val") == right.double().mean()
+
+
+def test_losses_give_freed_memory_back_now_and_then(rng, comm, monkeypatch):
+    matrix, fields = drawn(rng)
+    trimmed = []
+    monkeypatch.setattr(dist_graph.cores, "trim_memory", lambda: trimmed.append(len(losses)))
+    with mgg.from_scipy(matrix, **fields, comm=comm) as graph:
+        out, losses = torch.zeros(graph.rows, 3), []
+        for _ in range(2 * dist_graph.TRIMMED + 1):
+            losses.append(graph.loss(out, F.cross_entropy))
+    assert trimmed == [dist_graph.TRIMMED - 1, 2 * dist_graph.TRIMMED - 1]
 
 
 def test_losses_that_cannot_be_are_refused_on_all_ranks(rng, comm):
