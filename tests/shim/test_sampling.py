@@ -19,6 +19,7 @@ from mgg_hpc.nn.graph.loading import sliced
 from mgg_hpc.nn.sampling.source import SharedEdges
 from mgg_hpc.runtime.backends.cuda.sampling import MOST_DRAWN
 from mgg_hpc.runtime.backends.simulated import World
+from mgg_hpc.runtime.backends.traversal import own_pages
 from mgg_hpc.runtime.sampler import Sampler
 
 
@@ -51,6 +52,18 @@ def test_words_that_would_favour_some_neighbours_are_refused(engine):
         how = {"seed": 1, "step": step, "edges": True}
         samples.same(*(each.sample(np.array([0]), [70], **how) for each in (device, host)))
     del device
+    assert not engine.arrays.locked
+
+
+def test_lists_of_several_backends_are_locked_once(engine):
+    """That begin with a page, as those of `own_pages` do, and others by chance."""
+    indices = own_pages(16).view(np.int64)
+    indices[:] = 0
+    samplers = [samples.bound(engine, np.array([0, 2]), indices, 0) for _ in range(2)]
+    for _ in range(2):
+        assert engine.arrays.locked == {indices.ctypes.data: 16}
+        del samplers[1:]
+    samplers.clear()
     assert not engine.arrays.locked
 
 

@@ -6,7 +6,7 @@ import mmap
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -73,6 +73,8 @@ class DeviceContext:
     deferred_bytes = 256 << 20
     chunk_bytes = halo_messages.MESSAGE_BYTES
     table_memory: DeviceArrays | None = None
+    # Of the process, as page locks are: ranks that one process simulates may lock the same arrays.
+    _locked: ClassVar[WeakValueDictionary[tuple[int, int], NDArray[np.uint8]]] = WeakValueDictionary()
 
     def __init__(self, rank: int, world: Peers, options: Options, module: Any, arrays: DeviceArrays) -> None:
         self.rank, self.size, self.options = rank, world.size, options
@@ -85,7 +87,6 @@ class DeviceContext:
         self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
         self._over_held_rows: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
         self._cut_by: Geometry | None = None
-        self._locked: WeakValueDictionary[tuple[int, int], NDArray[np.uint8]] = WeakValueDictionary()
         self._partitions: WeakKeyDictionary[Plan, dict[int, tuple[int, int]]] = WeakKeyDictionary()
 
     @property
